@@ -1,5 +1,5 @@
-//! Records the compiler for the manifest of every run: a program cannot ask
-//! which compiler made it.
+//! Records the version of the compiler in the program, for the manifest of every run. A program
+//! cannot find out later which compiler built it.
 
 use std::process::Command;
 

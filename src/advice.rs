@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use crate::terminal::say;
 
-/// Context of the tables, in addition to the forecasts that they list.
+/// Information that the tables need in addition to the forecasts.
 pub struct AdviceContext<'a> {
-    /// The replicas' names.
+    /// Names of the replicas.
     pub names: &'a [String],
-    /// Plan and leader that are in force, which mark their line of a table; `None` marks no line.
+    /// Plan and leader that are in force. The line of a table for these is marked; if `None`, no
+    /// line is.
     pub now: Option<(HolderPlan, ReplicaId)>,
-    /// Time for which writes wait for a holder that has failed, in s.
+    /// Time for which a write waits if a holder has failed, in seconds.
     pub stall_s: f64,
 }
 
@@ -66,7 +67,7 @@ impl AdviceContext<'_> {
         }
     }
 
-    /// Prints a table with the figures that clients of each site would see.
+    /// Prints a table with the latencies that clients of each site would have under this forecast.
     pub fn sites(&self, forecast: &Forecast) {
         say!(
             "{} led by {}:",
@@ -129,8 +130,8 @@ impl AdviceContext<'_> {
     }
 }
 
-/// Returns the best forecast of each strategy, which is that under its best leader, and the
-/// forecasts that `also` selects. All are in order of latency.
+/// Returns the best forecast of each plan, and those of the others for which `also` returns true.
+/// They are in order of mean latency.
 pub fn shortlist(forecasts: &[Forecast], also: impl Fn(&Forecast) -> bool) -> Vec<&Forecast> {
     let mut sorted: Vec<&Forecast> = forecasts.iter().collect();
     sorted.sort_by(|a, b| a.mean_ms.total_cmp(&b.mean_ms));

@@ -92,8 +92,8 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the directory as the configuration must name it, because paths in the configuration are
-/// relative to its own directory.
+/// Returns the path of the directory as it must be written in the configuration. Paths in a
+/// configuration are relative to the directory that contains the configuration.
 fn as_configured(directory: &Path, config: &Path) -> PathBuf {
     let base = config.parent().filter(|base| !base.as_os_str().is_empty());
     let base = base.unwrap_or(Path::new(".")).canonicalize();

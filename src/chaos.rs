@@ -16,13 +16,14 @@ use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
-/// Duration of the clients' requests in a round, in seconds, unless the whole run is shorter.
+/// Longest time for which clients send requests in a round, in seconds. Short runs have shorter
+/// rounds.
 const ROUND_S: f64 = 120.0;
 const ROUND_S_MIN: f64 = 20.0;
-/// Interval at which progress is printed without a terminal.
+/// Interval at which progress is printed if there is no terminal.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Maximum number of violations that are printed for a round. All are stored.
+/// Maximum number of violations of a round that are printed. All violations are stored.
 const VIOLATIONS_SHOWN: usize = 3;
 
 const EXAMPLES: &str = "\
@@ -131,7 +132,8 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     conclude(args, &settings.dir, &summary, ended?)
 }
 
-/// Stores and prints the findings of the rounds. They are printed even if they cannot be stored.
+/// Stores the findings of all rounds, and prints them. They are printed even if they cannot be
+/// stored.
 fn show(dir: &Path, summary: &ChaosSummary) -> anyhow::Result<()> {
     if summary.rounds.is_empty() {
         return Ok(());
@@ -142,7 +144,7 @@ fn show(dir: &Path, summary: &ChaosSummary) -> anyhow::Result<()> {
     written.with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the number of rounds, and the duration of each in seconds.
+/// Returns the number of rounds, and the duration of each round in seconds.
 fn rounds(minutes: f64) -> (u32, f64) {
     let seconds = minutes * 60.0;
     let length_s = (seconds / 5.0).clamp(ROUND_S_MIN, ROUND_S).min(seconds);
@@ -188,7 +190,7 @@ enum StopReason {
     Interrupted,
 }
 
-/// Runs one round after another, until all are done or a round has a violation.
+/// Runs one round after another, until all rounds are done or one of them has a violation.
 async fn all(
     settings: &Settings,
     numbers: std::ops::RangeInclusive<u32>,
@@ -241,7 +243,7 @@ fn conclude(
     }
 }
 
-/// Prints a violation, the location of the evidence, and the command that repeats it.
+/// Prints a violation, the directory with the evidence, and the command that repeats the round.
 fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
     for violation in ran.violations().take(VIOLATIONS_SHOWN) {
         say!("\nround {} ({}): {violation}", ran.number, ran.strategy);
@@ -269,8 +271,8 @@ fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
     say!("the same faults at the same times: {line}");
 }
 
-/// Shows the progress of a run: on a terminal in a line that changes, otherwise in a new line at
-/// intervals.
+/// Display of the progress of a run. On a terminal it is a line that changes, otherwise a new line
+/// at intervals.
 struct ProgressMeter {
     bar: Option<ProgressBar>,
     rounds: u32,

@@ -98,7 +98,7 @@ pub struct TimedArgs {
     pub key: Option<String>,
 }
 
-/// Parses a number that JSON can represent.
+/// Parses a number, and refuses infinity and NaN, which JSON cannot represent.
 pub fn finite(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| "a finite number is needed".to_owned())
@@ -114,7 +114,8 @@ impl NodesArgs {
 }
 
 impl TimedArgs {
-    /// Makes the cluster begin the fault.
+    /// Sends the cluster's supervisor a request to begin the fault, and to end it after the time
+    /// that the arguments give.
     pub fn begin(&self, fault: FaultSpec) -> anyhow::Result<()> {
         let fault = FaultSpec {
             until_s: self.seconds,
@@ -129,7 +130,7 @@ impl TimedArgs {
     }
 }
 
-/// Sends a request to the cluster's supervisor, and prints the answer.
+/// Sends a request to the supervisor of the cluster in `dir`, and prints the answer.
 pub fn request_and_print(dir: &Path, request: ControlRequest) -> anyhow::Result<()> {
     if let ControlResponse::Done(lines) = standing::ask(dir, request)? {
         for line in lines {
@@ -266,7 +267,8 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the command `leasehold cluster run` with the same arguments. Its output goes to `log`.
+/// Returns the command `leasehold cluster run` with the same arguments. The output of the command
+/// goes to `log`.
 fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     let file = std::fs::File::create(log).with_context(|| format!("creating {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
@@ -295,7 +297,7 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Result of starting a cluster. The cluster is up in either case.
+/// State of the start when the command ends. In either case the cluster is up.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,

@@ -1,5 +1,5 @@
-//! Choice of the replicas to which a command sends its requests: those at the given addresses, or
-//! those of the cluster that `cluster up` started.
+//! Choice of the replicas to which a command sends its requests: the replicas at the given
+//! addresses, or those of the cluster that `cluster up` started.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl ClientCredentials {
     }
 }
 
-/// Returns a file, and the name of the option or environment variable that names it. The option is
-/// preferred. An empty variable is ignored.
+/// Returns the path of a file, and the name of the option or environment variable that gave the
+/// path. The option is preferred. An empty variable is ignored.
 fn named(
     given: &Option<PathBuf>,
     option: &'static str,
@@ -92,8 +92,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Creates a connector that asks one replica at a time, and waits for it as long as `timeout`
-    /// allows, because changes take long.
+    /// Creates a connector that asks one replica after another. Each may take the whole `timeout`,
+    /// because changes take long.
     pub fn connector(&self) -> anyhow::Result<Connector> {
         let mut connector =
             Connector::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
@@ -105,14 +105,14 @@ impl Replicas {
     }
 }
 
-/// Replicas that a command can ask, and the cluster that they belong to.
+/// The replicas that a command can ask.
 pub struct Connector {
-    /// Addresses of the replicas in the order in which they are asked, and the time to wait for an
-    /// answer.
+    /// Addresses of the replicas, in the order in which they are asked, and the longest time to
+    /// wait for an answer.
     pub options: ClientOptions,
-    /// Sites of a standing cluster; empty if addresses were given.
+    /// Sites of the cluster that `cluster up` started; empty if addresses were given.
     sites: Vec<ClientPort>,
-    /// Whether the command asks the replica that leads.
+    /// Whether the command must be answered by the leader.
     at_leader: bool,
     /// Error text that is shown if no replica answers the command.
     advice: Option<String>,
@@ -121,13 +121,14 @@ pub struct Connector {
 /// An open connection to the replica that answers a command.
 pub struct ConnectedClient {
     pub client: Client,
-    /// Connection to the replica that named the leader, if another replica leads.
+    /// Connection to the replica that was asked for the leader; `None` if that replica itself is
+    /// the leader.
     pub before: Option<Client>,
 }
 
 impl Connector {
-    /// Creates a connector for the replicas at these addresses, or for the standing cluster in
-    /// `dir` if there are no addresses.
+    /// Creates a connector for the replicas at these addresses. If there are no addresses, it is
+    /// for the cluster that `cluster up` started in `dir`.
     pub fn new(addresses: &[String], dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         match addresses {
             [] => Connector::of_cluster(dir, site),
@@ -135,7 +136,7 @@ impl Connector {
         }
     }
 
-    /// Sets the authority of the trusted replicas, and the token of the client.
+    /// Adds the certificate authority of the replicas, and the client's token.
     pub fn with(mut self, credentials: &ClientCredentials) -> anyhow::Result<Connector> {
         if let Some(trust) = credentials.trust()? {
             self.options.trust = Some(trust);
@@ -161,8 +162,8 @@ impl Connector {
         })
     }
 
-    /// Creates a connector for the replicas of a standing cluster. The replica of the requested
-    /// site comes first, or else the replica that should lead.
+    /// Creates a connector for the replicas of the cluster that `cluster up` started in `dir`. The
+    /// first is the replica at `site` or, if no site is requested, the preferred leader.
     fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         let state = ClusterState::load(dir)?;
         let addresses = state.clients.iter().map(|port| port.address);
@@ -187,8 +188,8 @@ impl Connector {
         })
     }
 
-    /// Returns a connector for the same replicas, of which the one at this site is asked first;
-    /// `None` if there is no such site.
+    /// Returns a connector for the same replicas that asks the replica at this site first; `None`
+    /// if there is no such site.
     fn beginning_at(&self, site: &str) -> Option<Connector> {
         let first = self.sites.iter().find(|port| port.site == site)?;
         let first = first.address.to_string();
@@ -203,7 +204,7 @@ impl Connector {
         })
     }
 
-    /// Returns the address, with the name of its site if that is known.
+    /// Returns the address, followed by the name of its site if the name is known.
     pub fn named(&self, address: &str) -> String {
         let mut sites = self.sites.iter();
         match sites.find(|port| port.address.to_string() == address) {
@@ -212,9 +213,8 @@ impl Connector {
         }
     }
 
-    /// Connects to the replica that the arguments name, or else to the leader. Any replica that
-    /// answers can name the leader. This is necessary because the replica that should lead may be
-    /// dead.
+    /// Connects to the replica that the arguments name, or else to the leader. The preferred leader
+    /// may be dead, so another replica may be asked: any replica that answers can name the leader.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

@@ -172,7 +172,7 @@ fn find(what: &ExpShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
 
-/// Directory of a report, and whether its plots are also drawn as PNG and PDF.
+/// Directory of a report, and whether the plots are also drawn as PNG and PDF.
 #[derive(Clone, Copy)]
 pub struct ReportTarget<'a> {
     pub out: &'a Path,
@@ -227,7 +227,7 @@ fn run_and_report(
     refuse_violations(&report)
 }
 
-/// Returns the names of the files for the histories of all runs.
+/// Returns the names of the files in which the histories of the runs are stored.
 fn history_names(experiment: &Experiment) -> Vec<String> {
     let labels = experiment.strategies.iter().map(|plan| &plan.label);
     let of = |label| (1..=experiment.runs as usize).map(move |run| (label, run));
@@ -244,7 +244,7 @@ fn history_name(label: &str, run: usize, runs: usize) -> String {
     }
 }
 
-/// Takes the histories out of all runs, each with the name of its file.
+/// Removes the histories from the results of all runs. Returns each with the name of its file.
 fn histories(ran: &mut [RunResult]) -> Vec<(String, History)> {
     let of = |ran: &mut RunResult| {
         let histories = std::mem::take(&mut ran.histories);
@@ -267,7 +267,7 @@ fn refuse_violations(report: &ExperimentReport) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs an experiment in virtual time, on other threads. Ctrl-C ends it soon.
+/// Runs an experiment in virtual time, on other threads. On Ctrl-C, the experiment ends soon.
 fn run_sim(
     experiment: &Experiment,
     show: ProgressFn<'_>,
@@ -301,7 +301,8 @@ fn run_sim(
 /// Settings for runs with real processes.
 #[derive(Default)]
 struct LocalRunOptions<'a> {
-    /// Directory for the logs and the configuration of the replicas; `None` for a temporary one.
+    /// Directory for the logs and the configuration of the replicas. If it is `None`, a temporary
+    /// directory is used.
     work: Option<&'a Path>,
     insecure: bool,
 }

@@ -1,4 +1,4 @@
-//! `leasehold fault`: links that fail and disks that fill, in a cluster that is up.
+//! `leasehold fault`: makes links fail and disks fill up in a cluster that is running.
 
 use clap::{Args, Subcommand, ValueEnum};
 use leasehold_geo_deploy::fault::{Direction, FaultAction, FaultSpec, FaultTarget};
@@ -123,7 +123,8 @@ pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the numbers of the faults; an empty list stands for all faults.
+/// Returns the numbers of faults. If the user wrote `all`, the list is empty, and an empty list
+/// means all faults.
 fn numbers(which: &[String]) -> anyhow::Result<Vec<u64>> {
     if which.iter().any(|word| word == "all") {
         return Ok(Vec::new());

@@ -136,11 +136,10 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Replicas that did not answer, by address, each with the reason.
+/// Replicas that did not answer: for each address, the reason.
 type DeadReplicas = BTreeMap<String, String>;
 
-/// Returns the replicas that are dead, and those that gave no answer to the operation of this
-/// trace.
+/// Returns the replicas that are dead, and those that did not answer the traced operation.
 fn silent(client: &Client, trace: &OperationTrace) -> DeadReplicas {
     let replicas = client.health().replicas.into_iter().enumerate();
     let dead = replicas.filter_map(|(at, replica)| match replica.dead {
@@ -159,7 +158,8 @@ fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &RawRepl
     }
 }
 
-/// Warns that a scan may have omitted entries if it found as many as it may print.
+/// Warns that a scan may have omitted entries. This is possible if it returned as many entries as
+/// it was allowed to.
 fn warn_truncated_scan(command: &KvCommand, reply: &RawReply) {
     if let KvCommand::Scan { limit, .. } = command
         && let Some(Answer::Entries(found)) = &reply.outcome.result
@@ -197,7 +197,7 @@ fn op(command: &KvCommand) -> anyhow::Result<Op> {
     })
 }
 
-/// Returns the value that an argument denotes.
+/// Returns the value that a command-line argument gives, directly or as `-` for standard input.
 fn read_value(argument: &str) -> anyhow::Result<Bytes> {
     if argument != "-" {
         return Ok(Bytes::from(argument.to_owned()));
@@ -265,7 +265,7 @@ fn print(reply: &RawReply, verbose: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the line that `get` prints.
+/// Returns the line that `get` prints for this value.
 fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
     let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
     if is_terminal {
@@ -275,7 +275,7 @@ fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
     }
 }
 
-/// Returns a line of the output of `scan`.
+/// Returns the line that `scan` prints for this entry.
 fn entry_line(key: &[u8], value: &[u8], is_terminal: bool) -> Vec<u8> {
     let key = escaped(key, |letter| letter.is_control() || letter == '\\');
     let key = key.as_bytes();
@@ -292,7 +292,7 @@ fn entry_line(key: &[u8], value: &[u8], is_terminal: bool) -> Vec<u8> {
     }
 }
 
-/// Writes a version in the form that `kv cas` accepts.
+/// Formats a version in the notation that `kv cas` accepts.
 fn shown(version: Option<&Version>) -> String {
     version.map_or("absent".to_string(), |v| format!("{}.{}", v.slot, v.index))
 }

@@ -136,7 +136,8 @@ fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {
     })
 }
 
-/// Returns the beginning and the end of a range; a side is empty if the range has no bound there.
+/// Returns the beginning and the end of a range. A range without a bound on one side has an empty
+/// text for that side.
 fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
     let Some(range) = range else {
         return Ok(("", ""));
@@ -154,7 +155,7 @@ fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
     Ok(sides)
 }
 
-/// Whether a range contains keys between these bounds.
+/// Returns true if a range contains keys from `from` on and below `to`. An empty text is no bound.
 fn overlaps(range: &LeaseRange, from: &str, to: &str) -> bool {
     let begins_before_end = to.is_empty() || range.from.as_ref() < to.as_bytes();
     begins_before_end && (range.to.is_empty() || from.as_bytes() < range.to.as_ref())
@@ -236,8 +237,7 @@ fn strategy(range: &LeaseRange) -> String {
     }
 }
 
-/// Returns a request for the status including the settings that are in force for reads under
-/// leases.
+/// Returns a request for a status that includes the lease settings in force.
 fn with_leases() -> StatusRequest {
     StatusRequest {
         leases: true,

@@ -28,7 +28,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use leasehold_node::NodeError;
 
 /// Allocator of the program. Every operation allocates and frees values, batches and messages, so
-/// its speed matters.
+/// the speed of the allocator matters.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -157,7 +157,7 @@ fn status(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(node.map_or(1, NodeError::status))
 }
 
-/// Describes an error and its causes. A cause that another message already quotes is not repeated.
+/// Describes an error and its causes. A cause is omitted if the text before it already contains it.
 fn describe_error(error: &anyhow::Error) -> String {
     let mut all = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -12,7 +12,7 @@ pub struct Pictures {
 }
 
 impl Pictures {
-    /// Fails if pictures are requested and this program cannot draw them.
+    /// Returns an error if PNG and PDF files are requested and this program cannot draw them.
     pub fn check(self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.pictures || cfg!(feature = "pictures"),
@@ -22,7 +22,7 @@ impl Pictures {
         Ok(())
     }
 
-    /// Draws PNG and PDF files of the plots in `dir` and its subdirectories, if they are requested.
+    /// Draws the plots in `dir` and its subdirectories as PNG and PDF, if these are requested.
     pub fn draw(self, dir: &Path) -> anyhow::Result<()> {
         self.check()?;
         #[cfg(feature = "pictures")]

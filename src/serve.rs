@@ -103,8 +103,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// A stopped process cannot detect that its standard input was closed. So this makes the kernel
-/// wake it when the process that started it dies.
+/// Makes the kernel wake this process when the process that started it dies. This is necessary
+/// because a stopped process cannot detect that its standard input was closed.
 fn wake_when_parent_dies() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     {

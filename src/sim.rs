@@ -1,7 +1,7 @@
 //! `leasehold sim`, which runs simulated seeds: thousands of them, or a single one.
 //!
-//! The simulator has no side effects. The parts that it lacks are here: threads (`campaign`), files
-//! (`store`, `summary`), the terminal and Ctrl-C.
+//! The simulator itself has no side effects, so these are here: threads (`campaign`), files
+//! (`store`, `summary`), the terminal, and Ctrl-C.
 
 mod campaign;
 mod choices;
@@ -29,9 +29,9 @@ use crate::terminal::{Interrupted, say};
 
 /// Number of seeds of a campaign without --seeds or --hours.
 const SEEDS: u64 = 2000;
-/// Size in cluster-hours below which a campaign may lack some faults and checks.
+/// Size of a campaign, in cluster-hours, below which some faults and checks may never occur.
 const TINY: f64 = 1.0;
-/// Interval at which the state is saved.
+/// Interval at which the state of the campaign is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -164,7 +164,8 @@ fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Resu
     verdict(args, &progress, ended, &summary.missing)
 }
 
-/// Prints the command that repeats each failed seed, and stores the end of its trace.
+/// Prints, for each failed seed, the command that repeats it. Also stores the end of the seed's
+/// trace.
 fn report_failures(
     failures: &[&SeedFailure],
     resolved: &choices::ResolvedChoices,
@@ -191,12 +192,12 @@ fn report_failures(
     }
 }
 
-/// Judges a campaign without a violation.
+/// Judges a campaign in which no violation was found.
 ///
 /// # Errors
-/// Returns an error if the campaign was interrupted, or if something that should occur in it is
-/// missing. In a campaign of less than `TINY` cluster-hours something may be missing unless
-/// `--strict` is given.
+/// Returns an error if the campaign was interrupted, or if something that should occur in it never
+/// did. A campaign of less than `TINY` cluster-hours only fails for the latter if `--strict` is
+/// given.
 fn verdict(
     args: &SimArgs,
     progress: &CampaignProgress,

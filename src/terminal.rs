@@ -1,4 +1,4 @@
-//! Functions of several commands for the terminal: the log, Ctrl-C and progress.
+//! Terminal functions that several commands use: the log, Ctrl-C, and the display of progress.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-/// Former names of packages and modules (before release 0.2), which filters of the log may still
-/// use, each with its present name. The first matching pair is used.
+/// Names of packages and modules before release 0.2, each with its present name. Log filters may
+/// still use the former names. The first matching pair is used.
 const RENAMED: [(&str, &str); 9] = [
     ("server::node::storage", "leasehold_node::store"),
     ("leasehold_node::storage", "leasehold_node::store"),
@@ -26,7 +26,7 @@ const RENAMED: [(&str, &str); 9] = [
     ("geo_deploy", "leasehold_geo_deploy"),
 ];
 
-/// Returns a filter of the log in which former names are replaced by present ones.
+/// Returns a log filter in which former names are replaced by present ones.
 fn renamed(filter: &str) -> String {
     let directives = filter.split(',').map(|directive| {
         let rest = |old: &str| {
@@ -42,9 +42,9 @@ fn renamed(filter: &str) -> String {
     directives.collect::<Vec<_>>().join(",")
 }
 
-/// Starts the log on stderr. If the terminal is slow, lines are lost, and nothing is delayed.
-/// `RUST_LOG` selects the log entries; an empty one is ignored. Lines are written until the guard
-/// is dropped.
+/// Starts the log on stderr. If the terminal is slow, lines are lost, but nothing waits for it.
+/// `RUST_LOG` selects the entries; if it is empty, it is ignored. Lines are written until the
+/// returned guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
@@ -58,8 +58,8 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Returns a text in which bytes that are not UTF-8, and characters that `must_escape` selects, are
-/// replaced by escapes.
+/// Returns a text in which escapes replace bytes that are not UTF-8, and characters for which
+/// `must_escape` returns true.
 pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -75,20 +75,20 @@ pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     text
 }
 
-/// Creates an async runtime on this thread.
+/// Creates an async runtime that runs on this thread.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
 }
 
-/// Error of a command that Ctrl-C ended. It has its own exit status, because the result is not
-/// known.
+/// Error of a command that was ended by Ctrl-C. There is a separate exit status for it, because the
+/// result of the command is not known.
 #[derive(Debug)]
 pub struct Interrupted(pub String);
 
 impl Interrupted {
-    /// Exit status that shells report for a process that SIGINT has ended.
+    /// Exit status that shells report for a process that was ended by SIGINT.
     pub const STATUS: u8 = 130;
 }
 
@@ -100,13 +100,14 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Error of a load generator that did not reach its target rate. It has its own exit status: the
-/// report is complete, but it does not measure the requested rate.
+/// Error of a load generator that did not reach its target rate. There is a separate exit status
+/// for it: the report is complete, but does not measure the requested rate.
 #[derive(Debug)]
 pub struct TargetMissed(pub String);
 
 impl TargetMissed {
-    /// Exit status that differs from success (0), failure (1) and a wrong command line (2).
+    /// Exit status of this error. It differs from success (0), failure (1) and a wrong command line
+    /// (2).
     pub const STATUS: u8 = 3;
 }
 
@@ -118,8 +119,8 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Completes at SIGINT, SIGTERM or SIGHUP. So a closed terminal or connection ends a run as Ctrl-C
-/// does, with the results so far.
+/// Waits for SIGINT, SIGTERM or SIGHUP. So if the terminal or the connection is closed, a run ends
+/// as on Ctrl-C, and its results so far are kept.
 pub async fn interrupted() {
     let terminated = async {
         if let Ok(terminated) = leasehold_node::terminated() {
@@ -144,7 +145,8 @@ async fn hung_up() {
     }
 }
 
-/// Returns true if this process was started with SIGHUP ignored, or if this cannot be determined.
+/// Returns true if this process was started with SIGHUP ignored. If this cannot be determined, also
+/// returns true.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -183,14 +185,15 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     }
 }
 
-/// Progress of several strategies: bars on a terminal, otherwise a line for each strategy.
+/// Display of the progress of several strategies: on a terminal a bar for each strategy, otherwise
+/// lines of text.
 pub struct Bars {
     all: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,
 }
 
 impl Bars {
-    /// Creates a display without bars.
+    /// Creates a display that is still empty.
     pub fn new() -> Bars {
         let terminal = std::io::stderr().is_terminal();
         Bars {
@@ -211,7 +214,7 @@ impl Bars {
         bar
     }
 
-    /// Shows the progress of the strategy `label`: `done` of `total`.
+    /// Shows the progress of the strategy `label`, of which `done` of `total` parts are done.
     pub fn show(&self, label: &str, done: u64, total: u64) {
         let Ok(mut bars) = self.bars.lock() else {
             return;

@@ -52,7 +52,7 @@ pub fn run(
     Ok(())
 }
 
-/// Returns the directory of the report.
+/// Returns the directory of the report: the requested one, or the default.
 pub fn out(experiment: &ThroughputExperiment, requested: Option<&PathBuf>) -> PathBuf {
     let usual = || PathBuf::from("results").join(&experiment.name);
     requested.cloned().unwrap_or_else(usual)

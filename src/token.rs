@@ -155,7 +155,7 @@ fn has_passed(expiry: Expiry) -> bool {
     now.is_ok_and(|now| now.as_secs() as i64 >= expiry.unix_s)
 }
 
-/// Writes a token to a new file. An existing file is not overwritten.
+/// Writes a token to a new file. Returns an error if the file exists.
 fn write_out(out: &Path, token: &str) -> anyhow::Result<()> {
     let mut options = OpenOptions::new();
     let created = options.write(true).create_new(true).mode(0o600).open(out);
@@ -186,7 +186,7 @@ fn list(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Describes the rights of a token.
+/// Describes the rights of a token in words.
 fn may(entry: &TokenEntry) -> String {
     let mut words = Vec::new();
     for (what, prefixes) in [("read", &entry.read), ("write", &entry.write)] {
@@ -224,11 +224,12 @@ fn revoke(file: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file of tokens, locked against changes by another `leasehold token`.
+/// The file of tokens, locked so that no other `leasehold token` can change it.
 struct LockedTokenFile {
     file: PathBuf,
     dir: PathBuf,
-    /// Lock on the directory of the file, which stays the same when the file is replaced.
+    /// Lock on the directory that contains the file. The file itself cannot hold the lock, because
+    /// it is replaced.
     lock: File,
 }
 
@@ -256,7 +257,7 @@ impl LockedTokenFile {
         }
     }
 
-    /// Replaces the file in one step, so that a node reads either the old or the new one.
+    /// Replaces the file in one step, so that a node reads either the old or the new file.
     fn write(&self, entries: &[TokenEntry]) -> anyhow::Result<()> {
         let writing = || format!("writing {}", self.file.display());
         let text = tokens::write(entries);
@@ -273,8 +274,8 @@ impl LockedTokenFile {
         self.lock.sync_all().with_context(writing)
     }
 
-    /// Gives the new file the owner and the group of the old one, because a node must be able to
-    /// read it.
+    /// Gives the new file the owner and the group of the old file, so that a node can still read
+    /// it.
     fn keep_owner(&self, new: &File) -> std::io::Result<()> {
         let Ok(old) = std::fs::metadata(&self.file) else {
             return Ok(());

@@ -1,26 +1,26 @@
-//! The language of comments and documents, measured: a figure may fall and never rise.
+//! Measures the language of comments and documents. Each figure may fall, but must not rise.
 //!
-//! `.ci/language.toml` has the figures of each package. The test fails if one is above its figure
-//! there, and if one has fallen and the file was not lowered. `LANGUAGE=write cargo test --test
-//! language` writes the file again.
+//! `.ci/language.toml` has the figures of each package. The test fails if a figure is above the one
+//! in that file. It also fails if a figure has fallen and the file was not updated.
+//! `LANGUAGE=write cargo test --test language` updates the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 const FIGURES: &str = ".ci/language.toml";
-/// First words that make a doc comment hard to read: they begin a clause without a noun.
+/// First words that make a doc comment hard to read, because they begin a clause without a noun.
 const OPENERS: [&str; 12] = [
     "What", "Whatever", "Who", "Whom", "Whose", "Whoever", "Which", "How", "Such", "So many",
     "So much", "Of",
 ];
 const PRONOUNS: [&str; 5] = ["who", "whom", "whose", "whoever", "whomever"];
-/// A sentence with more words has to be read twice.
+/// Maximum number of words of a sentence. Longer sentences must often be read twice.
 const WORDS_MAX: usize = 30;
-/// Names that several packages may export.
+/// Names of types that several packages may export.
 const COMMON: [&str; 4] = ["Error", "Config", "Settings", "Stats"];
 
-/// Figures of one package, by name.
+/// Figures of one package, each under its name.
 type Figures = BTreeMap<&'static str, usize>;
 
 /// Comments and type names of one package.
@@ -28,9 +28,9 @@ type Figures = BTreeMap<&'static str, usize>;
 struct Package {
     /// First lines of doc comments.
     docs: Vec<String>,
-    /// Words of all comments.
+    /// All words of all comments.
     words: Vec<String>,
-    /// Names of types, with the number of their definitions.
+    /// Names of types, each with the number of its definitions.
     types: BTreeMap<String, usize>,
     /// Names that the package exports from its root.
     exported: BTreeSet<String>,
@@ -98,7 +98,7 @@ fn words(text: &str) -> impl Iterator<Item = String> {
     words.filter(|word| !word.is_empty()).map(str::to_owned)
 }
 
-/// Returns the name of the type that a line defines, if the line is not indented.
+/// Returns the name of the type that a line defines. Returns `None` for an indented line.
 fn type_name(line: &str) -> Option<&str> {
     let line = match line.strip_prefix("pub") {
         Some(rest) => rest.split_once(' ')?.1,
@@ -111,8 +111,8 @@ fn type_name(line: &str) -> Option<&str> {
     Some(&rest[..end.unwrap_or(rest.len())])
 }
 
-/// Returns the sentences of a Markdown text: paragraphs, items of lists and cells of tables each end
-/// one.
+/// Returns the sentences of a Markdown text. The end of a paragraph, of a list item or of a table
+/// cell also ends a sentence.
 fn sentences(text: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     let mut is_code = false;
@@ -194,7 +194,8 @@ fn collect(folder: &Path, kind: &str, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the packages of the workspace, by folder: a source belongs to the nearest `Cargo.toml` above.
+/// Returns the packages of the workspace by folder. A source file belongs to the nearest
+/// `Cargo.toml` above it.
 fn packages(root: &Path) -> BTreeMap<String, Package> {
     let mut manifests = Vec::new();
     collect(root, "toml", &mut manifests);
@@ -267,7 +268,7 @@ fn comments_and_documents_are_no_harder_to_read_than_before() {
     );
 }
 
-/// Figures that may only fall: the others are what they are a share of.
+/// Returns the figures that may only fall. The other figures are totals, of which these are shares.
 fn counted(figures: &Figures) -> impl Iterator<Item = (&'static str, usize)> {
     let whole = ["docs", "words", "types", "sentences"];
     let figures = figures
@@ -329,7 +330,7 @@ fn table(all: &BTreeMap<String, Figures>) -> String {
     text
 }
 
-/// Number of names that are exported by several packages.
+/// Returns the number of names that are exported by more than one package.
 fn exported_twice(packages: &BTreeMap<String, Package>) -> Figures {
     let mut exporters: BTreeMap<&str, usize> = BTreeMap::new();
     for name in packages.values().flat_map(|package| &package.exported) {

@@ -1,5 +1,5 @@
-//! Increments a counter, also while several programs do the same: a value is replaced only if no
-//! other program has replaced it.
+//! Increments a counter correctly even while other programs do the same: the value is replaced only
+//! if no other program has replaced it since it was read.
 
 #![allow(clippy::print_stdout)] // a program
 
@@ -9,7 +9,7 @@ use leasehold_client::{CasOutcome, Client, Error};
 
 const KEY: &str = "example/counter";
 
-/// Adds one to a counter. Returns the sum.
+/// Adds one to a counter. Returns the new value.
 async fn increment(client: &Client) -> Result<u64, Error> {
     loop {
         let found = client.get(KEY).await?;

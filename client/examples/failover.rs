@@ -1,6 +1,6 @@
-//! Uses several replicas, and prints which of them die and come back while it runs. Give more than
-//! one address: `127.0.0.1:7001,127.0.0.1:7002`. It writes once a second for ten seconds; kill a
-//! replica during this time.
+//! Uses several replicas, and prints which replicas die and which answer again while the program
+//! runs. Give more than one address: `127.0.0.1:7001,127.0.0.1:7002`. The program writes once a
+//! second for ten seconds. Kill a replica during this time.
 
 #![allow(clippy::print_stdout)] // a program
 

@@ -1,4 +1,4 @@
-//! Lets every replica read the keys of a range locally, and then ends that.
+//! Lets every replica read the keys of a range locally, and then undoes this change.
 
 #![allow(clippy::print_stdout)] // a program
 

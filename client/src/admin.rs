@@ -9,8 +9,8 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::status::Status;
 
-/// Requests of operators, from [`Client::admin`]. If the cluster requires tokens, the client's
-/// token must have the right `admin`.
+/// The interface for operators' requests, which [`Client::admin`] returns. If the cluster requires
+/// tokens, the client's token must have the right `admin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
     client: &'a Client,
@@ -65,6 +65,25 @@ impl LeaseChange {
         self
     }
 
+    /// Chooses the holders that the strategy `quorum` gives to keys that it does not list: `nearest`
+    /// or `leader`.
+    pub fn unlisted(mut self, name: impl Into<String>) -> LeaseChange {
+        self.request.unlisted = name.into();
+        self
+    }
+
+    /// Sets the weight that the strategy `cost` gives to the latency of reads; that of writes is 1.
+    pub fn read_weight(mut self, weight: f64) -> LeaseChange {
+        self.request.read_weight = Some(weight);
+        self
+    }
+
+    /// Sets the number of holders that the strategy `cost` adds as a reserve.
+    pub fn spare(mut self, holders: u32) -> LeaseChange {
+        self.request.spare = Some(holders);
+        self
+    }
+
     /// Sets the duration of a promise.
     pub fn lease(mut self, duration: Duration) -> LeaseChange {
         self.request.t_lease_ms = Some(ms(duration));
@@ -83,21 +102,24 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the time for which a silent holder is awaited before it is suspected.
+    /// Sets the time for which a holder may be silent before it is suspected.
     pub fn grace(mut self, duration: Duration) -> LeaseChange {
         self.request.grace_ms = Some(ms(duration));
         self
     }
 
-    /// Allows durations above a minute. With such durations a failure can block writes for as long.
+    /// Allows durations above a minute. With such durations, a failure can block writes for more
+    /// than a minute.
     pub fn force(mut self) -> LeaseChange {
         self.request.force = true;
         self
     }
 }
 
+/// Whole milliseconds, rounded up.
 fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    let ms = duration.as_nanos().div_ceil(1_000_000);
+    u64::try_from(ms).unwrap_or(u64::MAX)
 }
 
 impl<'a> Admin<'a> {
@@ -105,27 +127,74 @@ impl<'a> Admin<'a> {
         Admin { client }
     }
 
-    /// Moves leadership to the replica named `to`, and waits until it leads. Any replica forwards
-    /// the request. Returns the status of the replica that answered.
+    /// Moves leadership to the replica named `to`, and waits until that replica leads. The request
+    /// may be sent to any replica, because replicas forward it to the leader. Returns the status of
+    /// the replica that answered.
     ///
     /// # Errors
-    /// As [`Client::execute`]. [`Error::Refused`] states why leadership did not move.
+    /// The same errors as [`Client::execute`]. [`Error::Refused`] states the reason why leadership
+    /// did not move.
     pub async fn move_leadership(self, to: &str) -> Result<Status, Error> {
         let body = wire::request::Body::Move(wire::MoveRequest { to: to.to_owned() });
         let status = self.client.request_status(body).await?;
         Ok(Status::from_wire(status, false))
     }
 
-    /// Changes leases, and waits until the change is in force. Any replica forwards the request. A
-    /// change that is in force already does no harm. Returns the status of the replica that
-    /// answered, with [`Status::leases`].
+    /// Changes leases, and waits until the change is in force. The request may be sent to any
+    /// replica, because replicas forward it to the leader. A change that is already in force has no
+    /// further effect. Returns the status of the replica that answered, with [`Status::leases`].
     ///
     /// # Errors
-    /// As [`Client::execute`]. [`Error::Refused`] states what is wrong with the change, and what
-    /// would be accepted.
+    /// The same errors as [`Client::execute`]. [`Error::Refused`] states what is wrong with the
+    /// change, and what would be accepted.
     pub async fn set_leases(self, change: LeaseChange) -> Result<Status, Error> {
         let body = wire::request::Body::Lease(change.request);
         let status = self.client.request_status(body).await?;
         Ok(Status::from_wire(status, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_a_change_has_its_own_field() {
+        let s = Duration::from_secs;
+        let change = LeaseChange::strategy("fixed")
+            .range("a", "b")
+            .holders(["CA"])
+            .unlisted("leader")
+            .read_weight(2.5)
+            .spare(3)
+            .lease(s(4))
+            .guard(s(5))
+            .renew(s(6))
+            .grace(s(7))
+            .force();
+        let expected = wire::LeaseRequest {
+            from: "a".into(),
+            to: "b".into(),
+            strategy: "fixed".into(),
+            holders: vec!["CA".into()],
+            unlisted: "leader".into(),
+            read_weight: Some(2.5),
+            spare: Some(3),
+            t_lease_ms: Some(4000),
+            t_guard_ms: Some(5000),
+            renew_ms: Some(6000),
+            grace_ms: Some(7000),
+            force: true,
+        };
+        assert_eq!(change.request, expected);
+        let nothing = LeaseChange::durations().request;
+        assert_eq!(nothing, wire::LeaseRequest::default());
+    }
+
+    #[test]
+    fn durations_are_rounded_up_to_milliseconds() {
+        assert_eq!(ms(Duration::from_micros(1_900)), 2);
+        assert_eq!(ms(Duration::from_micros(500)), 1);
+        assert_eq!(ms(Duration::from_millis(7)), 7);
     }
 }

@@ -8,8 +8,8 @@ use crate::session::random_u64;
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Pauses that double up to a limit. Each is shortened at random by up to half, so that clients
-/// that failed together do not return together.
+/// Pauses that double up to a limit. Each pause is shortened at random by up to half, so that
+/// clients that failed at the same time do not try again at the same time.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

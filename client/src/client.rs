@@ -1,11 +1,11 @@
-//! A client of a cluster. It is cheap to clone: all clones share its connections and
-//! sessions. Every caller may have an operation in flight.
+//! A client of a cluster. It is cheap to clone: all clones share the same connections and sessions.
+//! Many callers may have operations in flight at the same time.
 //!
-//! It knows the addresses of one or several replicas. It sends requests to the nearest replica that
-//! serves, and returns to a nearer one when that one serves again (see `replicas`). After a
-//! failure, an operation is sent again, possibly to another replica (see `copies`). A read may
-//! always be repeated. A write is repeated under the same (client, sequence), so that it is
-//! executed once. The request timeout limits all attempts together.
+//! A client knows the addresses of one or several replicas. It sends requests to the nearest
+//! replica that serves. When a nearer replica serves again, new requests are sent to that replica
+//! (see `replicas`). After a failure, an operation is sent again, possibly to another replica (see
+//! `copies`). A read may always be repeated. A write is repeated under the same (client, sequence),
+//! so that it is executed once. The request timeout limits all attempts together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,7 +51,8 @@ struct Inner {
 
 impl Client {
     /// Connects to the first replica that answers, in the order of the addresses. If the connection
-    /// breaks later, it is restored in the background; these first attempts are not repeated.
+    /// breaks later, it is restored in the background. But if the first attempt fails at every
+    /// address, this method does not try again.
     ///
     /// # Errors
     /// `Connect` if no replica answers, `WrongCluster`, `Refused` if a replica refuses the token,
@@ -81,8 +82,8 @@ impl Client {
         nearest.welcome().unwrap_or_default()
     }
 
-    /// Returns the replicas that are dead, with the time since each died, and the number of
-    /// operations that another replica had to answer.
+    /// Returns the state of every replica, and the number of operations that another replica had to
+    /// answer in place of the replica to which they were first sent.
     pub fn health(&self) -> Health {
         self.inner.replicas.health()
     }
@@ -93,8 +94,9 @@ impl Client {
         self.inner.tasks.abort();
     }
 
-    /// Executes one operation and waits for its result. The methods below are shorter for most
-    /// uses; this one also reports how the operation was served.
+    /// Executes one operation and waits for its result. For most uses, the methods for single kinds
+    /// of operations are simpler. This method also reports by which path and by which replica the
+    /// operation was served.
     ///
     /// # Errors
     /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`.
@@ -106,8 +108,9 @@ impl Client {
             path,
             replica,
         } = reply;
-        let result = outcome.result.and_then(OperationResult::from_wire);
+        let result = outcome.result.map(OperationResult::from_wire);
         let result = result.ok_or_else(|| self.violated(&replica, NO_OUTCOME))?;
+        let result = result.map_err(|problem| self.violated(&replica, problem))?;
         let path = ReadPath::from_wire(path);
         Ok(Reply {
             result,
@@ -119,7 +122,7 @@ impl Client {
     /// Returns the value of one key; `None` if the key does not exist.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<VersionedValue>, Error> {
         let key = key.into();
         let reply = self.execute(Operation::Get { key }).await?;
@@ -133,7 +136,7 @@ impl Client {
     /// Writes one key, whether or not it exists.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn put(
         &self,
         key: impl Into<Bytes>,
@@ -146,7 +149,7 @@ impl Client {
     /// Removes one key, if it exists.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<Version, Error> {
         let key = key.into();
         self.write(Operation::Delete { key }).await
@@ -155,7 +158,7 @@ impl Client {
     /// Writes `value` if the key's version is `expected`; `None` requires the key to be absent.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn compare_and_swap(
         &self,
         key: impl Into<Bytes>,
@@ -181,7 +184,7 @@ impl Client {
     /// fields of that name, the first is replaced. [`VersionedValue::fields`] reads a record.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn put_fields<N: Into<Bytes>, V: Into<Bytes>>(
         &self,
         key: impl Into<Bytes>,
@@ -191,11 +194,11 @@ impl Client {
         self.write(Operation::PutFields { key, fields }).await
     }
 
-    /// Returns the entries of those `keys` that exist, in the order of `keys`. All are read at one
-    /// moment.
+    /// Returns the entries of the given keys that exist, in the order of `keys`. All keys are read
+    /// at one moment.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn multi_get(
         &self,
         keys: impl IntoIterator<Item = impl Into<Bytes>>,
@@ -207,7 +210,7 @@ impl Client {
     /// Writes several keys at one moment: all of them or none.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn multi_put<K: Into<Bytes>, V: Into<Bytes>>(
         &self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -216,11 +219,11 @@ impl Client {
         self.write(Operation::MultiPut { entries }).await
     }
 
-    /// Returns up to `limit` entries with `from <= key`, and `key < to` unless `to` is empty. They
-    /// are in key order and are read at one moment.
+    /// Returns up to `limit` entries with `from <= key < to`. If `to` is empty, the range has no
+    /// end. The entries are in key order, and are read at one moment.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn scan(
         &self,
         from: impl Into<Bytes>,
@@ -231,12 +234,13 @@ impl Client {
         self.entries(Operation::Scan { from, to, limit }).await
     }
 
-    /// Requests the status of a replica: its view of itself and of its cluster, and the parts that
-    /// `query` selects.
+    /// Requests the status of a replica: how the replica sees itself and its cluster, and the parts
+    /// that `query` selects.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn status(&self, query: StatusQuery) -> Result<Status, Error> {
+        query.check()?;
         let has_holders = query.holders != HoldersQuery::None;
         let body = Body::Status(query.into_wire());
         let status = self.request_status(body).await?;
@@ -248,7 +252,7 @@ impl Client {
         Admin::new(self)
     }
 
-    /// Executes one command. Also returns the replicas that it was sent to.
+    /// Executes one command. Also returns the replicas to which the command was sent.
     pub(crate) async fn execute_op(&self, op: Op) -> (Result<RawReply, Error>, OperationTrace) {
         if let Err(refusal) = validate_op(&op) {
             return (Err(refused(&refusal, false)), OperationTrace::default());
@@ -258,7 +262,7 @@ impl Client {
         (result, attempts.trace())
     }
 
-    /// Makes a request that is answered with a status.
+    /// Sends a request that a replica answers with a status, and returns the status.
     pub(crate) async fn request_status(&self, body: Body) -> Result<StatusReply, Error> {
         let attempts = OperationAttempts::new(&self.inner.replicas);
         let answer = attempts.request(body).await?;
@@ -268,16 +272,16 @@ impl Client {
         }
     }
 
-    /// Executes a command under one identity. If its session refuses the command's only attempt,
-    /// the command is sent once more, under the identity of a session that was opened after the
-    /// refusal.
+    /// Executes a command so that it takes effect at most once. If the command was sent only once
+    /// and was refused because its session has expired, it is sent once more, in a session that was
+    /// opened after the refusal.
     ///
     /// The command is not executed twice. The first copy in the log determines the replica's
     /// answer, so no copy was executed before the refused one. A refusal is also final: no later
     /// copy is executed. If there was more than one attempt, through any replicas, an earlier
-    /// attempt may have been executed and its answer lost, so the command is not sent again. The
-    /// other session begins at the log time of the refusal or later, and every replica agrees on
-    /// that time.
+    /// attempt may have been executed and the answer lost, so the command is not sent again. The
+    /// other session begins at the log time of the refusal or later. This time is the same on every
+    /// replica.
     async fn execute_once(
         &self,
         op: Op,
@@ -410,7 +414,7 @@ fn violated(by: &Connection, message: &str) -> Error {
     }
 }
 
-/// A ticket in use. It is settled when its operation ends, in any way.
+/// A ticket in use. It is released when the operation ends, regardless of the outcome.
 struct IssuedTicket<'a> {
     client: &'a Client,
     ticket: Ticket,

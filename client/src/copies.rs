@@ -1,32 +1,35 @@
-//! Sends one request to one replica after another, until there is an answer that would be the same
-//! at every attempt.
+//! Sends one request to one replica after another, until a final answer arrives: one that another
+//! attempt could not change.
 //!
 //! **Why the same write may be sent to several replicas.** A write is identified by its (client,
 //! sequence), and all copies are equal: they name the same low-water mark and the same replicated
 //! clock at which the session was opened. Results are part of the replicated state. So it does not
-//! matter which replica brings a copy to the log, which replica leads, or whether copies are under
-//! way through several replicas at the same time:
+//! matter through which replica a copy reaches the log, which replica leads, or whether copies are
+//! under way through several replicas at the same time:
 //!
 //! - The first copy in the log decides. A later copy finds the stored result and is answered with
-//!   it (hazard 21). The result is kept while the session lives and its low-water mark is not above
-//!   the sequence. The mark does not pass the sequence while the write is being sent, because the
-//!   write's ticket is released only afterwards. From then on, a late copy is refused (hazard 39).
-//! - The replica that reported the replicated clock `opened_ms` had executed the log up to it. The
-//!   replicated clock never falls, and requests that are sent afterwards are proposed behind it,
-//!   through any replica. So the session is not older than `opened_ms` says, and is not opened
-//!   again once it may have expired.
+//!   this result (hazard 21). The result is kept until the session expires or the session's
+//!   low-water mark is above the sequence. The mark does not pass the sequence while the write is
+//!   being sent, because the write's ticket is released only afterwards. From then on, a late copy
+//!   is refused (hazard 39).
+//! - The replica that reported the replicated clock as `opened_ms` had executed the log up to this
+//!   reading of the clock. The replicated clock never falls, and requests that are sent afterwards,
+//!   through any replica, are placed in the log after this reading. So the session is not older
+//!   than `opened_ms` says, and is not opened again once it may have expired.
 //! - All replicas belong to one cluster; otherwise there would be two states. [`Replicas`] connects
 //!   only to the cluster of the first connection.
 //!
 //! **Meaning of a refusal.** After a write is refused, no copy behind the refused one is executed
-//! at any replica (hazard 77). If the refused copy was the only one that ever left this client,
-//! there is no copy before it either. Then the write has not taken effect and never will, and may
-//! be sent under another identity. An earlier copy, to the same or another replica, may have been
-//! executed, and its result forgotten when the session expired. So the client assumes that every
-//! copy has left, until its connection reports that it did not ([`CallError::Unreachable`]). A copy
-//! is not discounted because a replica is dead, silent or unavailable.
+//! at any replica (hazard 77). If the refused copy was the only copy that ever left this client,
+//! there is no copy before the refused one either. Then the write has not taken effect and never
+//! will, and may be sent under another identity. An earlier copy, to the same or another replica,
+//! may have been executed, and its result forgotten when the session expired. So the client assumes
+//! that every copy has left, unless the copy's connection reports that it did not leave
+//! ([`CallError::Unreachable`]). That a replica is dead, silent or unavailable does not prove that
+//! a copy did not leave.
 //!
-//! Reads have no identity. Each copy is a separate read, which begins after its caller's request.
+//! Reads have no identity. Each copy is a separate read, which begins after the caller made the
+//! request.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -54,17 +57,18 @@ pub(crate) struct Answer<'a> {
     pub from: &'a Connection,
 }
 
-/// Replicas that an operation was sent to. Each is given by the index of its address in the
-/// options.
+/// Replicas to which an operation was sent. Each replica is given by the index of its address in
+/// the options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationTrace {
-    /// Replica that gave the result, which may be a refusal; `None` if no replica did.
+    /// Replica that gave the result, which may be a refusal; `None` if no replica gave a result.
     pub answered: Option<usize>,
     /// Replicas that gave no result, in the order in which the operation was sent to them.
     pub silent: Vec<usize>,
 }
 
-/// A caller's operation: one request, or two if the first was refused for good.
+/// A caller's operation. It consists of one request, or of two if the first was refused and it is
+/// certain that the refused write never takes effect.
 pub(crate) struct OperationAttempts<'a> {
     replicas: &'a Replicas,
     deadline: Instant,
@@ -83,7 +87,7 @@ impl<'a> OperationAttempts<'a> {
         }
     }
 
-    /// Returns the replicas that the operation was sent to so far.
+    /// Returns the replicas to which the operation was sent so far.
     pub fn trace(&self) -> OperationTrace {
         self.lock_trace().clone()
     }
@@ -104,13 +108,14 @@ impl<'a> OperationAttempts<'a> {
         trace.answered = Some(index);
     }
 
-    /// Records that all copies sent so far were refused for good, so that none can have taken
-    /// effect.
+    /// Records that all copies sent so far were refused, and that none of them has taken effect or
+    /// ever will.
     pub fn mark_unsent(&self) {
         self.sent.store(false, Ordering::Relaxed);
     }
 
-    /// Sends a request until there is an answer that would be the same at every attempt.
+    /// Sends a request, again if necessary, until a final answer arrives: one that another attempt
+    /// could not change.
     pub async fn request(&self, body: Body) -> Result<Answer<'_>, Error> {
         let mut copies = Copies::new(self, body);
         let result = copies.run().await;
@@ -131,24 +136,25 @@ struct Copies<'a> {
     operation: &'a OperationAttempts<'a>,
     replicas: &'a Replicas,
     body: Body,
-    /// Replica to use first, and whether to request a hint.
+    /// Replica to use first, and whether the request should ask for a hint.
     route: Route,
     /// Copies that may still be answered, each with its replica. The first answer decides.
     in_flight: SmallVec<[(usize, Call<'a>); 1]>,
-    /// Replica that has time to answer before the request is sent to another one, and the start of
-    /// that time.
+    /// Replica that still has time to answer before the request is sent to another replica, and the
+    /// start of this time.
     active: Option<(usize, Instant)>,
     /// Replicas that used up their time and gave no result.
     timed_out: SmallVec<[usize; 2]>,
-    /// Replica that the request was sent to first.
+    /// Replica to which the request was sent first.
     first: Option<usize>,
-    /// Number of copies that have left, or may have.
+    /// Number of copies that have left this client or may have left it.
     attempts: u32,
-    /// Pauses while the active replica is unavailable, and the time since which it is.
+    /// Pauses between attempts while the active replica is unavailable, and the time since which it
+    /// has been unavailable.
     unavailable: Option<(Backoff, Instant)>,
     /// Time before which no copy is sent.
     not_before: Option<Instant>,
-    /// Latest reply of each replica that was not a result, as text.
+    /// For each replica that gave no result, its latest reply or the latest failure, as text.
     reasons: BTreeMap<usize, String>,
 }
 
@@ -196,8 +202,8 @@ impl<'a> Copies<'a> {
     }
 
     /// Sends a copy to the nearest replica that has not used up its time, unless another replica
-    /// still has time. If no replica can be used, the tasks of the replicas notify when one greets
-    /// again.
+    /// still has time. If no replica can be used, nothing is sent. When a replica greets again, the
+    /// replica's task notifies this request.
     fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
@@ -233,8 +239,8 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Returns the time at which to look again: the end of the active replica's time, or of a
-    /// pause, but at most the deadline.
+    /// Returns the time at which to check again: the time at which the active replica's time or the
+    /// current pause ends, but at most the deadline.
     fn wake_at(&self) -> Instant {
         let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
@@ -251,8 +257,8 @@ impl<'a> Copies<'a> {
         self.replicas.are_several() && self.may_send()
     }
 
-    /// Waits until a copy has ended, and returns its index in `in_flight` with its result; `None`:
-    /// it is time to look again.
+    /// Waits until a copy has ended. Returns the copy's index in `in_flight` and the result; `None`
+    /// if it is time to check again.
     async fn event(
         &mut self,
         changed: Notified<'_>,
@@ -320,8 +326,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Pauses, then sends the request to an unavailable replica again, until the replica has used
-    /// up its time.
+    /// Arranges that the request is sent to the unavailable replica again after a pause, unless the
+    /// replica has used up its time.
     fn handle_unavailable(&mut self, index: usize) {
         if self.active.is_none_or(|(active, _)| active != index) {
             return;
@@ -366,8 +372,8 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// Records that a replica has answered. Replicas that used up their time before and stayed
-    /// silent are suspected, so that they get no other requests for now.
+    /// Records that a replica has answered. Replicas that used up their time before this and stayed
+    /// silent are suspected, so that no other requests are sent to them for now.
     fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);
@@ -425,8 +431,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Returns the reason why there is no result from each replica that was used or could not be
-    /// used.
+    /// Returns each replica that was tried or could not be used, with the reason why it gave no
+    /// result.
     fn tried(&self) -> Vec<FailedAttempt> {
         let reason = |(index, connection): (usize, &Connection)| {
             let is_in_flight = self.in_flight.iter().any(|(other, _)| *other == index);
@@ -444,7 +450,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// Splits refusals from answers.
+/// Returns the response if it is an answer, or the error if it is a refusal.
 fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     match response.outcome {
         Some(Outcome {
@@ -454,8 +460,8 @@ fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     }
 }
 
-/// Builds the error that reports a refusal to the caller. `resent` says whether other copies may
-/// have left before.
+/// Builds the error that reports a refusal to the caller. `resent` states whether other copies may
+/// have left this client earlier.
 pub(crate) fn refused(error: &leasehold_wire::Error, resent: bool) -> Error {
     Error::Refused {
         kind: RefusalKind::from_wire(error.code()),

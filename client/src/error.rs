@@ -56,7 +56,8 @@ pub enum Error {
         /// Message of the server.
         message: String,
     },
-    /// The token would be sent in plain text to a replica that other machines can reach, too.
+    /// The token would be sent in plain text to a replica that other machines can reach, which
+    /// [`plain_token`](crate::ClientOptions::plain_token) does not allow.
     #[error(
         "the token is not sent to {address} in plain text, where whoever reads the network could use it: with \
          --token-file give --ca FILE, the certificate of the cluster's authority (ClientOptions::trust); or, if \
@@ -66,36 +67,37 @@ pub enum Error {
         /// Address of the replica as the options give it.
         address: String,
     },
-    /// There was no answer within the request timeout, retries included.
+    /// No answer arrived within the request timeout, which includes all retries.
     #[error("no answer within {after:?} ({}){}", list(.tried), doubt(*.sent, *.is_change))]
     Timeout {
         /// The request timeout.
         after: Duration,
-        /// Replicas that the request was sent to, and replicas known to be dead.
+        /// Replicas to which the request was sent, and replicas known to be dead.
         tried: Vec<FailedAttempt>,
         /// True if any attempt was sent, so that a change may have taken effect.
         sent: bool,
         /// True if the request was a change: a write, a change of leases or a move of leadership.
         is_change: bool,
     },
-    /// The connection broke at every attempt; a write may have taken effect.
+    /// At every attempt, the connection broke before an answer arrived. A write may have taken
+    /// effect.
     #[error("connection lost at each of {attempts} attempts, the last time: {}", list(.tried))]
     Lost {
-        /// Replicas that the request was sent to, and replicas known to be dead.
+        /// Replicas to which the request was sent, and replicas known to be dead.
         tried: Vec<FailedAttempt>,
         /// Number of times that the request was sent.
         attempts: u32,
     },
-    /// The server refused the command, or the client's check before sending did.
+    /// The server refused the request, or this client refused it before sending it.
     #[error("refused ({}): {message}", .kind.name())]
     Refused {
         /// The kind of refusal.
         kind: RefusalKind,
         /// Description of the problem.
         message: String,
-        /// Whether earlier attempts had been sent. They may have taken effect.
+        /// Whether other attempts were sent before the refusal. They may have taken effect.
         resent: bool,
-        /// Log time of the refusal in ms if the session had expired, otherwise 0.
+        /// Log time of the refusal, in ms, if the session had expired; otherwise 0.
         log_time_ms: u64,
     },
     /// The server sent an answer that the protocol does not allow.
@@ -112,8 +114,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a write that ended with this error may have taken effect, or may still do so. False
-    /// means that the write has not taken effect and never will.
+    /// Whether a write that ended with this error may have taken effect or may still take effect.
+    /// False means that the write has not taken effect and never will.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,

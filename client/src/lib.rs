@@ -1,4 +1,5 @@
-#![doc = include_str!("../README.md")]
+#![cfg_attr(feature = "tls", doc = include_str!("../README.md"))]
+#![cfg_attr(not(feature = "tls"), doc = "The client of Leasehold, without TLS.")]
 
 mod admin;
 mod backoff;

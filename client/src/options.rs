@@ -16,39 +16,43 @@ use leasehold_transport::tls::Trust;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// `host:port` of the replicas' client ports, the nearest first; at least one address. All
-    /// replicas must belong to one cluster, since a write may be sent to several of them.
+    /// Addresses (`host:port`) of the replicas' client ports, nearest first. There must be at least
+    /// one. All replicas must belong to one cluster, because a write may be sent to several of
+    /// them.
     pub addresses: Vec<String>,
     /// Name of the only cluster that the client may connect to. Without a name, the first replica
     /// that answers determines the cluster.
     pub cluster: Option<String>,
-    /// Authorities that sign the certificates of trusted replicas, for TLS. The default is plain
-    /// text, to any replica.
+    /// Authorities that sign the certificates of trusted replicas, for TLS. By default there are
+    /// none, and the client connects in plain text to any replica.
     #[cfg(feature = "tls")]
     pub trust: Option<Trust>,
     /// Token that gives the client its rights, if the cluster requires tokens; default: none. It is
     /// sent only over TLS, or in plain text to replicas that only this machine can reach (see
     /// `plain_token`).
     pub token: Option<Secret>,
-    /// Whether to send the token in plain text to other machines; default: no. Any reader of the
-    /// network can then use the token.
+    /// Whether to send the token in plain text to other machines; default: no. If it is sent in
+    /// this way, anyone who reads the network traffic can use the token.
     pub plain_token: bool,
-    /// Timeout for connecting and the handshake, if there is one address; default 5 s.
+    /// Timeout for connecting and the handshake, if there is only one address; default 5 s.
     pub connect_timeout: Duration,
-    /// Time for which a replica may be silent before the request is also sent to another one. The
-    /// default is 1 s; the effective value is at most a third of the request timeout. If there are
-    /// several addresses, it also limits connecting and the handshake.
+    /// Time for which a replica may be silent before the request is also sent to another replica.
+    /// The default is 1 s. A value above a third of the request timeout is reduced to that third.
+    /// If there are several addresses, this is also the timeout for connecting and the handshake.
     pub attempt_timeout: Duration,
     /// Timeout for an operation, including all its attempts and the pauses between them; default 10
-    /// s. While no replica can be connected to, all addresses are tried again until the timeout.
-    /// The first connection is not tried again, so that a mistyped address is reported immediately.
+    /// s. While the client can connect to no replica, it tries all addresses again until the
+    /// timeout. But when the client first connects, no address is tried again, so that a mistyped
+    /// address is reported immediately.
     pub request_timeout: Duration,
     /// Maximum number of times that an operation is sent again after a connection broke, or a
     /// replica was unavailable or silent; default 32. With 0, an operation is sent at most once.
     pub retries: u32,
-    /// Rule that chooses the first replica for an operation; default: the nearest.
+    /// Rule that chooses the first replica to which an operation is sent; default: the nearest
+    /// replica.
     pub routing: Routing,
-    /// Maximum memory for knowledge of keys with [`Routing::LeaseAware`], in bytes; default 16 MiB.
+    /// Maximum memory for hints about the holders of keys, in bytes; default 16 MiB. It is used
+    /// only with [`Routing::LeaseAware`].
     pub hint_bytes_max: usize,
     /// Function that is called when a replica dies or answers again; default: none.
     pub watcher: Watcher,
@@ -98,7 +102,8 @@ impl ClientOptions {
         self.addresses.iter().find(|address| !is_loopback(address))
     }
 
-    /// Returns the time for which a replica may be silent before another one is used, too.
+    /// Returns the time for which a replica may be silent before the request is also sent to
+    /// another replica.
     pub(crate) fn silence_timeout(&self) -> Duration {
         self.attempt_timeout.min(self.request_timeout / 3)
     }
@@ -112,29 +117,29 @@ impl ClientOptions {
     }
 }
 
-/// Event: a replica has died, as far as a client can tell, or answers again.
+/// An event that a client reports: a replica has died, or answers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaChange {
     /// Address of the replica as the options give it.
     pub address: String,
     /// Name of the replica; `None` if no greeting has arrived yet.
     pub replica: Option<Arc<str>>,
-    /// Whether the replica died or answers again.
+    /// Whether the replica has died or answers again, with details.
     pub liveness: LivenessChange,
 }
 
-/// Change of a replica's state, as far as the client can tell.
+/// Change of a replica's state from the client's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LivenessChange {
-    /// The replica gets no more requests, but is probed in the background.
+    /// The client sends no more requests to the replica, but probes it in the background.
     Dead {
         /// Last reply of the replica, or the operating system's error about the connection.
         reason: String,
     },
-    /// The replica gets requests again.
+    /// The client sends requests to the replica again.
     Back {
-        /// Duration for which the replica got no requests.
+        /// Time for which the client sent no requests to the replica.
         after: Duration,
     },
 }

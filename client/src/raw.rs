@@ -1,5 +1,5 @@
-//! Requests and answers as messages of `leasehold-wire`, for tools that record or show the
-//! replica's full answers. They change with the protocol, so they are not part of the stable
+//! Requests and answers as messages of `leasehold-wire`, for tools that record or show the full
+//! answers of replicas. These messages change with the protocol, so they are not part of the stable
 //! interface. The feature `raw` is only for the packages of Leasehold itself.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct RawReply {
     pub replica: Arc<str>,
 }
 
-/// Requests as messages, from [`Client::raw`].
+/// The interface for requests and answers as messages, which [`Client::raw`] returns.
 #[cfg(feature = "raw")]
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'a> {
@@ -50,12 +50,13 @@ impl Raw<'_> {
     /// Executes one command and waits for its result.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn execute(self, op: Op) -> Result<RawReply, Error> {
         self.execute_traced(op).await.0
     }
 
-    /// As [`Raw::execute`]. Also returns the replicas that the command was sent to.
+    /// Executes one command as [`Raw::execute`] does. Also returns the replicas to which the
+    /// command was sent.
     pub async fn execute_traced(self, op: Op) -> (Result<RawReply, Error>, OperationTrace) {
         self.client.execute_op(op).await
     }
@@ -63,25 +64,26 @@ impl Raw<'_> {
     /// Requests the status of a replica.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn status(self, request: StatusRequest) -> Result<StatusReply, Error> {
         self.client.request_status(Body::Status(request)).await
     }
 
-    /// As [`Admin::move_leadership`](crate::Admin::move_leadership), with the answer as a message.
+    /// Moves leadership as [`Admin::move_leadership`](crate::Admin::move_leadership) does, and
+    /// returns the answer as a message.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn move_leadership(self, to: &str) -> Result<StatusReply, Error> {
         let body = Body::Move(MoveRequest { to: to.to_owned() });
         self.client.request_status(body).await
     }
 
-    /// As [`Admin::set_leases`](crate::Admin::set_leases), with the request and the answer as
-    /// messages.
+    /// Changes leases as [`Admin::set_leases`](crate::Admin::set_leases) does, with the request and
+    /// the answer as messages.
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// The same errors as [`Client::execute`].
     pub async fn set_leases(self, wanted: LeaseRequest) -> Result<StatusReply, Error> {
         self.client.request_status(Body::Lease(wanted)).await
     }

@@ -1,22 +1,24 @@
-//! The replicas that a client may use, the nearest first, and for each a task that keeps its
-//! connection.
+//! The replicas that a client may use, nearest first. For each replica, there is a task that keeps
+//! a connection to it.
 //!
-//! A replica is *dead* for a client if it cannot be connected to, ends connections without an
-//! answer, or leaves an operation unanswered that another replica then answers. While other
-//! replicas serve, no operation is sent to a dead one.
+//! A replica is *dead* for a client if the client cannot connect to it, if it ends connections
+//! without an answer, or if another replica answers an operation that it left unanswered. While
+//! other replicas serve, no operation is sent to a dead one.
 //!
 //! The task of a dead replica probes it: the task connects and reads a key that no client writes.
-//! The pauses between probes grow and vary; they are short while no replica serves. A probe shows
-//! more than a greeting, because a replica that is cut off from the others still greets. The probe
-//! is a multi-get, which no other replica answers on its behalf. A replica that has just started
-//! answers the probe once it has caught up; until then, writes to it would wait.
+//! The pauses between probes grow and vary. They are short while no replica serves. A probe proves
+//! more than a greeting does, because a replica that is cut off from the others still greets. The
+//! probe is a multi-get, because a replica cannot forward a multi-get to another replica. A replica
+//! that has just started answers the probe after it has caught up. Before that, writes to it would
+//! wait.
 //!
-//! The first answer brings the replica back. If it died soon after its last return, it has to
-//! answer for longer each time (see `flap`), unless no other replica serves. Such a replica may be
-//! one that pauses again and again, or one that answers probes and nothing else.
+//! After the first answer, the replica is used again. But if it died soon after it was last used
+//! again, it must first answer for some time, which is longer after each such death (see
+//! `leasehold_backoff`), unless no other replica serves. Such a replica may be one that pauses
+//! again and again, or one that answers probes and nothing else.
 //!
-//! New operations go to the nearest replica that serves; operations under way stay where they are.
-//! A connection that is no longer needed ends with its last call.
+//! New operations are sent to the nearest replica that serves. Operations under way are not moved.
+//! A connection that is no longer needed is closed after its last call has ended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,8 +41,8 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{PROBE_KEY, StatusRequest};
 
-/// Number of measurements of the distance to a replica that follow each other closely; later ones
-/// are occasional.
+/// Number of measurements of the distance to a replica that follow each other closely. Later
+/// measurements are occasional.
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
@@ -53,13 +55,15 @@ const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Replicas {
     pub options: ClientOptions,
     pub notifier: Arc<ChangeNotifier>,
-    /// Number of operations that were answered by another replica than the first that they were
-    /// sent to.
+    /// Number of operations that were not answered by the replica to which they were first sent,
+    /// but by another replica.
     pub failovers: AtomicU64,
-    /// Chooses the first replica for a request; `None`: the nearest is the first.
+    /// Chooses the first replica for a request. If this is `None`, the first replica is the nearest
+    /// one.
     pub router: Option<Router>,
     connections: Vec<Connection>,
-    /// Name of the only cluster to connect to: from the options, or that of the first connection.
+    /// Name of the only cluster to connect to: the name in the options, or else the name of the
+    /// cluster that the first connection reached.
     cluster: OnceLock<String>,
 }
 
@@ -135,8 +139,9 @@ impl Replicas {
         Err(Error::Connect { tried })
     }
 
-    /// Connects to a replica, only if it belongs to the same cluster as before. A write that is
-    /// sent again must find the sessions of the cluster that it was first sent to.
+    /// Connects to a replica, but only if the replica belongs to the cluster to which this client
+    /// connected before. A write that is sent again must reach the cluster that has the write's
+    /// session.
     async fn link(&self, index: usize) -> Result<Link, LinkError> {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
@@ -157,8 +162,8 @@ impl Replicas {
         self.connections.len() > 1
     }
 
-    /// Returns the nearest replica that is not `excluded` and may serve; if there is none, the
-    /// nearest that is about to serve.
+    /// Returns the nearest replica that is not `excluded` and may serve. If there is none, returns
+    /// the nearest replica that is not `excluded` and is about to serve.
     pub fn choose(&self, excluded: impl Fn(usize) -> bool) -> Option<usize> {
         let find = |accepts: fn(&Connection) -> bool| {
             let mut all = self.connections.iter().enumerate();
@@ -168,7 +173,7 @@ impl Replicas {
         find(Connection::may_serve).or_else(|| find(Connection::is_greeted))
     }
 
-    /// Returns the replica that new operations are sent to, or would be.
+    /// Returns the replica to which a new operation would be sent now.
     pub fn nearest(&self) -> &Connection {
         &self.connections[self.choose(|_| false).unwrap_or(0)]
     }
@@ -222,7 +227,8 @@ impl Keeper {
         &self.replicas.connections[self.index]
     }
 
-    /// Runs for ever. A connection may have been `made` already.
+    /// Keeps the connection until the task is ended. `made` is the connection with which to begin,
+    /// if one exists already.
     async fn keep(mut self, made: Option<Link>) {
         let mut made = made;
         loop {
@@ -253,7 +259,7 @@ impl Keeper {
         }
     }
 
-    /// Handles the end of a connection that was made at `connected`: updates the state of its
+    /// Handles the end of a connection that was made at `connected`: updates the state of the
     /// replica, and pauses.
     async fn after(&mut self, ended: ConnectionEnd, connected: Instant) {
         let was_heard = self.connection().last_heard() > connected;
@@ -283,8 +289,8 @@ impl Keeper {
         self.pause().await;
     }
 
-    /// Pauses before the next connection. While no replica serves, the pause is a quarter as long,
-    /// because operations may be waiting for the first replica that comes back.
+    /// Pauses before the next attempt to connect. While no replica serves, the pause is a quarter
+    /// as long as usual, because operations may be waiting for the first replica that comes back.
     async fn pause(&mut self) {
         let pause = self.backoff.pause();
         let least = pause / 4;
@@ -305,7 +311,7 @@ impl Replicas {
         }
     }
 
-    /// Pauses for `pause`; returns earlier if no replica may serve.
+    /// Waits for the duration `pause`. Returns earlier if no replica may serve.
     async fn rest(&self, pause: Duration) {
         let over = sleep(pause);
         tokio::pin!(over);
@@ -345,9 +351,9 @@ impl Replicas {
     }
 
     /// Probes a replica that was dead, with a request that only a serving replica can answer, until
-    /// all operations may use it again. If it does not serve, returns the reason why it is still
-    /// dead. While no other replica serves, operations may use it, too, so the connection is kept
-    /// while they wait.
+    /// all operations may use this replica again. If the replica does not serve, returns the reason
+    /// why it is still dead. While no other replica serves, operations may use this replica, too.
+    /// So the connection is kept while such operations wait.
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
         let silence_timeout = self.options.silence_timeout();
@@ -390,22 +396,21 @@ impl Replicas {
 /// State of a client's replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Health {
-    /// Number of operations that were answered by another replica than the first that they were
-    /// sent to.
+    /// Number of operations that were not answered by the replica to which they were first sent,
+    /// but by another replica.
     pub failovers: u64,
     /// State of each replica, in the order of the addresses.
     pub replicas: Vec<ReplicaHealth>,
 }
 
-/// State of one replica, as far as its client can tell.
+/// State of one replica, as far as the client knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaHealth {
     /// Address of the replica as the options give it.
     pub address: String,
     /// Name of the replica; `None` if no greeting has arrived yet.
     pub replica: Option<Arc<str>>,
-    /// Time for which the replica has been dead, and the last message from or about it; `None` if
-    /// it is not dead.
+    /// Time for which the replica has been dead, and the reason; `None` if the replica is not dead.
     pub dead: Option<(Duration, String)>,
 }
 

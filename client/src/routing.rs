@@ -2,9 +2,9 @@
 //! about the holders of a key and the leader.
 //!
 //! Hints are never trusted. They only choose the replica to try first; a replica that is not a
-//! holder forwards the request. So a stale or nonsensical hint costs a forward, but never gives a
-//! wrong answer. The memory for hints is bounded: if there are more keys than fit, random ones are
-//! forgotten.
+//! holder forwards the request. So a stale or nonsensical hint costs an extra forwarding, but never
+//! leads to a wrong answer. The memory for hints is bounded: if there is no space for another key,
+//! a random key is forgotten.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,34 +24,36 @@ use leasehold_wire::{Hint, Path, ReadOp, Response};
 /// Rule that chooses the first replica for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Routing {
-    /// The nearest replica that serves.
+    /// Every operation is sent to the nearest replica that serves.
     #[default]
     Nearest,
-    /// A read of one key goes to a replica that holds the key: of the holders about as near as the
-    /// nearest, the least loaded. A write goes to the leader. Other operations, and all while
-    /// nothing is known, go to the nearest replica. The client keeps connections to all replicas.
+    /// A read of one key is sent to a replica that holds the key. If several holders are about
+    /// equally near, the least loaded of these is used. A write is sent to the leader. Other
+    /// operations are sent to the nearest replica, and so are reads and writes for which the
+    /// holders or the leader are not known. The client keeps connections to all replicas.
     LeaseAware,
 }
 
-/// Age at which knowledge of a key, or of the leader, is requested again.
+/// Age after which the holders of a key, or the leader, are requested again.
 const REFRESH: Duration = Duration::from_secs(10);
 /// A replica is about as near as the nearest if its round trip is at most twice that of the
 /// nearest, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
-/// Number of calls by which a replica may exceed the least loaded one and still be chosen. A
-/// request rather joins others that are about to leave in one write.
+/// Number of calls that a replica may have in excess of the least loaded replica, and still be
+/// chosen. Within this limit, a replica with unsent requests is preferred, so that several requests
+/// leave in one write.
 const SLACK: usize = 8;
 /// Size estimate of an entry without its key, in bytes.
 const ENTRY_BYTES: usize = 160;
-/// While there is no free space, one in this many reads of unknown keys requests a hint.
+/// While there is no free space for hints, one of this many reads of unknown keys requests a hint.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Route {
-    /// Replica to use first; `None`: the nearest.
+    /// Replica to use first. If this is `None`, the nearest replica is used first.
     pub first: Option<usize>,
-    /// Whether to request a hint, too.
+    /// Whether the request should also ask for a hint.
     pub hint: bool,
 }
 
@@ -60,7 +62,7 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct Router {
     hints: Mutex<HintCache>,
-    /// Counter by which replicas with the same load are used in turn.
+    /// Counter that makes replicas with the same load take turns.
     round_robin: AtomicUsize,
 }
 
@@ -96,8 +98,8 @@ impl Router {
         Route { first, hint }
     }
 
-    /// Stores the hint in a response, and whether the response shows that earlier knowledge was
-    /// wrong.
+    /// Stores the hint that a response contains. If the response shows that an earlier hint was
+    /// wrong, records that as well.
     pub fn learn(&self, body: &Body, response: &Response) {
         let Body::Command(command) = body else { return };
         let Some(key) = command.keys().next() else {
@@ -116,10 +118,10 @@ fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
 
-/// Chooses a replica among the candidates that are about as near as the nearest of them, and of
-/// these about as little loaded as the least loaded. Returns the one with the most calls that are
-/// not written yet. If several have equally many, returns the one with the fewest calls, then
-/// round-robin.
+/// Chooses among the candidates in steps. First, only those remain that are about as near as the
+/// nearest candidate. Of these, only those remain that have about as few calls as the least loaded
+/// one. Of these, the candidate with the most unsent calls is chosen. If several have equally many,
+/// the one with the fewest calls is chosen. If several are still equal, they take turns.
 fn choose(
     candidates: impl Iterator<Item = (usize, Candidate)>,
     eligible: u64,
@@ -142,10 +144,11 @@ fn choose(
 
 #[derive(Debug, Clone, Copy)]
 struct HintEntry {
-    /// Set of holders, a bit for each replica number; `None`: no hint about the key has arrived, so
-    /// the holders are those of unlisted keys.
+    /// Set of holders, with one bit for each replica number. `None` means that no hint about the
+    /// key has arrived, so that the holders of unlisted keys are used.
     holders: Option<u64>,
-    /// Time at which a hint was last requested; `None`: the entry is in doubt.
+    /// Time at which a hint was last requested. `None` means that the entry may be wrong, so that
+    /// the next read requests a hint.
     requested_at: Option<Instant>,
     /// Index of the key in `keys`.
     place: usize,
@@ -154,13 +157,14 @@ struct HintEntry {
 #[derive(Debug)]
 struct HintCache {
     entries: HashMap<Bytes, HintEntry, RandomState>,
-    /// All keys of the map once more, so that a random one can be drawn.
+    /// A second list of all keys of the map, so that a random key can be chosen.
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
-    /// Holders of some key that is not listed: a guess for keys of which nothing is known.
+    /// Holders of some unlisted key, as the latest hint named them. They are used as a guess for
+    /// keys about which no hint has arrived.
     unlisted: u64,
-    /// Set that contains the leader, or is empty if none is known.
+    /// Set that contains the leader; empty if the leader is not known.
     leader: u64,
     leader_requested_at: Option<Instant>,
 }
@@ -182,7 +186,8 @@ impl HintCache {
         }
     }
 
-    /// Returns the holders of a key, as far as is known, and whether to request a hint.
+    /// Returns the known or guessed holders of a key, and whether the request should ask for a
+    /// hint.
     fn holders(&mut self, key: &Bytes, now: Instant, round_robin: usize) -> (u64, bool) {
         let has_capacity = self.bytes + key.len() + ENTRY_BYTES <= self.bytes_max;
         let Some(entry) = self.entries.get_mut(key) else {
@@ -221,7 +226,8 @@ impl HintCache {
         self.put(key, Some(hint.holders), Some(now));
     }
 
-    /// Records that the knowledge of the key was wrong: the next read of the key requests a hint.
+    /// Records that the known holders of the key were wrong, so that the next read of the key
+    /// requests a hint.
     fn doubt(&mut self, key: &Bytes) {
         match self.entries.get_mut(key) {
             Some(entry) => entry.requested_at = None,

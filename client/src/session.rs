@@ -1,19 +1,20 @@
-//! Sessions, by which a write is executed once even if it is sent several times.
+//! Sessions, which ensure that a write is executed only once even if it is sent several times.
 //!
-//! A command that is sent again keeps its (client, sequence). Replicas store its result under that
-//! identity until the client declares that it will not send the command again. It does so with a
-//! low-water mark: every sequence below the mark was answered or abandoned.
+//! A command that is sent again keeps its (client, sequence). Replicas store the result under this
+//! identity until the client declares that it will not send the command again. The client declares
+//! this with a low-water mark: every sequence below the mark was answered or abandoned.
 //!
-//! An abandoned write may still be on its way. Later writes of the session have a mark above its
-//! sequence. The abandoned write may be executed until such a later write is executed; from then on
-//! it is refused for ever. So the mark may move as soon as no caller waits for the answer.
+//! An abandoned write may still be on its way. Later writes of the session have a mark above the
+//! abandoned write's sequence. The abandoned write may still be executed until such a later write
+//! is executed. After that, it is always refused. So the mark may move as soon as no caller waits
+//! for the answer.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use leasehold_wire::UNACKNOWLEDGED_MAX;
 
-/// Identity of one write, the same at all its attempts.
+/// Identity of one write. It is the same in all attempts to send the write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub client: u64,
@@ -27,7 +28,7 @@ pub(crate) struct Ticket {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     open: Vec<Session>,
-    /// Newest log time that is known, in ms. New sessions are opened with it.
+    /// Newest log time that is known, in ms. New sessions are opened at this time.
     log_time_ms: u64,
     /// Sessions that were opened before this log time, in ms, may have expired.
     expired_before_ms: u64,
@@ -43,8 +44,9 @@ impl Sessions {
     }
 
     /// Returns a ticket of a session that was opened at log time `log_time_ms` or later.
-    /// `log_time_ms` must not be above the newest known log time. The session is one that has room
-    /// and has not expired, as far as is known, or a new one.
+    /// `log_time_ms` must not be above the newest known log time. An existing session is used if it
+    /// is not known to have expired and has space for another write. Otherwise, a new session is
+    /// opened.
     pub fn issue_since(&mut self, log_time_ms: u64) -> Ticket {
         let from_ms = self.expired_before_ms.max(log_time_ms);
         let lives = |session: &&mut Session| session.opened_ms >= from_ms;
@@ -71,7 +73,7 @@ impl Sessions {
 
     /// Abandons the session of `ticket`, which has expired, and other sessions that are as old and
     /// have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes in
-    /// flight keep the identity that they were sent with.
+    /// flight keep the identity with which they were sent.
     pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         let later_ms = self.log_time_ms.min(ticket.opened_ms + 1);
@@ -88,12 +90,12 @@ impl Sessions {
 struct Session {
     /// Identity of the session; never 0, which means "no session" on the wire.
     client: u64,
-    /// Log time from before the session's first write, in ms. It lets a replica recognize that it
-    /// may have forgotten the session.
+    /// A log time, in ms, at or before the session's first write. By this time a replica recognizes
+    /// that it may have forgotten the session.
     opened_ms: u64,
     /// Sequence of the next write; the first write has sequence 1.
     next: u64,
-    /// Sequences that were issued and not released; all are below `next`.
+    /// Sequences that were issued and have not been released. All are below `next`.
     outstanding: BTreeSet<u64>,
 }
 
@@ -125,8 +127,8 @@ impl Session {
     }
 }
 
-/// Returns a random number for identities and for spreading retries. The standard library seeds it
-/// from the operating system.
+/// Returns a random number, for the identities of sessions and for random pauses between retries.
+/// The standard library takes the seed from the operating system.
 pub(crate) fn random_u64() -> u64 {
     RandomState::new().hash_one(0_u8)
 }

@@ -1,11 +1,14 @@
-//! Status of a replica: its view of itself and of its cluster.
+//! Status of a replica: the replica's view of itself and of its cluster.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_wire as wire;
 
-/// Optional parts of a status, to be returned besides the parts that every status has.
+use crate::error::Error;
+use crate::types::RefusalKind;
+
+/// Optional parts of a status, which are returned in addition to the parts that every status has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusQuery {
@@ -22,10 +25,10 @@ pub enum HoldersQuery {
     /// Holders are not requested.
     #[default]
     None,
-    /// Holders of this key.
+    /// The holders of this key are requested.
     Key(Bytes),
-    /// Holders of the key with the most requests, as far as the replica knows it. The leader knows
-    /// that key if the strategy counts requests.
+    /// The holders of the key with the most requests are requested. The leader knows this key if
+    /// the strategy counts requests.
     HottestKey,
 }
 
@@ -46,6 +49,20 @@ impl StatusQuery {
     pub fn leases(mut self) -> StatusQuery {
         self.leases = true;
         self
+    }
+
+    /// # Errors
+    /// `Refused` if the holders of an empty key are requested: no key is empty.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.holders {
+            HoldersQuery::Key(key) if key.is_empty() => Err(Error::Refused {
+                kind: RefusalKind::BadRequest,
+                message: "holders: the key is empty".to_owned(),
+                resent: false,
+                log_time_ms: 0,
+            }),
+            HoldersQuery::Key(_) | HoldersQuery::None | HoldersQuery::HottestKey => Ok(()),
+        }
     }
 
     pub(crate) fn into_wire(self) -> wire::StatusRequest {
@@ -69,9 +86,9 @@ impl StatusQuery {
 pub struct Status {
     /// Name of the replica.
     pub replica: String,
-    /// Name of the leader; `None` if the replica knows of none.
+    /// Name of the leader; `None` if the replica knows no leader.
     pub leader: Option<String>,
-    /// Time for which the replica has known its present leader as the leader.
+    /// Time since the replica learned that its present leader leads.
     pub leader_for: Duration,
     /// Number of the replica's run: it rises at each start.
     pub incarnation: u64,
@@ -87,7 +104,8 @@ pub struct Status {
     pub configuration: u64,
     /// Names of the lease strategies in force.
     pub strategy: String,
-    /// Names of the replicas that hold keys for which no list and no range names holders.
+    /// Names of the replicas that hold the keys to which neither a list nor a range assigns
+    /// holders.
     pub unlisted_holders: Vec<String>,
     /// Names of the replicas that are excluded from leases, because they have failed or are
     /// leaving.
@@ -110,9 +128,11 @@ pub struct PeerStatus {
     pub name: String,
     /// Measured round trip; `None` if it is not measured yet.
     pub round_trip: Option<Duration>,
-    /// Whether the replica has promised the other one to name it in its votes.
+    /// Whether a promise of this replica to the other replica is in force: this replica's votes
+    /// then demand that the other replica is notified of writes.
     pub granted_to: bool,
-    /// Whether the other replica has promised to name this one in its votes.
+    /// Whether a promise of the other replica to this replica is in force: the other replica's
+    /// votes then demand that this replica is notified of writes.
     pub granted_by: bool,
 }
 
@@ -120,11 +140,13 @@ pub struct PeerStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyHolders {
-    /// The key; empty if the key with the most requests was requested and there is none.
+    /// The key. It is empty if the key with the most requests was requested and no such key is
+    /// known.
     pub key: Bytes,
     /// Names of the holders under the newest configuration.
     pub holders: Vec<String>,
-    /// Names of all replicas that may hold the key under promises that have not expired.
+    /// Names of all replicas that may hold the key under promises that have not expired, which may
+    /// be promises of older configurations.
     pub may_hold: Vec<String>,
 }
 
@@ -132,17 +154,22 @@ pub struct KeyHolders {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LeaseStatus {
-    /// Key ranges in rising order. They cover every key.
+    /// Key ranges in ascending order. Together they cover every key.
     pub ranges: Vec<RangeStatus>,
     /// Duration of a promise.
     pub lease: Duration,
-    /// Duration of a guard, within which a promise must arrive.
+    /// Duration of a guard: the time within which a promise must arrive.
     pub guard: Duration,
     /// Interval at which promises are renewed.
     pub renew: Duration,
-    /// Time for which a silent holder is awaited before it is suspected.
+    /// Time for which a holder may be silent before it is suspected.
     pub grace: Duration,
-    /// Whether the requested change was in force before the request.
+    /// Bound on the drift of clocks that leases allow for, in parts per million.
+    pub max_drift_ppm: u32,
+    /// Whether the leader has more keys to list, so that [`RangeStatus::listed`] will rise.
+    pub unfinished: bool,
+    /// In the answer to a change of leases: whether the change was already in force before the
+    /// request.
     pub already: bool,
 }
 
@@ -171,8 +198,8 @@ impl Status {
         counters.find(|(found, _)| found == name).map(|it| it.1)
     }
 
-    /// Converts a status of the wire. `has_holders` states that holders were requested; an empty
-    /// list is then an answer, too.
+    /// Converts a status message. `has_holders` states whether holders were requested. If they
+    /// were, an empty list of holders is an answer.
     pub(crate) fn from_wire(status: wire::StatusReply, has_holders: bool) -> Status {
         let peer = |peer: wire::Peer| PeerStatus {
             name: peer.name,
@@ -222,12 +249,14 @@ impl LeaseStatus {
             guard: Duration::from_micros(leases.t_guard_us),
             renew: Duration::from_micros(leases.renew_us),
             grace: Duration::from_micros(leases.grace_us),
+            max_drift_ppm: leases.rho_ppm,
+            unfinished: leases.unfinished,
             already: leases.already,
         }
     }
 }
 
-/// Cluster and replica that a client is connected to.
+/// Cluster and replica to which a client is connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerInfo {
@@ -249,5 +278,127 @@ impl ServerInfo {
             incarnation: welcome.incarnation,
             replicas: welcome.replicas,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_query_asks_for_what_it_says() {
+        let request = StatusQuery::default().into_wire();
+        assert_eq!(request, wire::StatusRequest::default());
+        let request = StatusQuery::default().holders_of("k").leases().into_wire();
+        assert_eq!((request.holders, &request.key[..]), (true, &b"k"[..]));
+        assert!(request.leases && !request.demand);
+        let hottest = StatusQuery::default().holders_of_hottest_key();
+        assert!(hottest.check().is_ok() && hottest.into_wire().key.is_empty());
+        let error = StatusQuery::default().holders_of("").check().unwrap_err();
+        assert!(error.to_string().contains("holders"), "{error}");
+    }
+
+    #[test]
+    fn every_field_of_a_status_comes_from_its_own() {
+        let leases = wire::Leases {
+            ranges: vec![wire::LeaseRange {
+                from: "a".into(),
+                to: "b".into(),
+                strategy: "quorum".into(),
+                settings: "nearest".into(),
+                defaults: words(&["CA"]),
+                listed: 5,
+            }],
+            t_lease_us: 1,
+            t_guard_us: 2,
+            renew_us: 3,
+            grace_us: 4,
+            rho_ppm: 6,
+            unfinished: true,
+            already: false,
+        };
+        let reply = wire::StatusReply {
+            replica: "CA".into(),
+            leader: "OR".into(),
+            committed: 11,
+            executed: 12,
+            configuration: 13,
+            incarnation: 14,
+            keys: 15,
+            leader_since_ms: 16,
+            strategy: "cost".into(),
+            durability: "sync".into(),
+            unlisted: words(&["u"]),
+            excluded: words(&["x"]),
+            holders_of: "k".into(),
+            holders: words(&["h"]),
+            may_hold: words(&["h", "m"]),
+            counters: vec![wire::Counter {
+                name: "clients".into(),
+                value: 7,
+            }],
+            peers: vec![wire::Peer {
+                name: "JP".into(),
+                rtt_us: 9,
+                granted_to: true,
+                granted_by: false,
+            }],
+            leases: Some(leases),
+            ..wire::StatusReply::default()
+        };
+        let us = Duration::from_micros;
+        let status = Status::from_wire(reply.clone(), true);
+        let expected = Status {
+            replica: "CA".into(),
+            leader: Some("OR".into()),
+            leader_for: Duration::from_millis(16),
+            incarnation: 14,
+            committed: 11,
+            executed: 12,
+            keys: 15,
+            durability: "sync".into(),
+            configuration: 13,
+            strategy: "cost".into(),
+            unlisted_holders: words(&["u"]),
+            excluded: words(&["x"]),
+            peers: vec![PeerStatus {
+                name: "JP".into(),
+                round_trip: Some(us(9)),
+                granted_to: true,
+                granted_by: false,
+            }],
+            counters: vec![("clients".into(), 7)],
+            holders: Some(KeyHolders {
+                key: "k".into(),
+                holders: words(&["h"]),
+                may_hold: words(&["h", "m"]),
+            }),
+            leases: Some(LeaseStatus {
+                ranges: vec![RangeStatus {
+                    from: "a".into(),
+                    to: "b".into(),
+                    strategy: "quorum".into(),
+                    settings: "nearest".into(),
+                    defaults: words(&["CA"]),
+                    listed: 5,
+                }],
+                lease: us(1),
+                guard: us(2),
+                renew: us(3),
+                grace: us(4),
+                max_drift_ppm: 6,
+                unfinished: true,
+                already: false,
+            }),
+        };
+        assert_eq!(status, expected);
+        assert_eq!(status.counter("clients"), Some(7));
+        assert_eq!(Status::from_wire(reply, false).holders, None);
+        let unknown = Status::from_wire(wire::StatusReply::default(), false);
+        assert_eq!(unknown.leader, None);
     }
 }

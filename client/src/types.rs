@@ -7,14 +7,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leasehold_wire as wire;
 
-/// Version of a value: the place in the log of the write that made it. Versions of one key rise.
+/// Version of a value: the position in the log of the write that stored the value. A later write of
+/// the same key has a higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     slot: u64,
     index: u32,
 }
 
-/// Error: the text is not a version.
+/// The error that parsing a [`Version`] returns if the text is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no version: a version is written slot.index, as 17.0")]
 pub struct ParseVersionError {
@@ -27,7 +28,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// Reads the text that [`Version`] prints, so that a program can keep a version as text.
+/// Parses the text that the `Display` of [`Version`] writes, so that a program can store a version
+/// as text.
 impl FromStr for Version {
     type Err = ParseVersionError;
 
@@ -100,7 +102,7 @@ pub enum Operation {
         key: Bytes,
         /// New value of the key.
         value: Bytes,
-        /// Version that the key must have; `None`: the key must not exist.
+        /// Version that the key must have. `None` means that the key must not exist.
         expected: Option<Version>,
     },
     /// Merges fields into the record at a key, which is created if it does not exist.
@@ -124,7 +126,7 @@ pub enum Operation {
     Scan {
         /// The first key.
         from: Bytes,
-        /// The first key after the range; empty: the range has no end.
+        /// The first key after the range. If it is empty, the range has no end.
         to: Bytes,
         /// Maximum number of entries.
         limit: u32,
@@ -143,26 +145,27 @@ pub enum OperationResult {
     Missing,
     /// A compare-and-swap wrote nothing. The key has this version, or does not exist (`None`).
     Mismatch(Option<Version>),
-    /// Entries of a scan in key order, or of a read of several keys in the order of the request.
-    /// Keys that do not exist are omitted.
+    /// The entries of a scan, in key order, or the entries of a read of several keys, in the order
+    /// of the request. Keys that do not exist are omitted.
     Entries(Vec<StoredEntry>),
 }
 
-/// Path by which a replica served a read. Reads are linearizable by every path.
+/// Path by which a read was served. Reads are linearizable by every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReadPath {
-    /// Immediately, under the replica's own lease.
+    /// The replica served the read immediately, under its own lease.
     Local,
-    /// Under the replica's own lease, after waiting for a write in flight to the same key.
+    /// The replica served the read under its own lease, after waiting for a write in flight to the
+    /// same key.
     Held,
-    /// Under the lease of another replica, to which the read was forwarded.
+    /// The replica forwarded the read to another replica, which served it under a lease.
     Forwarded,
-    /// After the leader confirmed the read with a majority.
+    /// The read was served after the leader had confirmed it with a majority.
     ReadIndex,
-    /// As a command in the log.
+    /// The read was executed as a command in the log.
     Log,
-    /// By a path that this version of the library does not know.
+    /// The path is one that this version of the library does not know.
     Unknown,
 }
 
@@ -178,7 +181,7 @@ pub struct Reply {
     pub replica: Arc<str>,
 }
 
-/// Kind of a refusal.
+/// Kind of reason for which a replica or this client refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
@@ -255,15 +258,20 @@ impl Operation {
 }
 
 impl OperationResult {
-    /// Converts a result of the wire. Returns `None` for an error, or for a value without a
-    /// version.
-    pub(crate) fn from_wire(result: wire::outcome::Result) -> Option<OperationResult> {
+    /// Converts a result from a response message.
+    ///
+    /// # Errors
+    /// Returns the description of a result that the protocol does not allow here.
+    pub(crate) fn from_wire(
+        result: wire::outcome::Result,
+    ) -> std::result::Result<OperationResult, &'static str> {
         use wire::outcome::Result;
-        Some(match result {
+        const NO_VERSION: &str = "a value in the response has no version";
+        Ok(match result {
             Result::Written(version) => OperationResult::Written(Version::from_wire(version)),
             Result::Value(found) => OperationResult::Value(VersionedValue {
                 value: found.value,
-                version: Version::from_wire(found.version?),
+                version: Version::from_wire(found.version.ok_or(NO_VERSION)?),
             }),
             Result::Missing(_) => OperationResult::Missing,
             Result::Mismatch(found) => {
@@ -271,16 +279,17 @@ impl OperationResult {
             }
             Result::Entries(found) => {
                 let entry = |entry: wire::Entry| {
-                    Some(StoredEntry {
+                    Ok(StoredEntry {
                         key: entry.key,
                         value: entry.value,
-                        version: Version::from_wire(entry.version?),
+                        version: Version::from_wire(entry.version.ok_or(NO_VERSION)?),
                     })
                 };
-                let entries: Option<_> = found.entries.into_iter().map(entry).collect();
+                let entries: std::result::Result<_, &str> =
+                    found.entries.into_iter().map(entry).collect();
                 OperationResult::Entries(entries?)
             }
-            Result::Error(_) => return None,
+            Result::Error(_) => return Err("an error stands in place of a result"),
         })
     }
 }
@@ -360,7 +369,8 @@ mod tests {
             version: None,
         };
         let result = wire::outcome::Result::Value(value);
-        assert_eq!(OperationResult::from_wire(result), None);
+        let problem = OperationResult::from_wire(result).expect_err("no version");
+        assert!(problem.contains("version"), "{problem}");
     }
 
     #[test]

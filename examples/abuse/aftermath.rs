@@ -1,4 +1,4 @@
-//! Checks after an attack. Latency, elections and memory are checked elsewhere.
+//! Checks that are made after an attack. Latency, elections and memory are checked elsewhere.
 
 use leasehold_wire::StatusRequest;
 use std::time::{Duration, Instant};
@@ -9,49 +9,50 @@ use crate::judge::Check;
 use crate::stage::AttackTimeline;
 use crate::watch::ReplicaMonitor;
 
-/// Key, and also value, that an unauthenticated peer proposes.
+/// Key that an unauthenticated peer proposes. The proposed value is the same text.
 pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
-/// Maximum age of a cluster here, in hours. The replicated clock begins at 0 with its cluster.
+/// Maximum age of a cluster in these attacks, in hours. The replicated clock begins at 0 when its
+/// cluster begins.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
-/// Maximum traffic between peers that the choice of holders may cost each replica in any second, in
-/// bytes.
+/// Maximum number of bytes per second that the choice of lease holders may add to the traffic of
+/// each replica with its peers. The maximum holds for every second.
 const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 
 /// A condition that is checked after an attack.
 #[derive(Clone, Copy, Debug)]
 pub enum AftermathCheck {
-    /// No refusal reveals a name that the unauthenticated peer had not sent itself.
+    /// No refusal contains a name that the unauthenticated peer had not itself sent before.
     NothingRevealed,
-    /// All replicas are killed and started again, and then serve clients.
+    /// All replicas serve clients after they have been killed and started again.
     Restart,
     /// No replica serves the value that the unauthenticated peer made up.
     NobodyWrote,
-    /// The replicated clock shows the age of a young cluster.
+    /// The replicated clock shows no more than the age that the cluster can have.
     LogTime,
     /// A figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
-    /// At the end of the attack, while the attackers hold their connections, the replica has at
-    /// most this number of open descriptors more than before.
+    /// A replica has at most this number of open file descriptors more than before the attack. They
+    /// are counted at the end of the attack, while the attackers still hold their connections.
     FilesLeft(u64),
-    /// A counter of the status does not exceed a maximum on any replica: (name, maximum).
+    /// A counter in the status of each replica does not exceed a maximum: (name, maximum).
     CounterAtMost(&'static str, u64),
-    /// A counter of the status, requested again at the time of the check (for example after a
-    /// restart), does not exceed a maximum on any replica: (name, maximum).
+    /// A counter in the status of each replica does not exceed a maximum: (name, maximum). The
+    /// status is requested at the time of the check, for example after a restart.
     CounterAtMostNow(&'static str, u64),
-    /// A counter of the status has risen on every replica during the attack.
+    /// A counter in the status of every replica has risen during the attack.
     Rose(&'static str),
-    /// No event-loop iteration of a replica takes longer, in ms. It is only checked if the program
-    /// reports the duration.
+    /// No iteration of a replica's event loop takes longer than this, in ms. If the program does
+    /// not report the duration, it is not checked.
     LongestRound(u64),
-    /// Peers send each other little in any second without reads.
+    /// In any second without reads, peers send each other only little.
     PeerBytes,
-    /// The directory of the last replica was made read-only, and the replica ended with an error
-    /// and not by a signal.
+    /// After its directory was made read-only, the last replica ended with an error, and no signal
+    /// ended it.
     EndedByItself,
 }
 
-/// State of the cluster and of the attack for the checks.
+/// State of the cluster and of the attack, for use by the checks.
 pub struct AftermathContext<'a> {
     pub cluster: &'a mut Cluster,
     pub watch: &'a ReplicaMonitor,

@@ -1,6 +1,6 @@
-//! Makes the directory of the last replica read-only repeatedly. Each time the replica must end
-//! with an error. A single time would prove little: if a program does not end properly, the
-//! relative speed of its threads decides whether a signal ends it.
+//! Makes the directory of the last replica read-only several times. Each time, the replica must end
+//! with an error. A single time would prove little: if a program does not end properly, it depends
+//! on the relative speed of its threads whether a signal ends it.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -12,22 +12,22 @@ use tokio::time::sleep;
 use crate::cluster::{Cluster, set_mode};
 use crate::judge::Check;
 
-/// Longest time in which a replica must end after its disk has failed.
+/// Longest time in which a replica must end after its directory became read-only.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
-/// Time for which the replica runs before its disk fails again. It must receive a few puts in this
-/// time.
+/// Time for which the replica runs before its disk fails again. It must be long enough for a few
+/// puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
-/// Time from the last failure of the disk to the end of the attackers. Without their puts, no new
-/// file is begun, and the replica does not detect the failure.
+/// Time from the last failure of the disk to the end of the attackers. The attackers' puts make the
+/// replica begin a new file; without them, it would not notice the failure.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
-/// Interval at which the replica's end is checked.
+/// Interval between two checks of whether the replica has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
-/// Number of times that the replica ended in each way.
+/// Number of times that the replica ended, for each way of ending.
 #[derive(Debug, Default)]
 pub struct ExitTally {
     ways: BTreeMap<String, u32>,
-    /// Output of the replica in the worst of these cases.
+    /// Output of the replica in the worst of these ends.
     words: String,
     bad: bool,
 }
@@ -57,8 +57,9 @@ impl ExitTally {
     }
 }
 
-/// Revokes the last replica's right to write in its directory, and starts the replica again after
-/// it has ended. This is repeated until shortly before the attackers end, at `end`.
+/// Makes the directory of the last replica read-only. After the replica has ended, makes the
+/// directory writable again and starts the replica. Repeats this until shortly before `end`, at
+/// which the attackers end.
 pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<ExitTally> {
     let last = cluster.clients.len() - 1;
     let data = cluster.data(last);

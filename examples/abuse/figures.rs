@@ -1,16 +1,17 @@
-//! Figures by name.
+//! Numbers that have names.
 
 use std::collections::BTreeMap;
 
-/// Figures by name, in alphabetical order.
+/// Figures, each with its name, in alphabetical order of the names.
 pub type Figures = BTreeMap<String, f64>;
 
-/// Creates figures with names that are fixed in the program.
+/// Creates figures from pairs of a name and a value.
 pub fn figures<const N: usize>(named: [(&str, f64); N]) -> Figures {
     named.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Returns the least of `values` that a share `share` of them does not exceed; 0 if there are none.
+/// Returns the least of `values` that is not exceeded by the share `share` of them; 0 if there are
+/// no values.
 pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     values.sort_unstable();
     let rank = (values.len() as f64 * share).ceil() as usize;

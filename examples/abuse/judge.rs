@@ -7,12 +7,12 @@ use crate::figures::Figures;
 use crate::provenance::Program;
 use crate::well_behaved::ClientLatencies;
 
-/// Bound on a p99 under attack: `TIMES` times the p99 of the quiet time, plus `LONGER_US` in µs.
+/// Bound on a p99 during an attack: `TIMES` times the p99 of the quiet time, plus `LONGER_US` µs.
 const TIMES: f64 = 2.0;
 const LONGER_US: f64 = 20_000.0;
-/// Maximum latency of a put in µs, for attacks in which the longest put is judged.
+/// Maximum latency of a put in µs. It is used for attacks that are judged on the longest put.
 const LONGEST_PUT_US: f64 = 100_000.0;
-/// Ratio of used memory to its bound up to which an excess is tolerated.
+/// Maximum ratio of the used memory to its bound that is tolerated.
 const MEMORY_TOLERATED: f64 = 1.2;
 
 /// Result of one check.
@@ -44,7 +44,7 @@ impl Check {
         }
     }
 
-    /// Creates a check that has a text as its result.
+    /// Creates a check with a result that is a text.
     pub fn described(what: &str, found: &str, good: bool) -> Check {
         Check {
             what: what.to_owned(),
@@ -55,7 +55,7 @@ impl Check {
     }
 }
 
-/// Writes a whole number without decimals, and any other with one decimal.
+/// Formats a number: a whole number without decimals, any other number with one decimal.
 fn plain(value: f64) -> String {
     if value.fract() == 0.0 {
         format!("{value:.0}")
@@ -75,7 +75,7 @@ pub struct Row {
     #[serde(default)]
     pub program: Program,
     pub figures: Figures,
-    /// Figures that the attackers report about their own work.
+    /// Figures of the attackers about their own work.
     #[serde(default)]
     pub waged: Figures,
     pub checks: Vec<Check>,
@@ -125,7 +125,8 @@ impl Row {
     }
 }
 
-/// Adds the latencies of clients in a phase to the figures. `when` is the name of the phase.
+/// Adds the latencies of clients in one phase to `figures`. The names of the new figures contain
+/// the name `when` of the phase.
 pub fn name_figures(figures: &mut Figures, when: &str, noticed: &ClientLatencies) {
     let named = [
         ("put_p50_us", noticed.put_p50_us),
@@ -141,7 +142,7 @@ pub fn name_figures(figures: &mut Figures, when: &str, noticed: &ClientLatencies
     figures.extend(named.map(|(name, value)| (format!("{when}_{name}"), value as f64)));
 }
 
-/// Returns the checks that all attacks have.
+/// Returns the checks that are made for every attack.
 pub fn usual(attack: &Attack, figures: &Figures) -> Vec<Check> {
     let of = |name: &str| figures.get(name).copied().unwrap_or_default();
     let mut checks = Vec::new();

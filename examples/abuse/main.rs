@@ -1,5 +1,5 @@
-//! Attacks a cluster with one attack after the other. It judges the latency of well-behaved
-//! clients, changes of the leader, and the replicas' use of the machine.
+//! Carries out one attack on a cluster after another. For each attack it judges the latency of
+//! well-behaved clients, changes of the leader, and the replicas' use of the machine.
 //!
 //! Each attack has a fresh cluster of real `leasehold serve` processes on loopback. The attackers
 //! run in a separate process with a lower priority (`nice`), so that even on a small machine the
@@ -129,7 +129,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static Attack>> {
     Ok(ATTACKS.iter().filter(wanted).collect())
 }
 
-/// Runs the requested command. Returns whether all checks succeeded.
+/// Runs the requested command. Returns true if all checks succeeded.
 fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let attacks = chosen(&args.only)?;
     let binary = match &args.binary {

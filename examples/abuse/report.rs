@@ -1,5 +1,5 @@
-//! The files of the results: `LABEL.json` for each program that was attacked, and `report.md`,
-//! `figures.csv` and `p99.svg` for all programs together.
+//! The files with the results. Each program that was attacked has a file `LABEL.json`. `report.md`,
+//! `figures.csv` and `p99.svg` are about all programs together.
 
 mod picture;
 
@@ -14,11 +14,12 @@ use crate::attacks::ATTACKS;
 use crate::judge::{Check, Row};
 use crate::provenance::{Program, command, machine};
 
-/// Measurements of one program.
+/// Results of the attacks on one program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub label: String,
-    /// Program of the newest rows. Each row also names its own program.
+    /// Program that was attacked in the newest rows. Each row also names the program for which it
+    /// was measured.
     #[serde(default)]
     pub program: Program,
     pub command: String,
@@ -26,16 +27,17 @@ pub struct Run {
     pub rows: Vec<Row>,
 }
 
-/// All runs in a directory, one of which is being continued.
+/// The results of all runs in a directory. One run is the current one, to which rows are added.
 pub struct Results {
     dir: PathBuf,
-    /// Runs, of which `before` is the first and `after` the last.
+    /// All runs. If there are runs with the labels `before` and `after`, the former is the first
+    /// and the latter the last.
     runs: Vec<Run>,
     current: usize,
 }
 
 impl Results {
-    /// Reads the results in a directory, and continues the run that has the label `label`.
+    /// Reads the results in a directory. The run with the label `label` becomes the current one.
     pub fn open(dir: &Path, label: &str, program: Program) -> anyhow::Result<Results> {
         if label.is_empty() || !label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
             bail!("--label: {label:?} is not a name of letters, digits and hyphens");
@@ -70,7 +72,8 @@ impl Results {
         })
     }
 
-    /// Adds a row to the current run. It replaces an earlier row of the same attack.
+    /// Adds a row to the current run. If there is an earlier row for the same attack, it is
+    /// replaced.
     pub fn add(&mut self, mut row: Row) {
         let run = &mut self.runs[self.current];
         row.program = run.program.clone();
@@ -102,7 +105,7 @@ impl Results {
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Returns a line for each attack of one run.
+    /// Returns the text for a terminal about one run. It has a line for each attack.
     pub fn terminal(&self, label: &str) -> String {
         let mut text = String::new();
         let run = self.runs.iter().find(|run| run.label == label);
@@ -161,7 +164,7 @@ impl Results {
         text
     }
 
-    /// Writes a table of the checks, with the result of each run.
+    /// Writes a table with the checks of one attack, and the result of each check in each run.
     fn details(&self, name: &str, text: &mut String) {
         let labels: Vec<&str> = self.runs.iter().map(|run| run.label.as_str()).collect();
         let _ = writeln!(text, "| | {} |", labels.join(" | "));
@@ -187,7 +190,7 @@ impl Results {
         line("attackers", &Row::attackers);
     }
 
-    /// Returns the attacks that occur in some run, in their order.
+    /// Returns the attacks that have a row in any run, in the order of the report.
     fn attacks(&self) -> Vec<(String, String)> {
         let measured = |name: &str| self.runs.iter().any(|run| row(run, name).is_some());
         let attacks = ATTACKS.iter().filter(|attack| measured(attack.name));
@@ -197,7 +200,8 @@ impl Results {
     }
 }
 
-/// Describes the program of a run's rows. If there are several programs, it tells the rows of each.
+/// Describes the program that was attacked in the rows of a run. If there are several programs, it
+/// also lists the rows of each.
 fn programs(run: &Run) -> String {
     let mut of: BTreeMap<&Program, Vec<&str>> = BTreeMap::new();
     for row in &run.rows {
@@ -244,7 +248,7 @@ fn row<'a>(run: &'a Run, name: &str) -> Option<&'a Row> {
     run.rows.iter().find(|row| row.name == name)
 }
 
-/// Returns the verdict on an attack, with the failed checks if there are any.
+/// Returns the verdict on an attack in a run. If checks failed, it lists them.
 fn verdict(run: &Run, name: &str) -> String {
     let Some(row) = row(run, name) else {
         return "not measured".to_owned();
@@ -262,7 +266,7 @@ fn verdict(run: &Run, name: &str) -> String {
     format!("**failed**: {}", failed.join("; "))
 }
 
-/// Shortens a text, and removes characters that would end a cell of a table.
+/// Shortens a text, and removes characters that would end a table cell.
 fn short(text: &str) -> String {
     let text: String = text.chars().take(200).collect();
     text.replace('|', "/").replace('\n', " ")

@@ -1,5 +1,5 @@
-//! One attack from beginning to end: a fresh cluster, a quiet time, the attack and the checks after
-//! it.
+//! One attack from beginning to end: a fresh cluster, a quiet time, the attack, and the checks
+//! after the attack.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,18 +19,20 @@ use crate::judge::{Check, Row, name_figures, usual};
 use crate::watch::ReplicaMonitor;
 use crate::well_behaved::WellBehavedClients;
 
-/// Time after which clients are connected and caches are warm.
+/// Time to wait before measurements, so that clients are connected and caches are warm.
 const SETTLES_IN: Duration = Duration::from_secs(2);
-/// Time for which clients continue after an attack.
+/// Time for which the well-behaved clients continue after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
-/// Duration of the last part of an attack, in which bytes between peers are counted, and the
-/// interval between two counts. The interval is short, because traffic in bursts has a small mean.
+/// Duration of the last part of an attack, in which the bytes that peers send each other are
+/// counted, and the interval between two counts. The interval is short, because traffic that comes
+/// in bursts has a small mean.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Longest time that attackers may continue after the attack, to finish what they have begun.
+/// Longest time for which attackers may continue after the end of the attack, to finish what they
+/// have begun.
 const OVERTIME: Duration = Duration::from_secs(60);
 
-/// Settings with which attacks are measured.
+/// Settings that all attacks of a run share.
 pub struct Stage {
     pub binary: PathBuf,
     pub replicas: usize,
@@ -41,27 +43,29 @@ pub struct Stage {
     pub keep: Option<PathBuf>,
 }
 
-/// Times of the phases of an attack, and measurements that only the stage makes.
+/// Times at which the phases of an attack began and ended, and measurements that only the stage can
+/// make.
 pub struct AttackTimeline {
     pub quiet: Instant,
     pub began: Instant,
-    /// Time shortly before the attackers end.
+    /// Time shortly before the attackers end, at which their effects are still present.
     pub before_end: Instant,
     pub ended: Instant,
     pub recovered: Instant,
-    /// Bytes that all replicas together sent each other in the quiet time, a second; `None` if not
+    /// Bytes per second that all replicas together sent each other in the quiet time; `None` if not
     /// known.
     pub quiet_bytes_s: Option<f64>,
     pub late_bytes_s: Option<f64>,
-    /// Bytes that all replicas together sent each other in the busiest second of the last part;
-    /// `None` if not known.
+    /// Bytes that all replicas together sent each other in the busiest second of the last part of
+    /// the attack; `None` if not known.
     pub busiest_bytes_s: Option<f64>,
-    /// Number of times that the replica with the failing disk ended in each way.
+    /// Number of times that the replica with the failing disk ended, for each way of ending.
     pub ends: ExitTally,
 }
 
 impl Stage {
-    /// Measures an attack. The attack fails if its cluster does not start.
+    /// Carries out an attack and returns its row of the results. If the cluster does not start, the
+    /// row has a failed check.
     pub async fn row(&self, attack: &Attack) -> Row {
         let mut row = Row {
             name: attack.name.to_owned(),
@@ -169,7 +173,7 @@ impl Stage {
         Ok((seen, waged))
     }
 
-    /// Starts the attackers. They end when the handle is dropped.
+    /// Starts the process of the attackers. The process ends when the handle is dropped.
     fn wage(&self, attack: &Attack, cluster: &Cluster, preparing: bool) -> anyhow::Result<Child> {
         let target = Target {
             attack: attack.name.to_owned(),
@@ -194,7 +198,7 @@ impl Stage {
             .context("starting the attackers")
     }
 
-    /// Checks that all replicas run, including one that was started again.
+    /// Checks that all replicas are running, including a replica that was started again.
     fn alive(&self, cluster: &mut Cluster) -> Check {
         let dead = (0..self.replicas).filter(|replica| cluster.ended(*replica).is_some());
         let dead = dead.count() as f64;
@@ -276,8 +280,8 @@ fn rate(before: Option<u64>, after: Option<u64>, since: Instant) -> Option<f64> 
     Some(sent as f64 / since.elapsed().as_secs_f64())
 }
 
-/// Returns the greatest number of bytes that all replicas together sent each other in a second
-/// before `end`. It waits until `end`.
+/// Waits until `end`. Returns the greatest number of bytes that all replicas together sent each
+/// other in any second before `end`.
 async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64> {
     let (mut since, mut sent) = (Instant::now(), peer_bytes(attack, cluster).await);
     let mut most = None::<f64>;
@@ -292,8 +296,9 @@ async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64
     most
 }
 
-/// Returns the number of bytes sent to the peers' ports so far, as `ss` reports them. They are only
-/// determined for attacks that need them, because `ss` lists all sockets.
+/// Returns the number of bytes that have been sent to the peers' ports so far, as `ss` reports
+/// them. Returns `None` for attacks that do not need this number, because `ss` takes long to list
+/// all sockets.
 async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     if !attack
         .after
@@ -312,7 +317,8 @@ async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     ))
 }
 
-/// Parses the output of `ss`, which has two lines for each socket: its addresses and its figures.
+/// Parses the output of `ss`. It has two lines for each socket: one with the addresses, and one
+/// with the figures.
 fn sent_to(peers: &[String], listing: &str) -> u64 {
     let lines: Vec<&str> = listing.lines().collect();
     let to_peers = lines.windows(2).filter(|pair| {

@@ -1,4 +1,4 @@
-//! Use of the machine by each replica, and the status of each replica, over time.
+//! The use of the machine by each replica, and the status of each replica, sampled over time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,14 +20,15 @@ struct ReplicaSample {
     at: Instant,
     replica: usize,
     memory_kib: u64,
-    /// Peak memory so far, in KiB. Samples of the present memory could miss the peak.
+    /// Peak memory of the replica so far, in KiB. The present memory in each sample might miss the
+    /// peak.
     peak_kib: u64,
     files: u64,
-    /// Status of the replica; `None` if it did not answer.
+    /// Status that the replica reported; `None` if the replica did not answer.
     status: Option<StatusReply>,
 }
 
-/// Monitors the replicas until it is dropped.
+/// Monitor that takes samples of all replicas until it is dropped.
 pub struct ReplicaMonitor {
     looks: Rc<RefCell<Vec<ReplicaSample>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -48,8 +49,8 @@ impl ReplicaMonitor {
         ReplicaMonitor { looks, tasks }
     }
 
-    /// Returns the number of times that a replica reported another ballot round or another leader
-    /// than before.
+    /// Returns the number of changes, in the samples between `from` and `to`, of the ballot round
+    /// or the leader that a replica reports.
     pub fn elections(&self, from: Instant, to: Instant) -> u64 {
         let mut last: BTreeMap<u64, String> = BTreeMap::new();
         let looks = self.looks.borrow();
@@ -65,7 +66,7 @@ impl ReplicaMonitor {
         last.len().saturating_sub(1) as u64
     }
 
-    /// Returns the greatest memory of any replica in the period, in MiB.
+    /// Returns the greatest memory of any replica between `from` and `to`, in MiB.
     pub fn memory_mib(&self, from: Instant, to: Instant) -> f64 {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
@@ -81,14 +82,16 @@ impl ReplicaMonitor {
         most.unwrap_or_default() as f64 / 1024.0
     }
 
-    /// Returns the greatest number of file descriptors that any replica had open in the period.
+    /// Returns the greatest number of file descriptors that any replica had open between `from` and
+    /// `to`.
     pub fn files(&self, from: Instant, to: Instant) -> u64 {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
         within.map(|look| look.files).max().unwrap_or_default()
     }
 
-    /// Returns the longest time in which some replica answered no status request.
+    /// Returns the longest time between `from` and `to` for which some replica answered no status
+    /// request.
     pub fn longest_silence(&self, from: Instant, to: Instant) -> Duration {
         let looks = self.looks.borrow();
         let mut last_answers: BTreeMap<usize, Instant> = BTreeMap::new();
@@ -104,7 +107,8 @@ impl ReplicaMonitor {
         ends.fold(longest, Duration::max)
     }
 
-    /// Returns the highest value of a counter on any replica in the last sample before `to`.
+    /// Returns the value of a counter in the last sample before `to`. This is the highest value on
+    /// any replica.
     pub fn counter(&self, name: &str, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut newest: BTreeMap<usize, u64> = BTreeMap::new();
@@ -117,8 +121,8 @@ impl ReplicaMonitor {
         newest.into_values().max()
     }
 
-    /// Returns the increase of a counter on the replica where it increased least; `None` if no
-    /// replica reports the counter.
+    /// Returns the increase of a counter between `from` and `to`, on the replica where it increased
+    /// least. `None` if no replica reports the counter.
     pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
@@ -139,8 +143,8 @@ impl ReplicaMonitor {
             .min()
     }
 
-    /// Returns the counters that were 0 at `from` and are not 0 at `to`, which belong to limits
-    /// that took effect. The values are sums over all replicas.
+    /// Returns the counters that were 0 at `from` and are not 0 at `to`. They belong to limits that
+    /// took effect in between. The values are sums over all replicas.
     pub fn acted(&self, from: Instant, to: Instant) -> BTreeMap<String, u64> {
         let looks = self.looks.borrow();
         let mut before: BTreeMap<(usize, &str), u64> = BTreeMap::new();
@@ -207,7 +211,8 @@ async fn connect(address: &str, authority: Option<&Path>) -> Option<Client> {
     Client::connect(options).await.ok()
 }
 
-/// Returns the memory of a process, in KiB.
+/// Returns the memory of a process in KiB. `which` is the name of the line in the kernel's status
+/// of the process.
 fn memory_kib(process: u32, which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(which));

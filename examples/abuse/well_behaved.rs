@@ -1,7 +1,7 @@
-//! Clients that do nothing wrong. There is one next to each replica, with puts and gets at a fixed
-//! rate. Latency is measured from the time at which an operation should have begun. So if a replica
-//! does not respond, this shows in the latency of all operations that should have begun in the
-//! meantime.
+//! Clients that do nothing wrong. There is one next to each replica. It sends puts and gets at a
+//! fixed rate. Latency is measured from the time at which an operation should have begun. So if a
+//! replica does not respond for some time, the latency of every operation that should have begun in
+//! this time becomes longer.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,13 +29,14 @@ struct Sample {
     good: bool,
 }
 
-/// Measurements of the well-behaved clients over a period.
+/// Measurements of the operations of the well-behaved clients that should have begun within a range
+/// of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientLatencies {
     pub put_p50_us: u64,
     pub put_p99_us: u64,
     pub put_max_us: u64,
-    /// Time at which the slowest put should have begun, in ms since the period began.
+    /// Time at which the slowest put should have begun, in ms from the beginning of that range.
     pub put_max_at_ms: u64,
     pub get_p50_us: u64,
     pub get_p99_us: u64,
@@ -44,7 +45,7 @@ pub struct ClientLatencies {
     pub failed: u64,
 }
 
-/// Well-behaved clients, which send requests until this is dropped.
+/// The well-behaved clients. They send requests until this value is dropped.
 pub struct WellBehavedClients {
     samples: Rc<RefCell<Vec<Sample>>>,
     begun: Rc<Cell<u64>>,
@@ -53,8 +54,8 @@ pub struct WellBehavedClients {
 }
 
 impl WellBehavedClients {
-    /// Starts one client next to each replica. If its replica fails, the client uses the others.
-    /// All clients together send `rate` puts and `rate` gets a second.
+    /// Starts one client next to each replica. If that replica fails, the client uses the other
+    /// replicas. All clients together send `rate` puts and `rate` gets per second.
     pub async fn start(cluster: &Cluster, rate: u32) -> anyhow::Result<WellBehavedClients> {
         let addresses = &cluster.clients;
         let samples = Rc::new(RefCell::new(Vec::new()));
@@ -83,7 +84,7 @@ impl WellBehavedClients {
         })
     }
 
-    /// Begins no more operations, and waits for those in flight.
+    /// Stops beginning operations, and waits for those that are in flight.
     pub async fn stop(&self) {
         self.tasks.iter().for_each(|task| task.abort());
         let deadline = Instant::now() + 2 * OPERATION_TIMEOUT;
@@ -131,7 +132,7 @@ impl Drop for WellBehavedClients {
     }
 }
 
-/// Puts and gets alternately, as long as the future is polled.
+/// Sends puts and gets alternately. It continues as long as the future is polled.
 async fn work(
     client: Client,
     pause: Duration,

@@ -1,5 +1,5 @@
-//! Charge of a measured request according to [`leasehold_replica::cost`], and the number of its
-//! entries.
+//! The charge of a measured request, as [`leasehold_replica::cost`] computes it, and the number of
+//! entries of the request.
 
 use leasehold_replica::cost::{self, Request, Sizes};
 use leasehold_wire::command::Op;
@@ -10,8 +10,8 @@ use leasehold_wire::{ErrorCode, Response};
 use crate::cases::Case;
 use crate::load::AnsweredRequests;
 
-/// Returns the number of entries (keys, fields or ranges) that a request names or its answer
-/// contains.
+/// Returns the number of entries of a request: the keys, fields or ranges that the request names,
+/// or that its answer contains.
 pub fn entries(answered: &AnsweredRequests) -> usize {
     let status = answered.answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());
@@ -75,7 +75,7 @@ pub fn charge(case: &Case, answered: &AnsweredRequests) -> f64 {
     (cost.and_answering(*bytes_out, entries(answered)).units() + merging * cost::MERGING) as f64
 }
 
-/// Returns the sizes of the replica's state that its answer reports.
+/// Returns the sizes of the replica's state, as far as an answer reports them.
 fn sizes(answer: &Response) -> Sizes {
     let status = answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());
@@ -91,7 +91,7 @@ fn sizes(answer: &Response) -> Sizes {
     }
 }
 
-/// Returns true if a request was refused before it reached the replica.
+/// Returns true if the node refused a request before it passed the request to the replica.
 fn is_refused_early(answer: &Response) -> bool {
     let outcome = answer.outcome.as_ref();
     match outcome.and_then(|outcome| outcome.result.as_ref()) {

@@ -1,4 +1,4 @@
-//! The clusters that cases need, and the preparation of each.
+//! The clusters that the cases need, and the preparation of each cluster.
 
 use std::time::{Duration, Instant};
 
@@ -13,25 +13,26 @@ use crate::cases::{Case, KEYS, Stage, key, ranges};
 use crate::cluster::{Cluster, LEADER, Recipe, Setting};
 use crate::wire::{Wire, read, session_number};
 
-/// Number of entries in a multi-put that loads keys, and number of keys in a multi-get that creates
+/// Number of entries in one multi-put of the keys, and number of keys in one multi-get that creates
 /// demand.
 const KEYS_AT_ONCE: usize = 500;
-/// Number of lease changes that wait at the same time.
+/// Number of lease changes that wait for their answers at the same time.
 const CHANGES_AT_ONCE: usize = 16;
-/// Longest wait until the leader knows the demand. Replicas report some thousand keys a second.
+/// Longest time to wait until the leader knows the demand. Each replica reports some thousand keys
+/// per second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(120);
 /// Percentage of the requested keys for which the leader must know the demand. It is below 100,
-/// because keys with many reads leave no capacity for others.
+/// because a replica omits some keys if keys with many reads fill its report.
 const DEMAND_KNOWN: usize = 95;
 
-/// A cluster in the state that some cases need.
+/// A cluster that has been prepared for some of the cases.
 pub struct PreparedCluster {
     pub stage: Stage,
     pub cluster: Cluster,
 }
 
 impl PreparedCluster {
-    /// Starts a cluster and prepares it.
+    /// Starts a cluster, and prepares it as `stage` requires.
     pub async fn start(recipe: &Recipe, stage: Stage) -> anyhow::Result<PreparedCluster> {
         let (strategy, name) = match stage {
             Stage::Plain => ("leader", "plain".to_owned()),
@@ -57,7 +58,7 @@ impl PreparedCluster {
         &self.cluster.clients[LEADER]
     }
 
-    /// Writes the data that a case reads.
+    /// Writes the data that a case needs.
     pub async fn write(&self, case: &Case, connection: u64) -> anyhow::Result<()> {
         write_all(self.leader(), case.prepared.iter().cloned(), connection).await
     }
@@ -113,8 +114,8 @@ impl PreparedCluster {
         Ok(())
     }
 
-    /// Reads keys until the leader knows the demand for enough of them. Each replica receives a
-    /// part of the reads, because it reports a limited number of keys a second.
+    /// Reads keys until the leader knows the demand for enough of them. The reads are divided among
+    /// the replicas, because each replica reports only a limited number of keys per second.
     pub async fn refresh(&self) -> anyhow::Result<()> {
         let Stage::Demand(keys) = self.stage else {
             return Ok(());
@@ -159,12 +160,13 @@ impl PreparedCluster {
         Ok(*status)
     }
 
-    /// Returns the ballot round. If it is different later, there was an election.
+    /// Returns the ballot round. If a later call returns another round, there has been an election
+    /// in between.
     pub async fn ballot_round(&self) -> anyhow::Result<u64> {
         Ok(self.status(StatusRequest::default()).await?.ballot_round)
     }
 
-    /// Fails if a replica has ended.
+    /// Returns an error if a replica has ended.
     pub fn ensure_whole(&mut self) -> anyhow::Result<()> {
         let words = self.cluster.last_log_lines();
         ensure!(words.is_empty(), "{words}");

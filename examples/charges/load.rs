@@ -1,6 +1,6 @@
-//! Sends requests of one kind to a replica, one batch after the other. A batch is written to the
-//! socket in one step. So the work that requests share is always shared by the same number of
-//! requests, even on a busy machine.
+//! Sends requests of one kind to a replica, one batch after another. Each batch is written to the
+//! socket in one step. So the number of requests that share a system call, for example, is always
+//! the same, even on a busy machine.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,19 +15,20 @@ use tokio::time::timeout;
 use crate::cases::{Case, CaseRequest, LaneTurn};
 use crate::wire::{Wire, session_number};
 
-/// Longest wait for an answer, after which the run is abandoned.
+/// Longest time to wait for an answer. After this time, the measurement fails.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// Requests that were answered, and their sizes.
+/// Number of requests that were answered, with one of the requests and its answer.
 #[derive(Clone, Debug, Default)]
 pub struct AnsweredRequests {
     pub requests: u64,
-    /// Size of the frame of `request`, the last request, in bytes. `bytes_out` is that of `answer`.
+    /// Number of bytes in the frame of `request`, which is the last request. `bytes_out` is the
+    /// same for `answer`.
     pub bytes_in: usize,
     pub bytes_out: usize,
     pub request: Request,
     pub answer: Response,
-    /// Reason for a refusal that the case does not expect; `None` if there was none.
+    /// Reason for a refusal that the case does not expect; `None` if there was no such refusal.
     pub refusal: Option<String>,
 }
 
@@ -37,9 +38,9 @@ pub struct Load<'a> {
     wire: Wire,
     client: u64,
     last_id: u64,
-    /// Lane of each request in flight, by the number of the request.
+    /// Lane of each request in flight. The key is the id of the request.
     in_flight: BTreeMap<u64, usize>,
-    /// Number of requests that each lane has sent.
+    /// Number of requests that each lane has sent so far.
     numbers: Vec<u64>,
     answered: AnsweredRequests,
     last_request: Request,
@@ -47,8 +48,7 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Connects to a replica. `connection` is a number that is different for each connection of the
-    /// run.
+    /// Connects to a replica. `connection` is a number that no other connection of the run has.
     pub async fn connect(
         case: &'a Case,
         address: &str,
@@ -67,8 +67,8 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Sends batches for the given time, each after the previous one is answered. Stops after a
-    /// refusal that the case does not expect.
+    /// Sends batches for the given time. Each batch is sent after the one before it is answered.
+    /// Stops after a refusal that the case does not expect.
     pub async fn run(&mut self, length: Duration) -> anyhow::Result<AnsweredRequests> {
         self.answered = AnsweredRequests::default();
         let end = Instant::now() + length;
@@ -140,7 +140,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Returns the name of an answer's kind, for the report.
+/// Returns the name for this kind of answer in the report.
 pub fn name(response: &Response) -> String {
     let result = response.outcome.as_ref().and_then(|it| it.result.as_ref());
     match result {

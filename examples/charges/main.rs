@@ -2,9 +2,9 @@
 //! compares it with the charge of the request.
 //!
 //! Clusters of real `leasehold serve` processes run on loopback. Each case sends batches of
-//! requests to one replica for some time. The processor time of an idle replica is subtracted from
-//! the result. Cases are measured in interleaved rounds, so that a change in the speed of the
-//! machine affects all kinds. `benchmarks/charges.sh` builds and runs this program.
+//! requests to one replica for some time. From the measured processor time, the processor time of
+//! an idle replica is subtracted. Every round measures every case, so that a change in the speed of
+//! the machine affects all kinds of requests. `benchmarks/charges.sh` builds and runs this program.
 
 mod cases;
 mod charge;
@@ -98,7 +98,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<Case>> {
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// Runs the measurements. Returns whether all charges are within their bounds.
+/// Runs the measurements. Returns true if all charges are within their bounds.
 fn run(cli: &Cli) -> anyhow::Result<bool> {
     let cases = chosen(&cli.only)?;
     if cli.list {

@@ -13,16 +13,16 @@ use crate::load::Load;
 use crate::processor::{ProcessorTime, spent};
 use crate::rows::{CaseMeasurement, Row};
 
-/// Duration of the load before a measurement, in which memory and caches are filled.
+/// Duration of the load before a measurement. It fills memory and caches.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Time for which replicas are left idle to measure their processor time, and number of these
-/// measurements.
+/// Time for which replicas are left idle while their processor time is measured, and the number of
+/// such measurements.
 const IDLE: Duration = Duration::from_millis(500);
 const IDLE_LOOKS: usize = 4;
-/// Wait after writes. It is long enough for a checkpoint, which is made each second and is part of
-/// the cost of writes.
+/// Time to wait after writes. A checkpoint is made each second, so this is long enough for one. The
+/// cost of the checkpoint belongs to the cost of the writes.
 const CHECKPOINTED: Duration = Duration::from_millis(1_100);
-/// Wait after other requests.
+/// Time to wait after requests that are not writes.
 const SETTLED: Duration = Duration::from_millis(20);
 
 /// Number of rounds in which each case is measured, and duration of each measurement.
@@ -32,24 +32,24 @@ pub struct Pace {
     pub length: Duration,
 }
 
-/// Processor time of each idle replica of a cluster in a second.
+/// Processor time per second of each replica of a cluster while the replica is idle.
 struct IdleUsage {
     stage: Stage,
     replicas: Vec<ProcessorTime>,
 }
 
-/// Result of all measurements.
+/// Results of all measurements.
 pub struct Measurements {
     pub rows: Vec<Row>,
     /// Number of elections in all clusters during the measurements.
     pub elections: u64,
 }
 
-/// Results of one case so far.
+/// Results of one case in the rounds so far.
 #[derive(Default)]
 struct Findings {
     rounds: Vec<CaseMeasurement>,
-    /// Reason why the case cannot be measured; `None` if there is none.
+    /// Reason why the case cannot be measured; `None` if it can.
     problem: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Res
 }
 
 impl Findings {
-    /// Adds the measurement of a round. Returns a description for a terminal.
+    /// Adds the measurement of one round. Returns a description of this measurement for a terminal.
     fn add(&mut self, measured: anyhow::Result<CaseMeasurement>) -> String {
         let problem = match &measured {
             Ok(measured) => measured.answered.refusal.clone(),
@@ -123,8 +123,8 @@ async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<PreparedCl
     Ok(clusters)
 }
 
-/// Returns the sum of the ballot rounds of all clusters. If it is greater later, there were
-/// elections.
+/// Returns the sum of the ballot rounds of all clusters. If a later sum is greater, there has been
+/// an election in between.
 async fn ballot_rounds(clusters: &[PreparedCluster]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for cluster in clusters {
@@ -144,8 +144,8 @@ fn processes(cluster: &PreparedCluster) -> anyhow::Result<Vec<u32>> {
     all.context("a replica does not run")
 }
 
-/// Returns the processor time of each idle replica. It is the least of several measurements,
-/// because a replica sometimes has work that does not recur.
+/// Returns the processor time of each replica while it is idle. This is the least of several
+/// measurements, because a replica sometimes has work to do that is not regular.
 async fn idle(clusters: &[PreparedCluster]) -> anyhow::Result<Vec<IdleUsage>> {
     for cluster in clusters {
         cluster.refresh().await?;

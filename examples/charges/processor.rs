@@ -1,10 +1,11 @@
-//! Processor time of a process, in nanoseconds. The usual counters have a resolution of only 10 ms.
+//! Processor time of a process, in nanoseconds. The usual counters of the kernel only have a
+//! resolution of 10 ms.
 
 use std::io;
 use std::ops::Sub;
 use std::time::Duration;
 
-/// Processor time of a process so far.
+/// Processor time that a process has used so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessorTime {
     /// Processor time of all threads together.
@@ -16,7 +17,7 @@ pub struct ProcessorTime {
 impl Sub for ProcessorTime {
     type Output = ProcessorTime;
 
-    /// Subtracts an earlier reading. The time of threads that have ended in between is missing.
+    /// Subtracts an earlier value. Threads that have ended since then are not included.
     fn sub(self, earlier: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.saturating_sub(earlier.all),
@@ -26,7 +27,7 @@ impl Sub for ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Returns the minimum of both times separately.
+    /// Returns, separately for `all` and `first`, the lesser of two values.
     pub fn least(self, other: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.min(other.all),
@@ -34,7 +35,7 @@ impl ProcessorTime {
         }
     }
 
-    /// Returns the times multiplied by `by`.
+    /// Returns both times multiplied by `by`.
     pub fn scaled(self, by: f64) -> ProcessorTime {
         ProcessorTime {
             all: self.all.mul_f64(by),
@@ -72,7 +73,7 @@ fn named(path: &std::path::Path, problem: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {problem}", path.display()))
 }
 
-/// Returns the first of three numbers, which is the time on a processor in ns.
+/// Returns the first of the three numbers in `schedstat`, which is the time on a processor in ns.
 fn taken(schedstat: &str) -> Option<Duration> {
     let first = schedstat.split_whitespace().next()?;
     first.parse().ok().map(Duration::from_nanos)
@@ -82,7 +83,7 @@ fn taken(schedstat: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// A busy process, which is killed at the end of the test, also if the test fails.
+    /// A busy process. It is killed at the end of the test, even if the test fails.
     struct Busy(std::process::Child);
 
     impl Drop for Busy {

@@ -1,4 +1,4 @@
-//! The files of the results: `charges.csv` and `report.md`.
+//! The files with the results: `charges.csv` and `report.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use crate::provenance::{Program, command, machine};
 use crate::rows::{FACTOR, Row, distance, median_ratio};
 
-/// Number of rows that the report names first.
+/// Number of rows in the first table of the report, which lists the rows that differ most.
 const WORST: usize = 15;
 
-/// Results of one program.
+/// Results of the measurements of one program.
 pub struct Report<'a> {
     pub rows: &'a [Row],
     pub elections: u64,
@@ -20,7 +20,8 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Returns true if everything was measured and the ratio of every row is within the factor.
+    /// Returns true if everything was measured, and the ratio of every row is within the allowed
+    /// factor.
     pub fn is_good(&self) -> bool {
         self.outside().is_empty() && self.skipped().is_empty()
     }
@@ -40,7 +41,7 @@ impl Report<'_> {
             .collect()
     }
 
-    /// Returns the measured rows. Those that differ most from the median come first.
+    /// Returns the measured rows. The row that differs most from the median is the first.
     fn by_distance(&self) -> Vec<&Row> {
         let median = median_ratio(self.rows);
         let mut rows: Vec<&Row> = self

@@ -1,4 +1,4 @@
-//! Results of each case, and the comparison of its charge with them.
+//! Results of each case, and the comparison of its measured processor time with its charge.
 
 use std::time::Duration;
 
@@ -6,21 +6,23 @@ use crate::cases::Case;
 use crate::charge::{charge, entries};
 use crate::load::{AnsweredRequests, name};
 
-/// Largest factor by which the ratio of a row may differ from the median ratio.
+/// Largest factor by which the ratio of a row (processor time to charge) may differ from the median
+/// ratio.
 pub const FACTOR: f64 = 3.0;
 
 /// Measurement of one case in one round.
 #[derive(Clone, Debug)]
 pub struct CaseMeasurement {
     pub answered: AnsweredRequests,
-    /// Processor time of the replica that received the requests, without that of an idle replica.
+    /// Processor time of the replica that received the requests. The processor time of an idle
+    /// replica has been subtracted.
     pub processor: Duration,
-    /// Processor time of the replica's event loop, without that of an idle replica.
+    /// Processor time of that replica's event loop. That of an idle replica has been subtracted.
     pub of_loop: Duration,
 }
 
 impl CaseMeasurement {
-    /// Returns the processor time of a request, in ns.
+    /// Returns the processor time per request, in ns.
     pub fn ns(&self) -> f64 {
         self.each(self.processor)
     }
@@ -47,9 +49,9 @@ pub struct Row {
     pub entries: usize,
     pub bytes_in: usize,
     pub bytes_out: usize,
-    /// Processor time of a request in ns: the least, the median and the greatest of the rounds.
+    /// Processor time per request in ns, in the rounds: the least, the median and the greatest.
     pub ns: [f64; 3],
-    /// Median processor time of a request in the event loop alone, in ns.
+    /// Median over the rounds of the event loop's processor time per request, in ns.
     pub loop_ns: f64,
     pub charge: f64,
 }
@@ -81,7 +83,7 @@ impl Row {
         }
     }
 
-    /// Returns the processor time for each unit of the charge, in ns.
+    /// Returns the processor time per unit of the charge, in ns.
     pub fn ratio(&self) -> f64 {
         self.ns[1] / self.charge
     }
@@ -92,7 +94,7 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// Returns the middle one of sorted values; 0 if there are none.
+/// Returns the middle value of a sorted list; 0 if the list is empty.
 fn median(values: &[f64]) -> f64 {
     let half = values.len() / 2;
     match values {
@@ -108,8 +110,8 @@ pub fn median_ratio(rows: &[Row]) -> f64 {
     median(&sorted(measured.map(Row::ratio).collect()))
 }
 
-/// Returns the factor by which the ratio of a row differs from the median, upwards or downwards. It
-/// is at least 1.
+/// Returns the factor by which the ratio of a row differs from the median, upwards or downwards.
+/// The factor is at least 1.
 pub fn distance(row: &Row, median: f64) -> f64 {
     let of_median = row.ratio() / median;
     of_median.max(1.0 / of_median)

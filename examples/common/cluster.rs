@@ -1,6 +1,5 @@
 //! Clusters of replica processes on loopback, all at one site. The processes end when the cluster
-//! is dropped. They also end with this program, because each ends when its standard input is
-//! closed.
+//! is dropped. They also end with this program, because its end closes their standard input.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,16 +15,17 @@ use leasehold_transport::tls::Trust;
 use leasehold_wire::{StatusReply, StatusRequest};
 use tempfile::TempDir;
 
-/// Name of the cluster. This word and the names of the replicas occur nowhere by chance.
+/// Name of the cluster. It is an unusual word, so that a check which searches for it finds no other
+/// text.
 pub const CLUSTER: &str = "quillwort";
 pub const NAMES: [&str; 5] = ["alder", "birch", "cedar", "dogwood", "elm"];
 /// Index of the replica that leads.
 pub const LEADER: usize = 0;
-/// Longest time until a cluster must be ready.
+/// Longest time to wait until a cluster is ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Range of ports that operating systems do not use for outgoing connections.
 const PORTS: std::ops::Range<u16> = 12_000..20_000;
-/// Id of a user and of a group without privileges.
+/// Numeric id of a user and of a group that have no privileges.
 const NOBODY: &str = "65534";
 
 /// Settings that differ between the clusters of a run.
@@ -35,12 +35,13 @@ pub struct Setting {
     pub strategy: &'static str,
     /// Maximum number of files that a replica may open.
     pub files: Option<u32>,
-    /// Whether replicas run without privileges, so that the permissions of directories apply to
-    /// them.
+    /// Whether replicas run without privileges, so that the permissions of a directory also hold
+    /// for them.
     pub unprivileged: bool,
     /// Whether the last replica is started later, by [`Cluster::start_late`].
     pub one_late: bool,
-    /// Whether replicas prove their identity with certificates, if the program supports this.
+    /// Whether replicas prove their identity with certificates. This has no effect if the program
+    /// does not support certificates.
     pub certified: bool,
 }
 
@@ -83,7 +84,7 @@ pub fn options(address: &str, authority: Option<&Path>) -> anyhow::Result<Client
 }
 
 impl Cluster {
-    /// Starts a cluster in its own directory. The directory has the name `name` if it is kept.
+    /// Starts a cluster in a directory of its own. If the directory is kept, its name is `name`.
     pub fn start(recipe: &Recipe, setting: Setting, name: &str) -> anyhow::Result<Cluster> {
         let (temporary, dir) = directory(recipe, name)?;
         let addresses = addresses(2 * recipe.replicas)?;
@@ -137,9 +138,9 @@ impl Cluster {
         Ok(text)
     }
 
-    /// Creates certificates if the program supports this. Otherwise any process can pass for a
-    /// replica. If the program supports certificates, a failure to create them is an error: without
-    /// them, its results would be those of a different cluster.
+    /// Creates certificates if the program supports them. Without certificates, any process can
+    /// pass for a replica. If the program supports certificates but creating them fails, that is an
+    /// error, because the results would be those of a different cluster.
     fn certify(&mut self) -> anyhow::Result<()> {
         if !self.makes_certificates()? {
             return Ok(());
@@ -159,7 +160,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether the help text of the program lists the command.
+    /// Returns true if the help text of the program lists the command that creates certificates.
     fn makes_certificates(&self) -> anyhow::Result<bool> {
         let help = Command::new(&self.recipe.binary).arg("--help").output()?;
         anyhow::ensure!(help.status.success(), "leasehold --help fails");
@@ -167,7 +168,7 @@ impl Cluster {
         Ok(names_command(&help, "cert"))
     }
 
-    /// Gives a user without privileges access to the directory and the program.
+    /// Lets a user without privileges access the directory of the cluster and the program.
     fn allow_unprivileged(&self) -> anyhow::Result<()> {
         std::fs::copy(&self.recipe.binary, self.program()).context("copying the program")?;
         std::fs::create_dir_all(self.dir.join("data"))?;
@@ -221,7 +222,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the last replica, which was not started before or has ended.
+    /// Starts the last replica, which has not been started before, or has ended.
     pub fn start_last(&mut self) -> anyhow::Result<()> {
         let last = self.children.len() - 1;
         self.spawn(last)
@@ -233,7 +234,7 @@ impl Cluster {
         (0..self.children.len()).try_for_each(|replica| self.spawn(replica))
     }
 
-    /// Returns the ids of the running processes; `None` for a replica that is not running.
+    /// Returns the id of each replica's process; `None` for a replica that is not running.
     pub fn processes(&self) -> Vec<Option<u32>> {
         self.children
             .iter()
@@ -241,7 +242,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Returns the exit status of a replica's process; `None` if it is running.
+    /// Returns the exit status of a replica's process; `None` if the process is still running.
     pub fn ended(&mut self, replica: usize) -> Option<ExitStatus> {
         let child = self.children[replica].as_mut()?;
         child.try_wait().ok().flatten()
@@ -288,7 +289,7 @@ impl Cluster {
         written && status.is_ok_and(|status| leads(&status))
     }
 
-    /// Returns a client that connects only to one replica.
+    /// Returns a client that connects to this replica and to no other.
     pub async fn client(&self, replica: usize) -> anyhow::Result<Client> {
         let mut options = options(&self.clients[replica], self.authority.as_deref())?;
         options.request_timeout = Duration::from_secs(3);
@@ -345,7 +346,7 @@ fn directory(recipe: &Recipe, name: &str) -> anyhow::Result<(Option<TempDir>, Pa
     Ok((Some(temporary), dir))
 }
 
-/// Whether a help text lists a command, as the first word of a line.
+/// Returns true if a help text lists a command, that is, if a line begins with it.
 fn names_command(help: &str, command: &str) -> bool {
     let mut first = help.lines().map(|line| line.split_whitespace().next());
     first.any(|word| word == Some(command))

@@ -1,4 +1,4 @@
-//! Provenance of results: the program, the machine and the command.
+//! Origin of results: the program that was measured, the machine, and the command.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-/// A program that was measured. Rows of one run may belong to several programs.
+/// A program that was measured. The rows of one run may be from several programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
     /// Version that the program reports.
     pub version: String,
     /// Revision of the program's sources, if it is known.
     pub revision: String,
-    /// Time at which the program's file was written, in UTC.
+    /// Time at which the file of the program was last written, in UTC.
     pub built: String,
 }
 
@@ -32,7 +32,8 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Returns the path of the program of the same build, which is next to the folder of examples.
+/// Returns the path of the program from the same build, which is in the folder above that of the
+/// examples.
 pub fn beside() -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program")?;
     let folder = this.parent().and_then(std::path::Path::parent);
@@ -41,7 +42,7 @@ pub fn beside() -> anyhow::Result<PathBuf> {
     program.context("--binary: there is no leasehold beside this program; build it, or name one")
 }
 
-/// Describes the program at `binary`.
+/// Describes the program in the file `binary`.
 pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
     let version = output_of(Command::new(binary).arg("--version"))
         .with_context(|| format!("starting {}", binary.display()))?;
@@ -54,8 +55,8 @@ pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
     })
 }
 
-/// Returns the revision of the sources in this directory. It ends with `-dirty` if they differ from
-/// the revision.
+/// Returns the revision of the sources in this directory. If the sources differ from the committed
+/// revision, the text ends with `-dirty`.
 pub fn revision_here() -> String {
     let mut git = Command::new("git");
     let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
@@ -68,7 +69,8 @@ fn output_of(command: &mut Command) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns the command without directories, which mean nothing on another machine.
+/// Returns the command of this process. Directories are omitted, because they mean nothing on
+/// another machine.
 pub fn command() -> String {
     let words = std::env::args().map(|word| match word.rsplit_once('/') {
         Some((_, name)) => name.to_owned(),

@@ -1,4 +1,5 @@
-//! Messages of attackers, which are built and sent without a client library.
+//! Attackers' connections to replicas. Their messages are built and sent without the client
+//! library.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use leasehold_wire::{Command, Request, Response, Welcome, decode_greeting, encod
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Longest time for a handshake, after which the attacker abandons it.
+/// Longest time that an attacker waits for a handshake to complete.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a replica's client port after the welcome.
+/// A connection to a replica's client port, after the replica has sent its welcome.
 pub struct Wire {
     pub welcome: Welcome,
     pub reader: FrameReader<OwnedReadHalf>,
@@ -29,8 +30,8 @@ impl Wire {
         Wire::greet(stream).await
     }
 
-    /// Opens a connection with a small receive buffer, so that the attacker's own system stores
-    /// only few unread bytes.
+    /// Opens a connection with a small receive buffer, so that the attacker's operating system
+    /// stores only few of the bytes that the attacker does not read.
     pub async fn connect_narrow(address: &str) -> anyhow::Result<Wire> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4 << 10)?;
@@ -55,8 +56,8 @@ impl Wire {
         }
     }
 
-    /// Reads and ignores the replica's answers, in a separate task. Returns the half of the
-    /// connection that writes.
+    /// Reads the replica's answers in a separate task, and ignores them. Returns the half of the
+    /// connection to which requests are written.
     pub fn forget_answers(self) -> FrameWriter<OwnedWriteHalf> {
         let mut reader = self.reader;
         tokio::task::spawn_local(
@@ -65,7 +66,7 @@ impl Wire {
         self.writer
     }
 
-    /// Returns the two halves of the connection, to send and receive bytes.
+    /// Returns the two halves of the connection, which receive and send bytes.
     pub fn raw(self) -> RawConnection {
         (self.reader, self.writer.into_inner())
     }
@@ -82,13 +83,13 @@ impl Wire {
 /// The two halves of a connection that is held open.
 pub type RawConnection = (FrameReader<OwnedReadHalf>, OwnedWriteHalf);
 
-/// Builds the request of a read.
+/// Builds a request that reads.
 pub fn read(id: u64, op: Op) -> Request {
     Request::new(id, Some(Body::Command(op.into())))
 }
 
-/// Builds the request of a write with a new session. `opened_ms` is the value in the replica's
-/// welcome.
+/// Builds a request that writes, as part of a new session. `opened_ms` of the session is the value
+/// from the replica's welcome.
 pub fn write(id: u64, session: Session, op: Op) -> Request {
     let Session {
         client,
@@ -99,7 +100,7 @@ pub fn write(id: u64, session: Session, op: Op) -> Request {
     Request::new(id, Some(Body::Command(command)))
 }
 
-/// Identity of a write: its session and its sequence number.
+/// Identity of a write, which consists of its session and its sequence number.
 #[derive(Clone, Copy)]
 pub struct Session {
     pub client: u64,
@@ -107,14 +108,15 @@ pub struct Session {
     pub opened_ms: u64,
 }
 
-/// Returns the frame of a request.
+/// Returns the bytes of a request as it is sent: in a frame.
 pub fn frame(request: &Request) -> anyhow::Result<Bytes> {
     let mut bytes = BytesMut::new();
     encode_frame(request, &mut bytes)?;
     Ok(bytes.freeze())
 }
 
-/// Returns a number that no other session has. Attackers of one run have disjoint numbers.
+/// Returns a number for a session. Different values of `attacker` or `counter` give different
+/// numbers.
 pub fn session_number(attacker: u64, counter: u64) -> u64 {
     (u64::from(std::process::id()) << 40) ^ (attacker << 32) ^ counter.wrapping_add(1)
 }

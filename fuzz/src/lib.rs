@@ -1,18 +1,19 @@
 //! Fuzzing of every decoder that reads bytes from outside: frames, messages, rows on disk,
 //! configuration, property files, histories and logs.
 //!
-//! A *body* takes arbitrary bytes and decodes them. If this succeeds, it checks two properties:
-//! encoding and decoding the result again returns the same, and the next steps of processing do not
-//! fail. A body must never panic, and must not take more memory than [`memory`] allows for the size
-//! of its input. Some decoders read sealed data (with a checksum, or compressed). Their bodies also
-//! seal the input themselves, because otherwise no changed input would get past the seal.
+//! A *body* takes arbitrary bytes and decodes them. If this succeeds, the body checks two
+//! properties: the result is the same after it is encoded and decoded again, and the next steps of
+//! its processing do not fail. A body must never panic, and must not take more memory than
+//! [`memory`] allows for the size of its input. Some decoders read sealed data (with a checksum, or
+//! compressed). Their bodies also add the seal to the input themselves, because otherwise the
+//! decoder would refuse every changed input.
 //!
 //! Two bodies go beyond decoders. `member` gives a replica the messages of a member that has proved
-//! its identity. `session` gives it the requests of a client that has sent its token.
+//! its identity. `session` gives a replica the requests of a client that has sent its token.
 //!
-//! `tests/bounded.rs` runs the bodies with inputs that [`mutate`] makes from the seeds, which are
-//! the same in every run. `targets/` has the same bodies as targets of cargo-fuzz, which searches
-//! endlessly (`make fuzz`). If it finds a fault, the input is stored under `regressions/`.
+//! `tests/bounded.rs` runs the bodies with inputs that [`mutate`] makes from the seeds. These
+//! inputs are the same in every run. `targets/` has the same bodies as targets of cargo-fuzz, which
+//! searches endlessly (`make fuzz`). An input that reveals a fault is stored under `regressions/`.
 
 mod bodies;
 pub mod memory;
@@ -21,14 +22,14 @@ pub mod mutate;
 use std::io;
 use std::path::Path;
 
-/// A decoder, or several decoders that read the same bytes.
+/// A body under its name, with the seeds from which its inputs are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Name of the target, of its cargo-fuzz target, and of its folders of inputs.
+    /// Name of the target. The cargo-fuzz target and the folders of inputs have the same name.
     pub name: &'static str,
-    /// Runs the decoder with an input. Panics if the decoder violates a property.
+    /// Runs the body with an input. It panics if a decoder violates a property.
     pub body: fn(&[u8]),
-    /// Returns inputs that are well-formed, or wrong in a way that is easily overlooked.
+    /// Returns seeds: inputs that are well-formed, or wrong in a way that a decoder might overlook.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -74,10 +75,10 @@ pub fn target(name: &str) -> Target {
     *found.unwrap_or_else(|| panic!("no target is called {name:?}"))
 }
 
-/// Returns the inputs that once revealed a fault, in order of the names of their files.
+/// Returns the inputs that once revealed a fault in this target, in the order of their file names.
 ///
 /// # Errors
-/// Returns an error if they cannot be read. It is no error if there are none.
+/// Returns an error if the inputs cannot be read. If there are none, that is no error.
 pub fn regressions(name: &str) -> io::Result<Vec<Vec<u8>>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("regressions")

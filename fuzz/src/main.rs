@@ -1,4 +1,4 @@
-//! Writes the seeds of every target into a folder, from which cargo-fuzz starts.
+//! Writes the seeds of every target into a folder. cargo-fuzz starts from these files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,16 +1,18 @@
-//! Inputs that are made from seeds and are the same in every run. Bits are flipped, ends are cut
-//! off, parts are repeated, parts of one seed are put into another, and lengths are falsified.
+//! Inputs that are made from seeds by random changes, but are the same in every run. Bits are
+//! flipped, ends are cut off, parts are repeated, parts of one seed are put into another, and
+//! lengths are falsified.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 /// Maximum length of an input.
 const INPUT_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of changes in one input. With more, nothing could be decoded.
+/// Maximum number of changes in one input. With more changes, a decoder would refuse nearly every
+/// input.
 const CHANGES_MAX: u32 = 4;
 
-/// Numbers at the edges of the ranges of lengths and counts. They are inserted as varints, in both
-/// byte orders, and in decimal.
+/// Numbers at the limits of the ranges of lengths and counts. They are inserted as varints, as
+/// bytes in both orders, and as decimal digits.
 const EDGES: [u64; 14] = [
     0,
     1,
@@ -28,7 +30,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Endless generator of inputs.
+/// Endless generator of inputs, which it makes from seeds.
 #[derive(Debug)]
 pub struct Mutator {
     seeds: Vec<Vec<u8>>,
@@ -36,7 +38,8 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// Creates a generator from `seeds`, which must not be empty.
+    /// Creates a generator of inputs. `seeds` must not be empty; `seed` determines the random
+    /// changes.
     pub fn new(seeds: Vec<Vec<u8>>, seed: u64) -> Mutator {
         Mutator {
             seeds,
@@ -71,7 +74,7 @@ impl Mutator {
         }
     }
 
-    /// Returns a random position in `input`, which may be its end.
+    /// Returns a random position in `input`. It may be the end of `input`.
     fn place(&mut self, input: &[u8]) -> usize {
         self.random.random_range(0..=input.len())
     }
@@ -101,7 +104,7 @@ impl Mutator {
         input.splice(replaced, other[taken].iter().copied());
     }
 
-    /// Writes a number at an edge over other bytes, or inserts it.
+    /// Takes one of the numbers in [`EDGES`], and inserts it or overwrites bytes with it.
     fn edge(&mut self, input: &mut Vec<u8>) {
         let edge = EDGES[self.random.random_range(0..EDGES.len())];
         let bytes: Vec<u8> = match self.random.random_range(0..6) {

@@ -1,5 +1,6 @@
 //! Runs every body with its seeds and with inputs made from them, which are the same in every run.
-//! cargo-fuzz does this endlessly. This test does it for a short time, wherever the tests run.
+//! cargo-fuzz does the same endlessly; this test does it for a short time, wherever the tests are
+//! run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -11,7 +12,7 @@ use leasehold_fuzz::{TARGETS, Target, memory};
 const INPUTS: usize = 20_000;
 const SEED: u64 = 0x1EA5_E401;
 
-/// Runs a body. If it fails, its input is stored.
+/// Runs a body with an input. If the body fails, the input is stored.
 fn run(target: Target, number: usize, input: &[u8]) {
     let body = AssertUnwindSafe(|| (target.body)(input));
     let Err(panic) = catch_unwind(body) else {
@@ -87,8 +88,8 @@ fn every_body_is_a_target_of_cargo_fuzz() {
     }
 }
 
-/// The lists have as many elements as fit, each as short as possible, which takes the most memory
-/// for the number of bytes. Every field is tried that could be a list, two levels deep.
+/// Each list has as many elements as fit, and each element is as short as possible. This takes the
+/// most memory for the number of bytes. Every field that could be a list is tried, two levels deep.
 #[test]
 fn messages_full_of_empty_elements() {
     for name in [
@@ -109,7 +110,7 @@ fn messages_full_of_empty_elements() {
     }
 }
 
-/// Returns a field with its length, as it is encoded.
+/// Returns the encoded form of a field, which contains its length.
 fn field(number: u32, contents: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::new();
     prost::encoding::bytes::encode(number, &contents.to_vec(), &mut encoded);

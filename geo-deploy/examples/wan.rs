@@ -1,8 +1,8 @@
 //! Runs an echo server at each of the paper's sites behind the emulated network, and sends pings
-//! from every site to every other. Prints three round trips for each pair: the configured one, that
-//! of probes, and that of a client.
+//! from every site to every other. Prints three round trips for each pair of sites: the configured
+//! one, the one that probes measured, and the one that a client measured.
 //!
-//! `cargo run --release -p geo-deploy --example wan -- [pings]`
+//! `cargo run --release -p leasehold-geo-deploy --example wan -- [pings]`
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

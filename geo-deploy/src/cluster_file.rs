@@ -1,5 +1,6 @@
 //! `cluster.toml`, the configuration of the replicas that this program starts. When a standing
-//! cluster is started again, its file is read for the settings under which its data was created.
+//! cluster is started again, the file shows the settings under which the data of the cluster was
+//! created.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use crate::backend::RunPlan;
 use crate::experiment::{AcceptRepliesName, DurabilityName, TimingOverrides};
 use crate::throughput::{Case, ThroughputExperiment};
 
-/// Contents of the cluster file.
+/// Contents of `cluster.toml`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ClusterFile {
     pub cluster: String,
@@ -21,7 +22,7 @@ pub(crate) struct ClusterFile {
     pub durability: Durability,
     #[serde(default)]
     pub accept_replies: AcceptRepliesName,
-    /// Directory of the replicas' data, next to the file.
+    /// Directory of the replicas' data, relative to the directory of `cluster.toml`.
     pub data: String,
     pub lease: LeaseSection,
     #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
@@ -31,10 +32,10 @@ pub(crate) struct ClusterFile {
     pub node: Vec<Node>,
 }
 
-/// Credentials by which replicas prove their identity.
+/// Section with the credentials by which replicas prove their identity.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Security {
-    /// Directory of the certificates of the replicas, next to the file.
+    /// Directory of the replicas' certificates, relative to the directory of `cluster.toml`.
     pub certificates: String,
 }
 
@@ -44,15 +45,15 @@ pub(crate) struct Node {
     pub name: String,
     pub client: SocketAddr,
     pub peer: SocketAddr,
-    /// Addresses at which this replica connects to others, by their names. They belong to the
-    /// emulated WAN.
+    /// Addresses to which this replica connects to reach the others, by the names of those
+    /// replicas. The addresses belong to the emulated WAN.
     #[serde(default)]
     pub via: BTreeMap<String, SocketAddr>,
 }
 
 impl ClusterFile {
-    /// Creates the file of a plan's cluster, which has the name `cluster` and consists of these
-    /// replicas.
+    /// Creates the contents of the file for a plan. The cluster has the name `cluster` and consists
+    /// of the replicas in `node`.
     pub fn new(plan: &RunPlan<'_>, cluster: &str, node: Vec<Node>) -> ClusterFile {
         ClusterFile {
             cluster: cluster.to_owned(),
@@ -67,7 +68,8 @@ impl ClusterFile {
         }
     }
 
-    /// Creates the file of a case's cluster, which is at one site.
+    /// Creates the contents of the file for a case of a throughput experiment. The cluster is at
+    /// one site.
     pub fn of_case(
         it: &ThroughputExperiment,
         case: &Case,

@@ -1,8 +1,8 @@
-//! Experiments. One TOML file describes everything that is run, so that a result can be repeated
-//! from its manifest alone.
+//! Experiments. One TOML file describes everything that is run. So a result can be repeated from
+//! the manifest that is stored with it.
 //!
-//! An omitted field has the paper's value (§5.2). Overrides set fields by name. A report shows the
-//! effective experiment, which includes every default and override.
+//! An omitted field has the paper's value (§5.2). Overrides replace fields, which they name. A
+//! report shows the effective experiment: the one after defaults and overrides have been applied.
 
 mod change;
 mod error;
@@ -70,7 +70,7 @@ pub struct Experiment {
     /// Lease durations and policy.
     #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
     pub lease: LeaseSection,
-    /// Intervals and timeouts by which replicas watch their leader.
+    /// Intervals and timeouts of replicas, such as those by which they watch their leader.
     #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
     pub timing: TimingOverrides,
     /// Replicas that receive acceptors' votes in addition to the leader.
@@ -106,8 +106,8 @@ fn default_runs() -> u32 {
     1
 }
 
-/// Intervals and timeouts by which replicas watch their leader. An omitted one has the default of
-/// `serve`.
+/// Intervals and timeouts of replicas, such as those by which they watch their leader. An omitted
+/// field has the default of `serve`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimingOverrides {
@@ -134,7 +134,7 @@ impl TimingOverrides {
     }
 }
 
-/// Distribution from which the keys of a site are drawn.
+/// Distribution from which the random keys of a site's requests are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
@@ -150,7 +150,7 @@ pub enum Distribution {
 pub struct WorkloadSpec {
     /// Number of keys.
     pub keys: u64,
-    /// Distribution from which keys are drawn.
+    /// Distribution from which the random keys of requests are taken.
     #[serde(default = "default_distribution")]
     pub distribution: Distribution,
     /// Zipf's exponent.
@@ -159,7 +159,7 @@ pub struct WorkloadSpec {
     /// Share of operations that are reads, from 0 to 1.
     pub reads: f64,
     /// Number of clients at each site. In a closed loop, each client waits for the answer to a
-    /// request before it sends the next. In an open loop, clients are connections.
+    /// request before it sends the next one. In an open loop, this is the number of connections.
     pub clients: u32,
     /// Number of operations of each client, including warm-up; 0 if `seconds` sets the duration.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -171,14 +171,15 @@ pub struct WorkloadSpec {
     /// intervals, whether or not earlier ones were answered. `None` for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RequestRate>,
-    /// Duration of the measured interval in s, instead of `requests`.
+    /// Duration of the measured interval in s. It is given instead of `requests`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Duration of the warm-up in s, if `seconds` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
     /// Maximum number of operations that one site has in flight in an open loop. Further operations
-    /// that are due wait at the client. They are measured too, and their latency includes the wait.
+    /// that are due wait at the client. These are measured too, with a latency that includes the
+    /// wait.
     #[serde(default = "default_outstanding")]
     pub outstanding: u32,
     /// Size of a written value, in bytes.
@@ -210,7 +211,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Faults of the simulated network, as probabilities per message.
+/// Faults of the simulated network. Each field is a probability for one message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkFaults {
@@ -218,7 +219,7 @@ pub struct NetworkFaults {
     pub loss: f64,
     /// Probability that the message arrives twice.
     pub duplication: f64,
-    /// Probability that later messages overtake this one.
+    /// Probability that a message is delayed, so that later messages may overtake it.
     pub reorder: f64,
 }
 
@@ -270,8 +271,8 @@ pub struct RangePlan {
 }
 
 impl StrategyPlan {
-    /// Returns the first key and the holders of each range, in key order, for a key space of `keys`
-    /// keys.
+    /// Returns each range of a key space with `keys` keys: its first key and its holders, in key
+    /// order.
     pub fn range_starts(&self, keys: u64) -> Vec<(u64, &[String])> {
         let mut before = 0.0;
         let start = |range: &RangePlan| {

@@ -1,9 +1,9 @@
-//! Faults: the actions on replicas and links, and their times. Experiment files, both backends and
-//! the control of a standing cluster share these types and names.
+//! Faults: actions on replicas and links, and the times at which they begin and end. Experiment
+//! files, both backends and the control of a standing cluster share these types and names.
 //!
 //! A [`FaultSpec`] is written by a person and may name roles (`leader`). When the fault begins, its
-//! roles are resolved once, against the [`FaultContext`] of that time. When the fault ends, it is
-//! undone at the same replicas and links, even if another replica leads by then.
+//! roles are resolved once, against the [`FaultContext`] of that time. When the fault ends, its
+//! effects on the same replicas and links are undone, even if another replica leads then.
 
 mod check;
 mod effect;
@@ -31,7 +31,8 @@ pub enum FaultAction {
     Pause,
     /// Nothing passes between the targets and `to`.
     Partition,
-    /// Messages between the targets and `to` take longer, by `delay_ms` in each direction.
+    /// Messages between the targets and `to` are delayed by `delay_ms` more in each failing
+    /// direction.
     Slow,
     /// Messages between the targets and `to` are lost with probability `loss`.
     Loss,
@@ -75,7 +76,7 @@ impl FaultAction {
     }
 }
 
-/// Direction in which messages of a failing link are affected, as seen from the targets.
+/// Direction of the messages that a failing link affects, as seen from the targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -163,7 +164,7 @@ pub struct FaultSpec {
     /// Targets of the fault: one or several.
     #[serde(deserialize_with = "one_or_several")]
     pub target: Vec<FaultTarget>,
-    /// Sites at the other ends of the failing links. If the field is omitted, these are all sites
+    /// Sites at the far ends of the failing links. If the field is omitted, these are all sites
     /// except the targets.
     #[serde(
         default,
@@ -198,7 +199,7 @@ impl FaultSpec {
     }
 }
 
-/// Formats the action and its targets as a person would say it: "partition JP from CA, OR (out)".
+/// Formats the action and the targets of a fault in words: "partition JP from CA, OR (out)".
 impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action.name(), list(&self.target))?;

@@ -1,14 +1,16 @@
 //! Topologies, WAN emulation, experiments and their reports.
 //!
 //! An experiment is a topology, a workload and a list of strategies. A backend runs it, and a
-//! [`report`] shows the measurements. Each measured figure is shown next to the best possible one:
+//! [`report`] shows the measurements. Measured values are shown next to the values that are
+//! computed by these modules:
 //!
-//! - [`run::bound`] computes the latency that distance alone causes.
-//! - [`run::bookkeeping`] computes the share of local reads that is possible when holders are
-//!   learned.
+//! - [`run::bound`] computes the least latency that the distances between sites allow.
+//! - [`run::bookkeeping`] computes the share of local reads that a learning strategy would reach
+//!   with perfect bookkeeping.
 //! - [`true_rates`] computes the mean latency that would be possible if all rates were known.
 //!
-//! [`wan`] runs real processes on one machine, with the delays of the topology between them.
+//! [`wan`] emulates the network between real processes on one machine, with the delays of the
+//! topology.
 
 pub mod advice;
 pub mod backend;

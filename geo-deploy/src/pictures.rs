@@ -10,11 +10,11 @@ use anyhow::Context;
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb::Database};
 
-/// DejaVu Sans, reduced to the letters of the Latin script and the signs in use.
+/// The font DejaVu Sans, reduced to Latin letters and the other characters that the plots use.
 const REGULAR: &[u8] = include_bytes!("fonts/DejaVuSans.ttf");
 const BOLD: &[u8] = include_bytes!("fonts/DejaVuSans-Bold.ttf");
-/// Number of pixels of the PNG for one pixel of the drawing, so that it is legible on dense
-/// screens.
+/// Number of pixels of the PNG for one pixel of the drawing, in each direction. So plots are sharp
+/// on high-resolution screens.
 const SCALE: f32 = 2.0;
 /// Resolution of the PDF, at which a pixel of the drawing is as wide as on a screen.
 const DPI: f32 = 96.0;

@@ -1,8 +1,9 @@
 //! The files of a run. Every backend writes the same files, so that results can be compared.
 //!
-//! Everything is computed from samples. Each figure is shown next to its bound: distance for
-//! latencies ([`crate::run::bound`]), and learning for the share of local reads
-//! ([`crate::run::bookkeeping`]). Where the paper reports the figure, the paper's is shown too.
+//! Everything is computed from samples. Latencies are shown next to the bounds that follow from
+//! distances ([`crate::run::bound`]). Shares of local reads are shown next to those under perfect
+//! bookkeeping ([`crate::run::bookkeeping`]). If the paper reports a value, that value is shown
+//! too.
 
 mod digest;
 mod figures;
@@ -48,7 +49,7 @@ pub use switches::PartSummary;
 pub use throughput::ThroughputReport;
 pub use time_series::Adaptation;
 
-/// A report with its samples sorted, and the figures computed from them.
+/// A report, with sorted samples and the measurements that were computed from the samples.
 pub struct DigestedReport<'a> {
     report: &'a ExperimentReport,
     digests: Vec<digest::Digest>,
@@ -56,12 +57,12 @@ pub struct DigestedReport<'a> {
 }
 
 impl DigestedReport<'_> {
-    /// Returns the computed figures of all runs.
+    /// Returns the measurements that were computed for all runs.
     pub fn summary(&self) -> &ExperimentSummary {
         &self.summary
     }
 
-    /// Returns one table for each strategy and the results of the checks, for a terminal.
+    /// Returns the text for a terminal: one table for each strategy, and the results of the checks.
     pub fn terminal(&self) -> String {
         let (report, summary) = (self.report, &self.summary);
         let mut text = String::new();
@@ -122,14 +123,15 @@ pub struct ExperimentReport {
     pub manifest: Manifest,
     /// Runs, in the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
-    /// Events of the runs, except faults, which are in each run.
+    /// Events of the runs. Faults are not included, because they are stored with each run.
     pub events: Vec<RunEvent>,
     /// Description of the missing part, if the experiment was interrupted.
     pub incomplete: Option<String>,
 }
 
 impl ExperimentReport {
-    /// Sorts the samples once, for everything that is shown or written.
+    /// Sorts the samples once, and returns the report with sorted samples, from which it can be
+    /// shown and written.
     pub fn digested(&self) -> DigestedReport<'_> {
         let digests = digest::digest(self);
         DigestedReport {
@@ -139,7 +141,7 @@ impl ExperimentReport {
         }
     }
 
-    /// Whether faults were injected, so that latency over time is shown.
+    /// Whether faults were injected in any run. If so, the report shows latency over time.
     fn has_faults(&self) -> bool {
         self.runs.iter().any(|run| !run.faults.is_empty())
     }
@@ -157,7 +159,7 @@ impl ExperimentReport {
         Bounds::new(&self.topology, self.experiment.leader_index())
     }
 
-    /// Returns the plan that a run executed; `None` if it is no longer in the experiment.
+    /// Returns the plan that a run executed; `None` if the experiment no longer has this plan.
     fn plan(&self, run: &StrategyRun) -> Option<&StrategyPlan> {
         let mut plans = self.experiment.strategies.iter();
         plans.find(|plan| plan.label == run.label)

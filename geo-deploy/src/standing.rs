@@ -1,11 +1,11 @@
-//! Geo cluster that stays up, for use by `kv` and `ycsb`. A supervisor process runs the WAN and the
-//! replicas. It restarts replicas that died, carries out requests such as faults, and finally ends
-//! the replicas.
+//! Standing cluster: a cluster of all sites that stays up, so that `kv` and `ycsb` can use it. A
+//! supervisor process runs the WAN and the replicas. It restarts replicas that died, carries out
+//! requests such as faults, and finally ends the replicas.
 //!
 //! The supervisor writes `state.json` into the cluster's directory. This file has the addresses for
-//! clients, and the address and the token for requests to the supervisor. A request is safer than a
-//! signal to a process id, which another process may have by now. A plain `serve` has no port for
-//! such requests.
+//! clients, and the address and the token for requests to the supervisor. Commands send requests
+//! and not signals, because another process may have the supervisor's process number after the
+//! supervisor has died. A plain `serve` has no port for such requests.
 
 mod control;
 mod data_check;
@@ -31,7 +31,8 @@ use supervisor::Supervisor;
 
 /// Longest time that replicas may take to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
-/// Longest time that replicas may take to report their roles.
+/// Longest time that the supervisor may take to carry out a request, including the time in which
+/// replicas report their roles.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Returns the default settings of a standing cluster.
@@ -48,7 +49,8 @@ pub fn experiment() -> anyhow::Result<Experiment> {
 /// Checks that no cluster is up in a directory.
 ///
 /// # Errors
-/// If a cluster is up, or its `state.json` is damaged, so that this is unknown.
+/// If a cluster is up, or if `state.json` is damaged, so that it is unknown whether a cluster is
+/// up.
 pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
     if ClusterState::path(dir).exists() && ClusterState::load(dir)?.is_alive() {
         bail!(
@@ -62,7 +64,7 @@ pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
 /// Settings of a supervisor, besides the experiment that describes its cluster.
 #[derive(Clone, Debug)]
 pub struct SupervisorSettings {
-    /// The program to start as `serve`.
+    /// The program that is started with `serve`.
     pub program: PathBuf,
     /// The cluster's directory.
     pub dir: PathBuf,
@@ -75,8 +77,8 @@ pub struct SupervisorSettings {
     pub insecure: bool,
 }
 
-/// Starts the cluster of an experiment's only strategy and runs it until a request ends it or
-/// `interrupted` completes.
+/// Starts a cluster with the strategy of the experiment, which must have only one. Runs the cluster
+/// until a request ends it or `interrupted` completes.
 ///
 /// # Errors
 /// If a cluster is up in the directory already, if the data belongs to a cluster with other
@@ -167,7 +169,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks that a supervisor that does not answer has really ended: a running one holds the lock.
+/// Checks that a supervisor that does not answer has really ended. A running supervisor holds the
+/// lock of the directory.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(
@@ -187,8 +190,8 @@ fn gone_message(dir: &Path) -> String {
     )
 }
 
-/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which a replica
-/// still answers, because it was started by hand.
+/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which replicas
+/// still answer: somebody started these replicas by hand.
 ///
 /// # Errors
 /// If no cluster is up in `dir`, or its supervisor does not answer.
@@ -215,7 +218,7 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     Ok(state.still_open())
 }
 
-/// Returns the message about replicas that still run without their cluster.
+/// Returns the message for a user about replicas that still run although their cluster has ended.
 pub fn orphans_message(left: &[ClientPort]) -> String {
     if left.is_empty() {
         return String::new();

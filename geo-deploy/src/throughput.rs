@@ -1,6 +1,6 @@
 //! Throughput experiments. They measure how many reads and writes a second one site serves, and the
-//! processor time of each operation. Cases differ by strategy and by whether clients know the
-//! holders of a key.
+//! processor time of each operation. A case is a strategy, together with the rule by which clients
+//! choose a replica.
 //!
 //! Throughput experiments need real processes, because in virtual time nothing takes processor
 //! time. They have their own fields, and no topology.
@@ -58,10 +58,10 @@ pub struct ThroughputExperiment {
     /// Number of threads of the load generator.
     pub cores: u32,
     /// Time for which clients read before anything is measured, in s. They read equally from all
-    /// replicas, so leases are spread over the replicas accordingly.
+    /// replicas, so every replica gets about the same number of leases.
     pub warmup_s: f64,
-    /// Duration of the measurement of reads, and then of writes, in s. 3 s that are not measured
-    /// precede each.
+    /// Duration in s of the measurement of reads, and also of the measurement of writes, which
+    /// follows. Before each measurement, clients send requests for 3 s that are not measured.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -109,21 +109,21 @@ pub struct OperationThroughput {
     pub per_s: f64,
     /// Number of failed operations.
     pub failed: u64,
-    /// Share of reads that the receiving replica answered under its own lease, 0 to 1.
+    /// Share of reads that the receiving replica answered under its own lease, from 0 to 1.
     pub local_fraction: f64,
     /// Median latency, in µs.
     pub p50_us: f64,
     /// 99th percentile of the latency, in µs.
     pub p99_us: f64,
-    /// Processor time of all replicas for each operation, user and system, in µs.
+    /// Processor time (user and system) of all replicas together for each operation, in µs.
     pub cpu_us: f64,
-    /// Processor time for each operation of the replica that used the most, in µs.
+    /// Processor time for each operation, in µs, of the replica that used the most processor time.
     pub busiest_us: f64,
 }
 
 impl OperationThroughput {
     /// Returns the rate in operations a second that would be possible if every replica had its own
-    /// processor. The busiest replica would limit it.
+    /// processor. This rate is limited by the replica that uses the most processor time.
     pub fn at_a_processor_each(&self) -> f64 {
         if self.busiest_us > 0.0 {
             1e6 / self.busiest_us
@@ -169,8 +169,9 @@ impl ThroughputExperiment {
         Some(ThroughputExperiment::parse(name, &text).and_then(|it| it.with(sets)))
     }
 
-    /// Returns the text of a file. A file that cannot be read, or is not TOML, is not reported here
-    /// but by the subsequent search for an experiment of another kind.
+    /// Returns the text of a file. If the file cannot be read or is not TOML, no error is returned:
+    /// the caller then searches for an experiment of another kind, and this search reports the
+    /// error.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;
@@ -305,8 +306,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Checks the labels, which become names of directories, and the settings that replicas must
-    /// accept.
+    /// Checks the labels of the cases, which become names of directories, and the settings that
+    /// replicas must accept.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {
@@ -343,7 +344,8 @@ impl ThroughputExperiment {
         Ok(())
     }
 
-    /// Checks a case's cluster configuration as replicas check it. The addresses do not matter.
+    /// Checks a case's cluster configuration in the same way as replicas do. The check uses made-up
+    /// addresses.
     fn check_cluster(&self, case: &Case) -> Result<(), ExperimentError> {
         let node = |(name, port): (&String, u16)| Node {
             name: name.clone(),

@@ -1,5 +1,5 @@
-//! Sites and the round trips between them, which decide latency. People write topology files, so an
-//! error names the pair of sites, the value that was found and the correction.
+//! Sites, and the round trips between them, on which latency depends. Topology files are written by
+//! hand, so errors name the pair of sites, the value that was found and the correction.
 //!
 //! ```toml
 //! sites = ["JP", "CA", "OR"]
@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 pub use error::TopologyError;
 use file::TopologyFile;
 
-/// Maximum number of sites of a topology, because sets of holders are bitmaps of 64 bits.
+/// Maximum number of sites of a topology. The reason is that sets of holders are bitmaps of 64
+/// bits.
 pub const SITES_MAX: usize = 64;
 /// Longest round trip that is accepted, in ms: one minute. A longer one is a mistake.
 const RTT_MS_MAX: f64 = 60_000.0;
@@ -95,7 +96,7 @@ impl Topology {
         Topology::parse(&shown, &text)
     }
 
-    /// Parses the text of a topology file, which errors call `path`.
+    /// Parses the text of a topology file. Errors name the file as `path`.
     pub fn parse(path: &str, text: &str) -> Result<Topology, TopologyError> {
         let file: TopologyFile = from_toml(text).map_err(|source| TopologyError::Malformed {
             path: path.to_owned(),
@@ -117,7 +118,7 @@ impl Topology {
         self.sites.is_empty()
     }
 
-    /// Returns the sites, in the order of all tables and indexes.
+    /// Returns the sites. Tables and indexes use the same order.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }
@@ -132,7 +133,8 @@ impl Topology {
         self.sites.iter().position(|site| site.name == name)
     }
 
-    /// Returns the round trip between two sites in ms, or within one site if `a` equals `b`.
+    /// Returns the round trip in ms between two sites. If `a` equals `b`, this is the round trip
+    /// within the site.
     pub fn rtt_ms(&self, a: usize, b: usize) -> f64 {
         self.rtt_ms[a][b]
     }
@@ -147,7 +149,7 @@ impl Topology {
         self.local_rtt_ms
     }
 
-    /// Returns the other sites, the nearest to `site` first. Equally near ones are in the
+    /// Returns the other sites, the nearest to `site` first. Equally near sites are in the
     /// topology's order.
     pub fn nearest_to(&self, site: usize) -> Vec<usize> {
         let mut others: Vec<usize> = (0..self.len()).filter(|&other| other != site).collect();

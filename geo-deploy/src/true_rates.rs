@@ -1,15 +1,16 @@
-//! Mean latency that would be possible if the rate of every site's requests for each key were known
-//! in advance: the *true rates*.
+//! Mean latency that would be possible if the *true rates* were known in advance. These are the
+//! rates at which each site sends requests for each key.
 //!
-//! The true rates follow from the workload alone, by the site's rate and the popularity of the key
-//! at the site. They are not measured. For each key, all sets of holders that contain the leader
-//! are compared. The *optimum* is the least mean latency. It is shown next to the mean for the
-//! holders that a strategy would choose from the same rates.
+//! The true rates are not measured. They are computed from the workload alone: from the rate of
+//! each site, and from the popularity of each key at the site. For each key, all sets of holders
+//! that contain the leader are compared. The *optimum* is the least mean latency. Reports show the
+//! optimum next to the mean for the holders that a strategy would choose from the same rates.
 //!
-//! Only distances are included ([`crate::run::bound`]). Disks, and writes in flight for which reads
-//! must wait, add to the measured latency. In a closed loop, the rate of a site depends on the
-//! latency of its answers, and cannot be known in advance. Then every site has the same weight, and
-//! the results must be compared with means by site.
+//! The computed latencies include only distances ([`crate::run::bound`]). Disks, and writes in
+//! flight for which reads must wait, add to the measured latency. In a closed loop, the rate of a
+//! site depends on the latency of its answers, and cannot be known in advance. For a closed loop,
+//! every site therefore has the same weight, and the results must be compared with the mean of the
+//! sites' means.
 
 use std::collections::HashMap;
 
@@ -47,7 +48,7 @@ pub struct SitePlacementCost {
     pub writes_at_minimum: f64,
 }
 
-/// Latencies in ms of operations on a key that has certain holders, at each site.
+/// Latencies in ms, for each site, of operations on a key with one particular set of holders.
 #[derive(Clone, Debug)]
 struct HolderCosts {
     holders: SiteSet,
@@ -72,7 +73,8 @@ pub struct PlacementModel<'a> {
 
 impl<'a> PlacementModel<'a> {
     /// Creates the model of a plan. Clients add `client_ms` to the latency of every operation.
-    /// Returns `None` if there are too many keys or sites to examine each of them.
+    /// Returns `None` if there are too many keys, or too many sets of sites, to examine all of
+    /// them.
     pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();
@@ -94,7 +96,7 @@ impl<'a> PlacementModel<'a> {
         })
     }
 
-    /// Returns the cost of the best holders: those of every key with the least mean latency.
+    /// Returns the cost of the optimum: every key has the holders with the least mean latency.
     pub fn optimum(&self) -> PlacementCost {
         let leader = SiteSet::one(self.plan.experiment.leader_index());
         let sets = (0..1 << self.streams.len()).map(SiteSet);
@@ -115,7 +117,7 @@ impl<'a> PlacementModel<'a> {
         sum.expected()
     }
 
-    /// Returns the cost of the holders that the plan's strategy would choose from these rates.
+    /// Returns the cost of the holders that the plan's strategy would choose from the true rates.
     pub fn of_strategy(&self) -> PlacementCost {
         if self.plan.strategy.strategy == "cost" {
             return self.optimum();
@@ -137,7 +139,8 @@ impl<'a> PlacementModel<'a> {
         self.plan.topology().nearest_to(leader)
     }
 
-    /// Returns the share of all operations that a site sends for `key`, for each site.
+    /// Returns, for each site, the operations that it sends for `key`, as a share of all
+    /// operations.
     fn rates(&self, key: u64) -> Vec<f64> {
         let sites = self.streams.iter().zip(&self.shares);
         let rate = |(stream, share): (&SiteStream, &f64)| {
@@ -188,7 +191,7 @@ impl<'a> PlacementModel<'a> {
     }
 }
 
-/// Sum of the costs of the choices so far, each weighted by its rate.
+/// Sum of the costs of the keys so far. Each cost is weighted by the rate of the key's requests.
 struct PlacementSum<'a> {
     of: &'a PlacementModel<'a>,
     minimum_ms: Vec<f64>,

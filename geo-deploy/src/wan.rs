@@ -1,19 +1,20 @@
 //! Emulates a wide-area network on one machine, without root and without kernel support.
 //!
 //! Every directed link between two sites has a relay: a TCP port on 127.0.0.1 that forwards bytes
-//! to a replica, in order, after the link's delay. Replicas do not know that relays exist: each is
-//! configured with the relay's address ([`Wan::via`]) instead of its peer's. Any program that uses
-//! TCP can be run behind the relays.
+//! to a replica, in order, after the link's delay. Replicas do not know that relays exist: instead
+//! of the address of a peer, each replica is configured with the address of the relay to this peer
+//! ([`Wan::via`]). Any program that uses TCP can be run behind the relays.
 //!
 //! A link can have jitter, a bandwidth and losses (a lost packet arrives later, as with TCP), and
 //! can be cut in one direction. All of these settings can change while the network runs. Probes
 //! measure how long messages really take: see [`Wan::probe`].
 //!
-//! All links share one thread with one timer. This leaves the processors to the replicas, and
-//! delays are exact to some tens of microseconds. Setting up a connection takes a round trip, and
-//! waits while its link is cut. When the sender closes its half of a connection, the target sees
-//! that after the delay. When the target closes it or cannot be reached, the whole connection is
-//! closed. Bytes in flight when the network is shut down are lost.
+//! All links share one thread with one timer. So the processors remain free for the replicas, and
+//! delays are exact to some tens of microseconds. Setting up a connection takes a round trip. While
+//! the link of the connection is cut, the setup waits. When the sender closes its half of a
+//! connection, the target observes this after the delay. When the target closes the connection or
+//! cannot be reached, both halves are closed. Bytes in flight when the network is shut down are
+//! lost.
 
 pub(crate) mod alarm;
 mod link;
@@ -37,12 +38,12 @@ use probe::{ProbePath, Probes};
 pub use link::{Link, LinkSettings};
 pub use network::{Lateness, NetworkReport, NetworkVerdict, PairReport};
 
-/// Running emulated network. Dropping it closes every connection.
+/// An emulated network that is running. When it is dropped, every connection is closed.
 #[derive(Debug)]
 pub struct Wan {
     names: Vec<String>,
-    /// Links by the site that they lead from and the site that they lead to; `None` on the
-    /// diagonal.
+    /// Links, by the index of the sending site and then of the receiving site; `None` if both are
+    /// the same site.
     links: Vec<Vec<Option<Arc<Link>>>>,
     addresses: Vec<Vec<Option<SocketAddr>>>,
     /// Paths of the probes, one for each unordered pair of sites.
@@ -72,7 +73,8 @@ impl BackgroundThread {
     }
 }
 
-/// Plan of a relay: the listener, the address that it dials, and the links of both directions.
+/// Plan of a relay: the listener, the address to which the relay connects, and the links of both
+/// directions.
 struct RelayPlan {
     listener: TcpListener,
     target: SocketAddr,
@@ -80,8 +82,8 @@ struct RelayPlan {
     back: Arc<Link>,
 }
 
-/// Table with one entry for each pair of sites, by the site that a link leads from and the site
-/// that it leads to; `None` for a site and itself.
+/// Table with one entry for each pair of sites, by the index of the sending site and then of the
+/// receiving site; `None` if both are the same site.
 type ByPair<T> = Vec<Vec<Option<T>>>;
 
 /// Plans a relay to `target` over two links. Returns the plan and the relay's address.
@@ -151,8 +153,8 @@ fn listen_for_probes(
 impl Wan {
     /// Starts relays for every ordered pair of sites. The delay of each direction is half of the
     /// pair's round trip. `targets` are the addresses on which the sites' replicas accept their
-    /// peers, in the topology's order. A target is dialed only when a connection to its relay comes
-    /// in.
+    /// peers, in the topology's order. A relay connects to its target only when a connection to the
+    /// relay is made.
     ///
     /// # Errors
     /// If no port can be bound, or if the number of targets differs from the number of sites.
@@ -173,8 +175,8 @@ impl Wan {
         Wan::start_beside(topology, targets, settings, std::future::ready(()))
     }
 
-    /// Starts the network as [`Wan::start_with`] does, and runs `beside` on the relays' thread,
-    /// too.
+    /// Starts the network as [`Wan::start_with`] does, and also runs the task `beside` on the
+    /// relays' thread.
     fn start_beside(
         topology: &Topology,
         targets: &[SocketAddr],
@@ -216,8 +218,8 @@ impl Wan {
         })
     }
 
-    /// Returns the address that the replica at `from` must dial to reach the one at `to`; `None` if
-    /// both are the same site, or one of them does not exist.
+    /// Returns the address to which the replica at `from` must connect to reach the replica at
+    /// `to`. Returns `None` if both are the same site, or if one of the sites does not exist.
     pub fn via(&self, from: usize, to: usize) -> Option<SocketAddr> {
         *self.addresses.get(from)?.get(to)?
     }
@@ -227,8 +229,9 @@ impl Wan {
         self.links.get(from)?.get(to)?.as_deref()
     }
 
-    /// Cuts or restores the link in one direction. Bytes sent into a cut link are held, as TCP
-    /// holds them, and arrive one delay after the link is restored.
+    /// Cuts or restores the link in one direction. Bytes that are sent while the link is cut are
+    /// not lost, as with TCP. They arrive when the link's delay has passed after the link is
+    /// restored.
     pub fn set_cut(&self, from: usize, to: usize, cut: bool) {
         if let Some(link) = self.link(from, to) {
             link.change(|settings| settings.cut = cut);
@@ -243,7 +246,7 @@ impl Wan {
         }
     }
 
-    /// Starts to send probes between all sites, some times a second. Calls after the first one have
+    /// Starts to send probes between all pairs of sites, several times a second. Further calls have
     /// no effect.
     ///
     /// # Errors
@@ -261,7 +264,8 @@ impl Wan {
     }
 
     /// Returns the report about the network, from the probes that were sent between the two times.
-    /// Probes that met a fault tell nothing about the machine's load, and are omitted.
+    /// Probes that were affected by a fault are omitted, because they do not show the machine's
+    /// load.
     pub fn network(&self, from: Instant, until: Instant) -> NetworkReport {
         let probes = self.probes.sent(&self.paths, from, until);
         NetworkReport::of(&self.configured, &probes)

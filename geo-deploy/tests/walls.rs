@@ -1,8 +1,8 @@
-//! Directions in which the modules of this package may depend on each other.
+//! Test of the dependencies between the modules of this package.
 
 use std::path::{Path, PathBuf};
 
-/// Modules, each with those that no file of it may import.
+/// Modules, each with a list of other modules that it may not import.
 const FORBIDDEN: [(&str, &[&str]); 3] = [
     ("run", &["backend", "report", "experiment"]),
     ("backend", &["report"]),

@@ -1,8 +1,8 @@
 //! Longest single insertion into a map that grows to 4 million keys, and cost of a lookup in such a
 //! map, compared with the standard map.
 //!
-//! The mean time of an insertion says nothing about the insertion that finds the map full. So the
-//! time reported for `longest insertion` is that of the slowest of the 4 million insertions. It is
+//! The mean time of an insertion says nothing about an insertion into a full map. So the time
+//! reported for `longest insertion` is that of the slowest of the 4 million insertions. It is
 //! processor time, so interruptions by other programs are not included.
 
 #![allow(clippy::disallowed_methods)] // a program: processor time

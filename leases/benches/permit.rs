@@ -20,8 +20,8 @@ fn keys() -> Vec<Bytes> {
         .collect()
 }
 
-/// Returns configurations in which every key is listed. Its holders are a majority, a different one
-/// for successive keys.
+/// Returns configurations in which every key is listed. The holders of each key are a majority, and
+/// successive keys have different majorities.
 fn configs(keys: &[Bytes]) -> Configs {
     let mut change = ConfigChange::everywhere(ReplicaSet::all(3));
     for turn in 0..REPLICAS {
@@ -35,8 +35,8 @@ fn configs(keys: &[Bytes]) -> Configs {
     configs
 }
 
-/// Exchanges guard, ack, promise and ack between every two replicas. Returns their grantors and
-/// holders.
+/// Exchanges guard, ack, promise and ack between every two replicas. Returns the grantors and
+/// holders of all replicas.
 fn granted(configs: &Configs) -> (Vec<Grantor>, Vec<Holder>) {
     let ids = || (0..REPLICAS as u8).map(ReplicaId);
     let mut grantors: Vec<Grantor> = ids()

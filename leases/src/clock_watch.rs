@@ -1,11 +1,11 @@
 //! Decides whether the clock that measures leases can be trusted.
 //!
 //! Leases rely on clock *rates*: the rate of each clock is within `rho` of the rate of true time. A
-//! clock cannot detect its own error. So it is compared with other clocks of the machine, which
-//! have other kinds of errors: the clock that NTP steers (`chronyd` may slew it by 8%), and the
-//! wall clock (which is set when the machine turns out to have been paused). If two clocks disagree
-//! by more than `rho`, it is unknown which of them is right, and the clock of leases is not trusted
-//! (hazard 80).
+//! clock cannot detect its own error. So the clock of leases is compared with other clocks of the
+//! machine, which have other kinds of errors: the clock that NTP steers (`chronyd` may slew it by
+//! 8%), and the wall clock (which is set when the machine turns out to have been paused). If two
+//! clocks disagree by more than `rho`, it is unknown which of them is right, and the clock of
+//! leases is not trusted (hazard 80).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,8 +19,9 @@ const SPAN: Duration = Duration::from_secs(10);
 /// Difference between two readings that is allowed in addition to `rho`, because clocks are read
 /// one after the other.
 const SLACK: Duration = Duration::from_millis(1);
-/// Amount by which the wall clock may be set without being noticed. The wall clock is no measure
-/// of rates, and steps that correct for a pause of the machine are larger.
+/// Amount by which the wall clock may be set without the clock of leases losing trust. The wall
+/// clock is no measure of rates. When it is set after a pause of the machine, the step is larger
+/// than this.
 const WALL_SLACK: Duration = Duration::from_millis(50);
 /// Interval between readings that are kept.
 const APART: Duration = Duration::from_millis(250);
@@ -34,7 +35,7 @@ pub struct ClockReading {
     pub others: Option<OtherClocks>,
 }
 
-/// Readings of the clocks that do not measure leases, in ns since their own epochs.
+/// Readings of the clocks that do not measure leases. Each is in ns since that clock's own epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherClocks {
     /// Time since boot as steered by NTP, including suspension.
@@ -59,7 +60,7 @@ struct AllClocks {
     others: OtherClocks,
 }
 
-/// Disagreement of a clock with the clock that measures leases.
+/// A disagreement between another clock and the clock that measures leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// Name of the clock: `"steered"` or `"wall"`.
@@ -67,7 +68,7 @@ pub struct Divergence {
     /// Time by which the clock has advanced further than the clock of leases, in ns; negative if it
     /// has advanced less.
     pub ahead_ns: i64,
-    /// Duration in which the clocks diverged, measured by the clock of leases.
+    /// Duration over which the clocks diverged, measured by the clock of leases.
     pub within: Duration,
 }
 
@@ -75,8 +76,8 @@ pub struct Divergence {
 /// can be trusted.
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
-    /// Readings in order of time, at least [`APART`] from each other, over [`SPAN`]. None is from
-    /// before the last divergence.
+    /// Readings of about the last [`SPAN`], in order of time, at least [`APART`] from each other.
+    /// Readings from before the last divergence are not kept.
     kept: VecDeque<AllClocks>,
     /// Divergence because of which the clock is not trusted; `None` if it is trusted.
     divergence: Option<Divergence>,
@@ -85,9 +86,9 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// Takes readings of the clocks at one time. `rho_ppm` is the maximum error of a clock's rate,
-    /// in parts per million. Returns whether the clock can be trusted; `None` if the verdict has
-    /// not changed, or if the other clocks could not be read.
+    /// Compares readings that were taken of all clocks at one time with earlier readings. `rho_ppm`
+    /// is the maximum error of a clock's rate, in parts per million. Returns whether the clock can
+    /// be trusted; `None` if the verdict has not changed, or if the other clocks could not be read.
     pub fn news(&mut self, reading: ClockReading, rho_ppm: u32) -> Option<bool> {
         let latest = AllClocks {
             now: reading.now,

@@ -1,6 +1,6 @@
 //! Hashing of unordered collections. The model checker compares states by their fingerprints. Two
-//! maps with the same entries have the same fingerprint, in whatever order the entries were
-//! inserted.
+//! maps with the same entries have the same fingerprint, regardless of the order in which the
+//! entries were inserted.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 

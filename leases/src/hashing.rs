@@ -1,8 +1,8 @@
 //! Hashing of keys that clients or peers choose.
 //!
 //! A client that knows how a map hashes can choose many keys with the same hash. Every lookup of
-//! such a key compares it with all of them. With 20,000 such keys, a replica takes seconds for one
-//! batch. So a node draws a secret when it starts, before it creates its first map
+//! such a key compares it with all these keys. With 20,000 such keys, a replica takes seconds for
+//! one batch. So a node draws a random secret when it starts, before it creates its first map
 //! ([`seed_thread`]). Simulations and tests keep the known secret, so that all their runs are
 //! alike.
 //!
@@ -22,8 +22,8 @@ struct Secret {
     others: SharedSeed,
 }
 
-/// Secret of threads that have not drawn one. The numbers are the first digits of pi. Any others
-/// would do.
+/// Secret with which every thread starts, until [`seed_thread`] replaces it. The numbers are the
+/// first digits of pi. Any others would do.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
@@ -33,9 +33,9 @@ thread_local! {
     static SECRET: Cell<&'static Secret> = const { Cell::new(&KNOWN) };
 }
 
-/// Makes a secret out of `drawn`. Maps that this thread creates from now on hash by this secret. A
-/// map keeps the secret with which it was created, also if it moves to another thread. The secret
-/// is never freed, so this function should be called once for a node.
+/// Makes a secret out of the random numbers `drawn`. Maps that this thread creates from now on hash
+/// by this secret. A map keeps the secret with which it was created, also if the map moves to
+/// another thread. The secret is never freed, so this function should be called once for a node.
 pub fn seed_thread(drawn: [u64; 2]) {
     let [start, others] = drawn;
     let secret = Secret {
@@ -73,8 +73,8 @@ impl Debug for SeededState {
     }
 }
 
-/// Returns the result of `made`. While it runs, this thread has the secret `drawn` in place of the
-/// known one.
+/// Runs `made` and returns the result. While `made` runs, the secret of this thread is `drawn`
+/// instead of the known secret.
 #[cfg(test)]
 pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
     let before = SECRET.get();

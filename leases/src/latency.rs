@@ -4,17 +4,17 @@
 //! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
 //!
 //! - A write reaches the leader after `d(o, L)`. Acceptor `i` receives it `d(L, i)` later. If
-//!   acceptors reply to the origin (Castro's optimization, §4), the acceptor's reply reaches the
-//!   origin another `d(i, o)` later. The write commits when a majority that contains the leader
-//!   *and* every holder has replied, after `d(o, L)` plus the following time:
-//!   `min over majorities Q with L in Q of max over i in Q + H of d(L, i) + d(i, o)`.
+//!   acceptors reply to the origin (Castro's optimization, §4), the reply of acceptor `i` reaches
+//!   the origin another `d(i, o)` later. The write commits when a majority that contains the leader
+//!   *and* every holder has replied, after `d(o, L)` plus the following time: `min over majorities
+//!   Q with L in Q of max over i in Q + H of d(L, i) + d(i, o)`.
 //! - Without Castro's optimization, acceptors reply to the leader, which notifies the origin:
 //!   `d(o, L) + min over Q of max over i in Q + H of 2 d(L, i) + d(L, o)`.
 //! - With Castro's optimization, the leader notifies the origin as well. The notification arrives
-//!   before the acceptors' replies only where a detour is shorter than the direct way. So the least
-//!   latency is the smaller of the two.
+//!   before the acceptors' replies only if the way through the leader is shorter than the direct
+//!   way. So the least latency is the smaller of the two times.
 //! - A read takes the round trip to the nearest holder, and no time if the origin is a holder. If
-//!   no replica holds the key, a read takes the round trip to the leader, and the time in which the
+//!   no replica holds the key, a read takes the round trip to the leader plus the time in which the
 //!   leader asks a majority (read-index).
 //!
 //! Latencies are in milliseconds. They do not include the round trip between a client and its
@@ -172,9 +172,9 @@ impl Distance {
         }
     }
 
-    /// Returns how long the replica `at` holds back reads of a key that `holders` hold, in ms.
-    /// Replica `at` holds them back from when it learns of a write by a client at `origin` until it
-    /// learns that the write is committed.
+    /// Returns the time, in ms, for which a write by a client at `origin` makes replica `at` hold
+    /// back reads of the key. This is the time from when `at` learns of the write until it learns
+    /// that the write is committed. `holders` hold the key.
     pub fn blocked_ms(
         &self,
         at: ReplicaId,
@@ -191,8 +191,8 @@ impl Distance {
         known - accept_ms
     }
 
-    /// Returns the latency of a read that the leader confirms, in ms: the round trip to the leader,
-    /// and the time in which the leader asks a majority.
+    /// Returns the latency of a read that the leader confirms, in ms: the round trip to the leader
+    /// plus the time in which the leader asks a majority.
     fn read_index_ms(&self, origin: ReplicaId) -> f64 {
         self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)
     }

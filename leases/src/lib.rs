@@ -8,17 +8,18 @@
 //! - *replica*: a member of the cluster, named by a number from 0 to 63.
 //! - *key*: a string of bytes that names a value.
 //! - *holder* of a key: a replica that may read the key locally.
-//! - *grantor*: a replica that has made a promise to a holder: no write of a key that the holder
-//!   holds will be committed unless the holder is notified of the write.
+//! - *grantor*: a replica that has made a promise to a holder. The promise says that no write of a
+//!   key that the holder holds is committed unless the holder is notified of the write.
 //! - *promise*: the message that a grantor sends. *Grant*: the grantor's record of a promise.
 //! - *chain*: consecutive promises of one grantor without a lapse between them.
-//! - *guard*: the message that precedes a grantor's first promise. When the holder acknowledges it,
-//!   the holder opens a *window*: the time within which it takes a promise.
+//! - *guard*: the message that precedes a grantor's first promise. When the holder acknowledges the
+//!   guard, it opens a *window*: the time within which it takes a promise.
 //! - *configuration*: the assignment of keys to holders, and the durations in force. Replicas agree
 //!   on configurations through a log of their own. A configuration is named by its slot in that
 //!   log.
 //! - *strategy*: the policy by which the leader proposes configurations.
-//! - *tag*: the set of replicas that, by an acceptor's demand, must be notified of a write.
+//! - *tag*: the set of replicas that must be notified of a write before the write is committed. An
+//!   acceptor states the tag when it accepts the write.
 //! - *slot*: a position in a log, counted from 1. A replica has applied *executed* slots to its
 //!   state. It has stored the entries of *accepted* slots, which may still be replaced.
 //! - *barrier*: the slot that a holder must have executed before it reads.

@@ -1,4 +1,4 @@
-//! Voters, and the sizes of their quorums.
+//! The replicas that vote, and the sizes of quorums.
 //!
 //! All quorum arithmetic is in this module. The members of a cluster are fixed: replicas `0..n`.
 
@@ -44,7 +44,8 @@ impl Membership {
         self.voters.len()
     }
 
-    /// Returns the smallest size at which any two groups of voters overlap.
+    /// Returns the size of a majority: the smallest size for which any two groups of this many
+    /// voters overlap.
     #[inline]
     pub fn majority(self) -> usize {
         smallest_overlapping(self.len())

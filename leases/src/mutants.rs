@@ -1,17 +1,19 @@
 //! Mutants: each hazard rule of protocol §6 can be disabled, to show that some check detects its
 //! absence. A check that has never failed may check nothing.
 //!
-//! Code that obeys a rule calls `off(Rule::…)`. Without the feature `mutants`, the result is a
-//! constant and the call costs nothing. With the feature, the rule passed to [`with`] is disabled
-//! in the thread that runs the body. A server cannot be built with the feature: such a build omits
-//! the server's shell (sockets, disk, clock), so there is no program to start.
+//! Code that obeys a rule first asks `off(Rule::…)` whether the rule is disabled. Without the
+//! feature `mutants`, the result is a constant and the call costs nothing. With the feature, the
+//! rule passed to [`with`] is disabled in the thread that runs the body. A server cannot be built
+//! with the feature: such a build omits the server's shell (sockets, disk, clock), so there is no
+//! program to start.
 
 /// Whether this build can disable rules.
 pub const COMPILED_IN: bool = cfg!(feature = "mutants");
 
 macro_rules! rules {
     ($($name:ident: $hazard:literal, $without:literal;)*) => {
-        /// A rule that a mutant disables. The number in the name is that of its hazard.
+        /// A rule that a mutant disables. The number in the rule's name is the number of the
+        /// hazard.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule {
             $(
@@ -21,7 +23,7 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// All rules, in order of their hazards.
+            /// All rules, in ascending order of the numbers of their hazards.
             pub const ALL: &[Rule] = &[$(Rule::$name),*];
 
             /// Returns the number of the rule's hazard in protocol §6.
@@ -113,8 +115,8 @@ pub const fn off(_: Rule) -> bool {
     false
 }
 
-/// Whether any rule is disabled in this thread. Assertions about consequences of the rules are
-/// skipped then: the oracles and directed tests should detect a mutant, not the assertions.
+/// Whether any rule is disabled in this thread. In that case, assertions about consequences of the
+/// rules are skipped: the oracles and directed tests should detect a mutant, not the assertions.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated() -> bool {

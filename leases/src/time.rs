@@ -1,9 +1,9 @@
 //! Readings of a clock, and the arithmetic that allows for clock drift.
 //!
 //! Clocks are not synchronised. Only their *rates* are bounded: over any true interval `d` a clock
-//! advances between `d (1 - rho)` and `d (1 + rho)`. So a grantor that must outwait a span which
-//! another clock measures stretches the span by `(1 + rho) / (1 - rho)`, rounded up. A holder never
-//! stretches a span.
+//! advances between `d (1 - rho)` and `d (1 + rho)`. So if a grantor must wait until a span has
+//! passed on another clock, it multiplies the span by `(1 + rho) / (1 - rho)`, rounded up. A holder
+//! never lengthens a span.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -92,9 +92,9 @@ impl ClockBound {
         nanos(stretched)
     }
 
-    /// Returns how long a grantor keeps a grant after *sending* its promise (§3.5):
-    /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`. The term `2 rho t0` allows for the
-    /// drift while the ack ages on which a renewal builds.
+    /// Returns how long a grantor keeps a grant after *sending* its promise (§3.5): `(t_lease +
+    /// t_guard + 2 rho t0) (1 + rho) / (1 - rho)`. The term `2 rho t0` allows for the drift during
+    /// `t0`, the age of the ack on which the promise builds.
     pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
         let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
         let duration = t_lease.saturating_add(t_guard).saturating_add(nanos(aged));

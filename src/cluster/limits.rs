@@ -1,20 +1,20 @@
-//! `leasehold cluster status --limits`. It shows each limit, the part of it that is in use, and the
-//! number of times that it has taken effect.
+//! `leasehold cluster status --limits`. For each limit, it shows the part that is in use, and how
+//! often the limit has taken effect.
 
 use std::collections::BTreeMap;
 
 use leasehold_wire::StatusReply;
 
-/// Counters from which one limit is shown.
+/// Names of the counters from which the line for one limit is made.
 struct Row {
     what: &'static str,
-    /// Name of the counter that reports the limit itself.
+    /// Name of the counter that has the value of the limit itself.
     limit: &'static str,
     unit: &'static str,
-    /// Name of the counter of the part in use, and the number by which the counter is divided.
+    /// Name of the counter that has the part in use, and the number by which its value is divided.
     taken: Option<(&'static str, f64)>,
-    /// Names of the counters that grow when the limit takes effect, each with a word for the
-    /// counted events.
+    /// Names of the counters that grow when the limit takes effect. Each has a word for the events
+    /// that it counts.
     acted: &'static [(&'static str, &'static str)],
 }
 
@@ -127,7 +127,8 @@ const ROWS: [Row; 14] = [
     },
 ];
 
-/// Other counters, which belong to no configurable limit.
+/// Counters that belong to no configurable limit. Each line of the table has a title and its
+/// counters.
 const OTHERS: [(&str, &[(&str, &str)]); 4] = [
     (
         "rounds",

@@ -1,5 +1,5 @@
 //! `leasehold cluster status`. It shows the state of each replica, the leader, and the keys that
-//! each replica may read.
+//! each replica may read locally.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,7 +23,8 @@ state: what the process does, and for how long.   leader: who leads, as this rep
 may read: what the replica answers by itself, under promises of at least half of the others.
   every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders";
 
-/// Prints the state of the cluster in `dir`, and the limits of its replicas if `with_limits`.
+/// Prints the state of the cluster in `dir`. If `with_limits`, also prints the limits of its
+/// replicas.
 pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
     let ControlResponse::Status(overview) = standing::ask(dir, ControlRequest::Status)? else {
         anyhow::bail!("the supervisor did not say how the cluster is");
@@ -95,7 +96,8 @@ pub fn show_limits(addresses: &[String], credentials: &ClientCredentials) -> any
     }
 }
 
-/// Answer of a replica; `None` if the replica is not running and was not asked.
+/// Answer of a replica to a status request. `None` if the request was not sent, because the replica
+/// is not running.
 type Answer = Option<anyhow::Result<StatusReply>>;
 
 async fn ask_all(
@@ -142,7 +144,7 @@ fn print_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize)
     }
 }
 
-/// Describes the keys that the replica may read locally.
+/// Describes the keys that a replica may read locally, according to the replica's status.
 fn may_read(status: &StatusReply, n: usize) -> String {
     let promised = status.peers.iter().filter(|peer| peer.granted_by).count();
     let unlisted = status.unlisted.contains(&status.replica);
@@ -167,7 +169,7 @@ fn may_read(status: &StatusReply, n: usize) -> String {
     what.to_owned()
 }
 
-/// Describes the holders of keys in the newest configuration that a replica reports.
+/// Describes the holders of keys by the newest lease configuration that any replica reports.
 fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     let statuses = answers.iter().flatten().flatten();
     let Some(newest) = statuses.max_by_key(|status| status.configuration) else {
@@ -197,7 +199,8 @@ fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     vec![line + ".", demand(answers)]
 }
 
-/// Describes the demand that is stored, and the cost of reporting it.
+/// Describes the demand that replicas have stored, and the cost of reporting this demand to the
+/// leader.
 fn demand(answers: &[Answer]) -> String {
     let most = |name: &str| {
         let statuses = answers.iter().flatten().flatten();
@@ -214,7 +217,8 @@ fn demand(answers: &[Answer]) -> String {
     )
 }
 
-/// Explains that writes are stalled if no majority of the replicas is running; `None` otherwise.
+/// If no majority of the replicas is running, explains that writes are stalled. Otherwise returns
+/// `None`.
 fn standstill(nodes: &[NodeReport]) -> Option<String> {
     let n = nodes.len();
     let down = nodes.iter().filter(|node| node.state != "up").count();
@@ -226,7 +230,7 @@ fn standstill(nodes: &[NodeReport]) -> Option<String> {
     })
 }
 
-/// Describes an active fault in a line.
+/// Describes an active fault in one line.
 pub fn fault_line(fault: &FaultReport) -> String {
     let end = match fault.ends_in_s {
         Some(s) => format!("ends in {}", ago(s)),
@@ -240,7 +244,7 @@ pub fn fault_line(fault: &FaultReport) -> String {
     )
 }
 
-/// Writes a duration in a few letters.
+/// Formats a duration in a few characters.
 fn ago(seconds: f64) -> String {
     match seconds as u64 {
         s @ 0..120 => format!("{s} s"),

@@ -72,7 +72,7 @@ pub fn run(args: &ExpAdviseArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the longest time that a write waits for a holder that has failed, in s.
+/// Returns the longest time for which a write waits if a holder has failed, in seconds.
 fn stall_s(finished: &ForecastReport) -> f64 {
     let lease = &finished.experiment.lease;
     (lease.grace_ms + lease.t_guard_ms + lease.t_lease_ms) as f64 / 1e3

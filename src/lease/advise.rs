@@ -17,7 +17,8 @@ use crate::advice::{AdviceContext, shortlist};
 use crate::connector::Connector;
 use crate::terminal::say;
 
-/// Number of operations below which forecasts reflect chance rather than demand.
+/// Number of operations that forecasts require. With fewer operations, forecasts reflect chance
+/// rather than demand.
 const OPERATIONS_MIN: f64 = 500.0;
 
 const ABOUT: &str = "\
@@ -92,8 +93,8 @@ pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Resul
     }
 }
 
-/// Connects to the leader, and returns the connection and the status of the leader. If several
-/// addresses are given, each is tried, because only the leader knows the demand.
+/// Connects to the leader. Returns the connection and the status that the leader reports. If
+/// several addresses are given, each is tried, because only the leader knows the demand.
 async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusReply)> {
     let first = connector.connect().await?.client;
     let status = first.raw().status(with_demand()).await?;
@@ -167,7 +168,8 @@ fn show(
 }
 
 impl LeaderView {
-    /// Describes the strategy that is in force, or the strategies of all key ranges.
+    /// Describes the strategy in force. If there are several key ranges, describes the strategy of
+    /// each.
     fn in_force(&self) -> String {
         match self.ranges {
             1 => format!("strategy {}", self.strategy),
@@ -178,8 +180,8 @@ impl LeaderView {
         }
     }
 
-    /// Returns the plans to forecast: every strategy, and also the present holders if no strategy
-    /// describes them.
+    /// Returns the plans for which forecasts are made: one for every strategy, and one for the
+    /// present holders if they follow no strategy.
     fn plans(&self) -> Vec<HolderPlan> {
         let more = Some(HolderPlan::AsNow).filter(|plan| self.now == *plan);
         HolderPlan::STRATEGIES.into_iter().chain(more).collect()
@@ -193,7 +195,7 @@ impl LeaderView {
         }
     }
 
-    /// Whether the counts contain no operation.
+    /// Returns true if no operation was counted.
     fn is_empty(&self) -> bool {
         self.profile.operations() < 1.0
     }
@@ -236,7 +238,7 @@ impl LeaderView {
     }
 }
 
-/// Returns a request for the status including the leader's knowledge of demand and distances.
+/// Returns a request for a status that includes the demand and the distances that the leader knows.
 fn with_demand() -> StatusRequest {
     StatusRequest {
         demand: true,

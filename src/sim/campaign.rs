@@ -1,5 +1,5 @@
-//! Runs many seeds on all cores. The result does not depend on the number of cores: it includes all
-//! seeds in order, up to the first that fails or reaches the goal.
+//! Runs many seeds on all cores. The result does not depend on the number of cores, because it
+//! includes the seeds in order: up to the first that fails, or up to the one that reaches the goal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,15 +13,15 @@ use tokio::sync::mpsc;
 use super::seed::SeedFailure;
 use crate::terminal::{interrupted, runtime};
 
-/// Interval at which the terminal is brought up to date.
+/// Interval at which the terminal is updated.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Reason why a campaign ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CampaignEnd {
-    /// It has reached its goal, or a seed has failed.
+    /// The campaign has reached its goal, or a seed has failed.
     Over,
-    /// It was interrupted by SIGINT or SIGTERM.
+    /// SIGINT or SIGTERM interrupted the campaign.
     Interrupted,
 }
 
@@ -35,8 +35,8 @@ struct SeedQueue<F> {
     examine: F,
 }
 
-/// Examines seeds until the goal is reached, a seed fails, or the user interrupts. Seeds that have
-/// begun are finished in any case. `watch` is called at intervals.
+/// Runs seeds until the goal is reached, a seed fails, or the user interrupts. Seeds that have
+/// begun are always finished. `watch` is called at intervals.
 pub fn drive(
     progress: &mut CampaignProgress,
     threads: usize,
@@ -74,7 +74,7 @@ pub fn drive(
     ended
 }
 
-/// Receives the results of the threads until the threads have ended.
+/// Receives the results of the threads until all threads have ended.
 async fn gather(
     progress: &mut CampaignProgress,
     mut results: mpsc::UnboundedReceiver<(u64, Result<CampaignTally, SeedFailure>)>,

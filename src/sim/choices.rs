@@ -5,7 +5,8 @@ use clap::Args;
 use leasehold_sim::scenario::{Choices, RATE, strategies};
 use leasehold_sim::self_test::ClockSelfTest;
 
-/// Bound on clock drift that the simulator's replicas assume, in ppm. A control exceeds it tenfold.
+/// Bound on clock drift that the simulated replicas assume, in ppm. A control lets clocks drift ten
+/// times as much.
 const RHO_PPM: u32 = 1000;
 
 #[derive(Args)]
@@ -40,7 +41,7 @@ pub fn hours(text: &str) -> Result<f64, String> {
 }
 
 impl ChoiceArgs {
-    /// Fills in the defaults of all choices that were not made.
+    /// Returns all choices. Choices that the user did not make have their defaults.
     pub fn resolve(&self, control: Option<ClockSelfTest>) -> ResolvedChoices {
         let beyond = control == Some(ClockSelfTest::Drift);
         let drift_ppm = self.drift_ppm;
@@ -59,12 +60,12 @@ impl ChoiceArgs {
     }
 }
 
-/// Choices with all defaults filled in.
+/// All parameters of a campaign, with defaults where the user made no choice.
 #[derive(Clone, Debug)]
 pub struct ResolvedChoices {
     seconds: u64,
     rate: u32,
-    /// Strategies with which runs begin; empty for all strategies.
+    /// Strategies with which runs begin. If the list is empty, runs begin with all strategies.
     strategies: Vec<String>,
     replicas: Option<u8>,
     drift_ppm: u32,
@@ -73,7 +74,7 @@ pub struct ResolvedChoices {
 }
 
 impl ResolvedChoices {
-    /// Converts the choices for the simulator.
+    /// Returns the choices in the form that the simulator needs.
     pub fn choices(&self) -> Choices {
         let all = strategies();
         let names = all.iter().map(|(name, _)| *name);
@@ -92,7 +93,7 @@ impl ResolvedChoices {
         }
     }
 
-    /// Returns all choices, each with the name of its flag.
+    /// Returns all parameters, each with the name of its flag.
     pub fn named(&self) -> Vec<(&'static str, String)> {
         let strategies = if self.strategies.is_empty() {
             "all of them".to_owned()
@@ -113,7 +114,8 @@ impl ResolvedChoices {
         ]
     }
 
-    /// Returns the flags that make the same choices. Flags with default values are omitted.
+    /// Returns the flags that make the same choices on a command line. A flag with its default
+    /// value is omitted.
     pub fn flags(&self) -> String {
         let mut words = String::new();
         let mut add = |flag: &str, value: &dyn std::fmt::Display| {

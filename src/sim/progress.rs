@@ -1,4 +1,4 @@
-//! Duration of a campaign, and its progress, which is shown while it runs.
+//! Duration of a campaign, and the display of its progress while it runs.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use rustix::time::{ClockId, clock_gettime};
 use super::campaign::{CampaignProgress, Goal};
 use crate::terminal::note;
 
-/// Interval at which a line is printed without a terminal.
+/// Interval at which progress is printed if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Processor time and elapsed time of a campaign.
 pub struct CampaignClock {
-    /// Processor time of earlier runs of the same campaign, in seconds.
+    /// Processor time of earlier runs of the program for the same campaign, in seconds.
     earlier_cpu_s: f64,
     earlier_wall_s: f64,
     began: Instant,
 }
 
 impl CampaignClock {
-    /// Starts to measure time, which is added to the times of earlier runs (in seconds).
+    /// Starts to measure time. The times of earlier runs of the program (in seconds) are added.
     pub fn begin(earlier_cpu_s: f64, earlier_wall_s: f64) -> CampaignClock {
         CampaignClock {
             earlier_cpu_s,
@@ -30,13 +30,14 @@ impl CampaignClock {
         }
     }
 
-    /// Returns the processor time of the campaign, in seconds.
+    /// Returns the processor time of the campaign in seconds, including earlier runs of the
+    /// program.
     pub fn cpu_s(&self) -> f64 {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         self.earlier_cpu_s + spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
     }
 
-    /// Returns the elapsed time of the campaign, in seconds.
+    /// Returns the elapsed time of the campaign in seconds, including earlier runs of the program.
     pub fn wall_s(&self) -> f64 {
         self.earlier_wall_s + self.began.elapsed().as_secs_f64()
     }
@@ -46,7 +47,7 @@ impl CampaignClock {
 pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     began: Instant,
-    /// Progress at the time `began`, as a share from 0 to 1.
+    /// Progress of the campaign when this run of the program began, as a share from 0 to 1.
     began_at: f64,
     line: Instant,
 }
@@ -95,7 +96,7 @@ impl ProgressDisplay {
         )
     }
 
-    /// Describes the remaining time, estimated from the speed of this run.
+    /// Describes the remaining time, which is estimated from the speed of this run of the program.
     fn left(&self, share: f64) -> String {
         let gained = share - self.began_at;
         if gained <= 0.0 {
@@ -107,7 +108,7 @@ impl ProgressDisplay {
     }
 }
 
-/// Returns the share of a campaign that is done, from 0 to 1.
+/// Returns the finished share of a campaign, from 0 to 1.
 fn share(progress: &CampaignProgress) -> f64 {
     let (seeds, virtual_ns) = progress.done();
     let share = match progress.goal() {

@@ -1,4 +1,4 @@
-//! Runs of one seed without output.
+//! Functions that run one seed without any output.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,13 +19,14 @@ thread_local! {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedFailure {
     pub seed: u64,
-    /// Check that failed: an oracle, `assertion` (of the replica itself), or `determinism`.
+    /// Check that failed: the name of an oracle, `assertion` (a check of the replica itself), or
+    /// `determinism`.
     pub oracle: String,
     pub what: String,
 }
 
-/// Suppresses the output of panics. A replica panics when one of its invariants is broken. In a run
-/// this is a violation like any other.
+/// Suppresses the output of panics. A replica panics if one of its invariants is broken. In a
+/// simulated run, such a panic counts as a violation like any other.
 pub fn keep_assertions_quiet() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -37,7 +38,8 @@ pub fn keep_assertions_quiet() {
     }));
 }
 
-/// Runs a scenario. A panic is reported as a violation that names its location.
+/// Runs a scenario. A panic is reported as a violation, with the place in the code where it
+/// occurred.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     QUIET.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| run::run(scenario, trace)));
@@ -57,7 +59,7 @@ pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     outcome
 }
 
-/// Runs a seed; twice if the two runs are to be compared.
+/// Runs a seed. If `twice`, runs it a second time and compares the two runs.
 pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<CampaignTally, SeedFailure> {
     let first = once(seed, choices)?;
     if !twice {

@@ -15,7 +15,7 @@ use super::seed::{self, SeedFailure};
 use super::single;
 use crate::terminal::{Interrupted, say};
 
-/// Number of seeds that are tried without --seeds.
+/// Number of seeds that are tried if `--seeds` is not given.
 const SEEDS: u64 = 300;
 
 pub fn run(
@@ -56,10 +56,11 @@ pub fn run(
     )
 }
 
-/// Number of seeds that each oracle ended, for oracles that the control does not test.
+/// For each oracle that the control does not test, the number of seeds that ended with its
+/// violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Examines a seed. Only violations that the control's own oracles detect are reported as found.
+/// Runs a seed. A violation counts as a find only if one of the control's own oracles detected it.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! `leasehold sim --seed`, which runs a single seed and shows details.
+//! `leasehold sim --seed`, which runs a single seed and shows its details.
 
 use anyhow::bail;
 use leasehold_kernel::network::Faults;
@@ -10,17 +10,17 @@ use super::choices::ResolvedChoices;
 use super::seed;
 use crate::terminal::say;
 
-/// Number of lines of a trace that usually suffice to see the cause of a failure.
+/// Number of trace lines that usually suffice to find the cause of a failure.
 pub const LINES: usize = 400;
 
-/// Returns the command that repeats a seed and shows the end of its trace.
+/// Returns the command that repeats a seed and shows the end of the seed's trace.
 pub fn command(seed: u64, resolved: &ResolvedChoices) -> String {
     let words = resolved.flags();
     format!("leasehold sim --seed {seed} --trace --lines {LINES}{words}")
 }
 
-/// Runs a seed, and prints its result. Before that, it prints the last `lines` lines of the trace:
-/// all lines if this is 0, and none if it is `None`.
+/// Runs a seed, and prints its result. Before the result, it prints the last `lines` lines of the
+/// trace. If `lines` is 0, it prints all of them; if `lines` is `None`, it prints none.
 pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyhow::Result<()> {
     let scenario = Scenario::draw(seed, &resolved.choices());
     let outcome = seed::run(&scenario, lines.map(Trace::keeping));
@@ -38,7 +38,7 @@ pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyho
     }
 }
 
-/// Describes the parameters of a run.
+/// Describes the parameters of a run in words.
 pub fn describe_scenario(scenario: &Scenario) -> String {
     let (replica, load) = (&scenario.world.replica, &scenario.load);
     let params = &replica.params;
@@ -64,7 +64,8 @@ pub fn describe_scenario(scenario: &Scenario) -> String {
     )
 }
 
-/// Describes the faults of the network by the share of messages that each affects.
+/// Describes the network faults. For each kind of fault, it gives the share of messages that are
+/// affected.
 fn describe_message_faults(faults: &Faults) -> String {
     let shares = [
         ("lost", faults.loss),

@@ -1,6 +1,6 @@
-//! Files of a campaign: its state, from which the same command continues, its summary, and the end
-//! of the trace of a failed seed. Each file is replaced in one step. Only one process at a time can
-//! use the directory.
+//! Files of a campaign: the state of the campaign, a summary, and the end of the trace of a failed
+//! seed. The state allows the same command to continue the campaign. Each file is replaced in one
+//! step. Only one process at a time can use the directory.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -22,10 +22,10 @@ use super::seed::{self, SeedFailure};
 use super::single::{LINES, command, describe_scenario};
 use super::summary::CampaignSummary;
 
-/// Identifier of the code that this program simulates (`build.rs`).
+/// Identifier of the version of the code that this program simulates. It comes from `build.rs`.
 pub const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 
-/// Directory of a campaign, if one was given.
+/// Directory in which a campaign is stored, if the user gave one.
 pub struct CampaignStore {
     dir: Option<DirLock>,
     pub state: CampaignState<CampaignTally>,
@@ -87,8 +87,7 @@ impl CampaignStore {
         replace(&dir.join("summary.md"), &summary.page())
     }
 
-    /// Runs a failed seed again, and stores the end of its trace. Returns the location of the
-    /// trace.
+    /// Runs a failed seed again, and stores the end of its trace. Returns the path of the trace.
     pub fn write_violation(
         &self,
         failure: &SeedFailure,
@@ -115,14 +114,14 @@ impl CampaignStore {
     }
 }
 
-/// Lock on a directory. It is held until it is dropped or the process ends in any way.
+/// Lock on a directory. It ends when this value is dropped, or when the process ends in any way.
 struct DirLock {
     dir: PathBuf,
     _lock: File,
 }
 
 impl DirLock {
-    /// Locks a directory, which is created if necessary.
+    /// Locks a directory. Creates the directory if necessary.
     fn take(dir: &Path) -> anyhow::Result<DirLock> {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("--out {}: making that directory", dir.display()))?;
@@ -161,7 +160,8 @@ fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Writes a file next to the old one, and then replaces the old one.
+/// Replaces a file: writes the new text to another file in the same directory, and then renames
+/// that file.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let beside = path.with_extension("tmp");
     let write = || {

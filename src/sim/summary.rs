@@ -1,4 +1,4 @@
-//! Summary of a campaign. The terminal, the JSON file and the page show the same figures.
+//! Summary of a campaign. The terminal, the JSON file and the Markdown page show the same figures.
 
 use std::collections::BTreeMap;
 
@@ -12,43 +12,44 @@ use super::progress::CampaignClock;
 use super::seed::SeedFailure;
 use super::store::SIMULATED;
 
-/// Summary of a campaign, in the form in which it is serialized.
+/// Summary of a campaign, as it is written to the JSON file.
 #[derive(Serialize)]
 pub struct CampaignSummary {
-    /// Command that repeats the campaign, with the identifier of the simulated code.
+    /// Command that repeats the campaign. The next field, `code`, identifies the simulated code.
     command: String,
     code: &'static str,
-    /// All choices, each with the name of its flag.
+    /// All parameters of the campaign, each with the name of its flag.
     choices: Vec<(&'static str, String)>,
-    /// First seed that is included. The end of the range, `next`, is exclusive.
+    /// First seed of the campaign. The seeds end before `next`.
     from: u64,
     next: u64,
     cluster_hours: f64,
     cpu_minutes: f64,
     wall_minutes: f64,
     cluster_hours_per_cpu_minute: f64,
-    /// Requests for each second of virtual time in which clients began operations.
+    /// Mean number of requests per second of virtual time, counted only while clients began
+    /// operations.
     asked_per_virtual_second: f64,
     answered_per_virtual_second: f64,
-    /// Digest of all events in all runs.
+    /// Digest of all events of all seeds.
     digest: String,
     /// Whether every seed ran twice, and the two runs were compared.
     #[serde(skip)]
     twice: bool,
     violations: Vec<SeedFailure>,
-    /// Faults, checks and reads that should have occurred and never did.
+    /// Faults, checks and reads that should have occurred in the campaign and never did.
     pub missing: Vec<String>,
     totals: CampaignTally,
-    /// Kinds of faults that were possible, in the order of the summary.
+    /// Kinds of faults that were possible, in the order in which the summary shows them.
     #[serde(skip)]
     faults: Vec<FaultKind>,
 }
 
-/// Title of a section, and its rows: (name, figure).
+/// A section: its title, and its rows (name, figure).
 type Section = (&'static str, Vec<(String, String)>);
 
 impl CampaignSummary {
-    /// Creates the summary of a campaign that began with seed `from`. `twice` tells whether each
+    /// Creates the summary of a campaign that began with the seed `from`. `twice` is true if each
     /// seed ran twice.
     pub fn new(
         resolved: &ResolvedChoices,
@@ -126,7 +127,7 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows on the simulated seeds and the results of operations.
+    /// Returns the rows that describe the simulated seeds and the results of operations.
     fn operations(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         let seeds = match totals.seeds {
@@ -151,9 +152,8 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows on reads close to the ends of their leases, on the time taken, and on the
-    /// digest of the runs.
-    /// digest.
+    /// Returns the rows that describe reads close to the ends of their leases, the time that the
+    /// campaign took, and the digest of its events.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         vec![
@@ -219,7 +219,7 @@ fn row(name: &str, figure: String) -> (String, String) {
     (name.to_owned(), figure)
 }
 
-/// Writes a number with its digits in groups of three.
+/// Formats a number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

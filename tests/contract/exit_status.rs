@@ -1,4 +1,4 @@
-//! Exit statuses, which scripts and service managers act on.
+//! Exit statuses, on which scripts and service managers rely.
 
 use super::support::Place;
 

@@ -1,4 +1,5 @@
-//! Files that the program writes: their names, the keys of JSON, the columns of CSV.
+//! Files that the program writes: the names of the files, the keys of JSON files, and the columns
+//! of CSV files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::frozen::assert_frozen;
 use super::support::Place;
 
-/// Adds the paths of all keys: `[]` stands for any item of a list.
+/// Adds the paths of all keys in a JSON value. In a path, `[]` stands for any item of a list.
 pub fn keys_of_json(path: &str, value: &Value, keys: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -96,7 +97,7 @@ fn of_a_campaign() {
     assert_frozen("files-campaign.txt", &written_in(&place, "campaign"));
 }
 
-/// Those of earlier programs stay readable.
+/// Result files that earlier programs wrote must remain readable.
 #[test]
 fn results_that_are_kept_can_be_read() {
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Compares `names` with the file of this name, or writes it if the environment asks for that.
+/// Compares `names` with the frozen names in `file`. If the environment requests it, writes the
+/// file instead.
 ///
 /// # Panics
-/// A name is in one of them alone.
+/// Panics if a name is only in one of the two lists.
 pub fn assert_frozen(file: &str, names: &BTreeSet<String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/contract")

@@ -1,10 +1,11 @@
-//! Names that others rely on, frozen: settings, counters, files, exit statuses and filters of the log.
+//! Names on which users rely, and which are therefore frozen: settings, counters, files, exit
+//! statuses and log filters.
 //!
-//! Users write these names into scripts, configurations and dashboards, and most of them come from
-//! identifiers of the code, which can be renamed without a word from the compiler. So each list is a
-//! file beside this one. A test that differs from its file fails; `CONTRACT=write cargo test --test
-//! contract` writes the files anew. A name that is gone keeps an alias for one release, and
-//! CHANGELOG says so. `src/contract.rs` freezes the command line.
+//! Users write these names into scripts, configurations and dashboards. Most of the names come from
+//! identifiers in the code, and the compiler does not warn if one of these is renamed. So each list
+//! of names is a file beside this one, and a test fails if the names differ from its file.
+//! `CONTRACT=write cargo test --test contract` writes the files again. A name that is removed keeps
+//! an alias for one release, and CHANGELOG mentions it. `src/contract.rs` freezes the command line.
 
 mod exit_status;
 mod files;

@@ -1,4 +1,5 @@
-//! Names that a replica that runs shows: counters, properties of a load, events, filters of its log.
+//! Names that a running replica shows: counters, properties of a load generator's run, events, and
+//! log filters.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -9,7 +10,7 @@ use super::files::keys_of_json;
 use super::frozen::assert_frozen;
 use super::support::{Place, RunningCommand, ports, signal, until};
 
-/// Starts a replica that serves alone, with this filter of its log.
+/// Starts a replica that is a cluster by itself, with this log filter.
 fn start<'a>(place: &'a Place, filter: &str) -> (String, RunningCommand<'a>) {
     let port = ports(2);
     let config = format!(
@@ -43,7 +44,8 @@ fn counters(address: &str) -> Vec<String> {
     })
 }
 
-/// Every metric is described for operators: `limit_idle_s` as the setting `idle_s`.
+/// Asserts that the documentation for operators describes every metric. The metric `limit_idle_s`
+/// is described with the setting `idle_s`.
 fn assert_described(counters: &[String]) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -95,7 +97,7 @@ fn counters_events_and_properties() {
     assert_frozen("events.txt", &names);
 }
 
-/// Filters that operators have in their units and scripts.
+/// Operators have these filters in their service units and scripts.
 #[test]
 fn filters_of_the_log() {
     for filter in [

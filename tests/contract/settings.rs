@@ -1,4 +1,5 @@
-//! Keys of the files that users write, with their defaults as far as the program shows them.
+//! Keys of the files that users write. The keys have their defaults as far as the program shows
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use super::support::Place;
 
 const NODE: &str = "[[node]]\nname = \"A\"\nclient = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\n";
 
-/// Adds the keys that a parser names when it meets one that it does not know.
+/// Adds the keys that a parser lists when it finds an unknown key.
 fn add_accepted(names: &mut BTreeSet<String>, table: &str, said: &str) {
     let (_, accepted) = said
         .split_once("expected ")
@@ -40,7 +41,7 @@ fn keys_of_a_configuration() {
     assert_frozen("settings.txt", &names);
 }
 
-/// `serve --help` shows each with its default.
+/// `serve --help` shows each setting with its default.
 #[test]
 fn defaults_of_a_configuration() {
     let help = Place::new().words("serve --help").good();
@@ -57,7 +58,7 @@ fn defaults_of_a_configuration() {
     assert_frozen("defaults.txt", &defaults.map(name).collect());
 }
 
-/// With their values: an experiment of the same name stays the same experiment.
+/// The values are frozen, too, so that an experiment of the same name remains the same experiment.
 #[test]
 fn experiments() {
     let place = Place::new();

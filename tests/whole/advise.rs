@@ -1,4 +1,4 @@
-//! Advice on strategies and leaders, from what a cluster is asked.
+//! Tests of the advice on strategies and leaders, which follows from the requests to a cluster.
 
 use serde_json::Value;
 

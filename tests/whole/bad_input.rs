@@ -1,4 +1,5 @@
-//! Mistakes of operators: one error each, that names what is wrong and the fix.
+//! Tests of mistakes that operators make. Each leads to one error, which names the fault and the
+//! fix.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -6,8 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::support::{Cluster, NEAR, Place, logs, ports, signal, until};
 
-/// A cluster of one, at two ports.
-/// A cluster of one replica.
+/// Returns the configuration of a cluster of one replica, at two ports.
 pub fn alone(port: u16) -> String {
     format!(
         "cluster = \"test\"\nleader = \"CA\"\ndata = \"data\"\n[lease]\nstrategy = \"leader\"\n\
@@ -507,7 +507,7 @@ fn a_number_that_a_flag_does_not_take_is_refused_by_the_flags_name() {
         .refused(&["--address and --site"]);
 }
 
-/// A full disk, or a reader that has seen enough.
+/// Standard output may be a full disk, or a pipe that its reader has closed.
 #[test]
 fn what_cannot_be_printed_ends_a_command_without_a_panic() {
     for line in ["completions bash", "exp show fig6", "exp list"] {

@@ -47,7 +47,8 @@ fn a_falsified_history_is_noticed() {
     place.assert_no_process_left();
 }
 
-/// Checks that a loss of data is found: replicas without a log lose everything when all are killed.
+/// Checks that a loss of data is found. The replicas have no log, so they lose all data when all of
+/// them are killed.
 #[test]
 fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! A standing cluster, through its whole life.
+//! Tests of a standing cluster, from its start to its end.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! Small things that users of the command line meet.
+//! Tests of small things that users of the command line meet.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use super::support::{CommandOutput, Place, RunningCommand, ports, signal, until}
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
-/// A replica that serves alone.
+/// A replica that is a cluster by itself.
 struct StandaloneReplica<'a> {
     place: &'a Place,
     port: u16,
@@ -40,13 +40,13 @@ impl StandaloneReplica<'_> {
         self.place.run(&self.words(line))
     }
 
-    /// With a file as its standard input.
+    /// Runs a `kv` command with a file as its standard input.
     fn kv_from(&self, file: &str, line: &str) -> CommandOutput {
         let input = File::open(self.place.path(file)).unwrap();
         self.place.start(&self.words(line), input.into()).wait()
     }
 
-    /// By a line of the shell.
+    /// Runs a `kv` command by a line of the shell.
     fn kv_in_shell(&self, shell: &str, line: &str) -> CommandOutput {
         let words = self.words(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

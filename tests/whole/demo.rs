@@ -1,4 +1,4 @@
-//! `leasehold demo`, small.
+//! Tests of `leasehold demo` with small runs.
 
 use std::process::Stdio;
 
@@ -81,7 +81,7 @@ fn a_run_leaves_no_history_of_an_earlier_one() {
     assert_eq!(place.read("report/history.txt"), "mine");
 }
 
-/// The demo's files but for pictures, with what they hold.
+/// Returns the files of the demo's report except the pictures, each with its contents.
 fn report(place: &Place) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(place.path("report")).unwrap();
     let files = entries.map(|entry| entry.unwrap().path());

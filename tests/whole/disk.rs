@@ -1,4 +1,4 @@
-//! A store that cannot be written to any more, on a real file system.
+//! Tests with a store on a real file system that accepts no more writes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,9 @@ use super::support::{Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
-/// No file may grow beyond half a mebibyte: the kernel refuses the write that would make one,
-/// as it does on a disk that has failed. By default it also sends a signal that ends the process.
+/// Line of the shell that limits the size of every file to half a mebibyte. Beyond this, the kernel
+/// refuses writes, as it does on a disk that has failed. By default it also sends a signal that
+/// ends the process.
 const LIMITED: &str = "ulimit -f 512; exec \"$0\" \"$@\"";
 
 #[test]
@@ -44,11 +45,12 @@ fn a_store_that_fails_ends_its_replica_with_an_error_and_no_signal() {
     replica.wait().good();
 }
 
-/// A file system, as long as this lives.
+/// A mounted file system. It is unmounted when this value is dropped.
 struct Mount(PathBuf);
 
 impl Mount {
-    /// `None`, and why on standard error, where it cannot be mounted.
+    /// Mounts a file system. If that is not possible, prints the reason to standard error and
+    /// returns `None`.
     fn at(path: PathBuf, options: &str) -> Option<Mount> {
         std::fs::create_dir(&path).unwrap();
         let mount = Command::new("mount")
@@ -72,7 +74,7 @@ impl Drop for Mount {
     }
 }
 
-/// Takes every inode that is left.
+/// Creates files until no inode is left.
 fn take_inodes(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
     let taken = (0..).take_while(|it: &u32| std::fs::write(dir.join(it.to_string()), "").is_ok());
@@ -122,7 +124,7 @@ fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
 }
 
 /// Checks that a replica ends when its directory is taken away, and starts again when the directory
-/// is back. It notices the loss at a write if `writes`, else when it is told to end.
+/// is back. If `writes`, the replica notices the loss at a write, otherwise when it is told to end.
 fn taken_away(take: impl Fn(&Place), put_back: impl Fn(&Place), writes: bool) {
     let place = Place::new();
     let port = ports(2);

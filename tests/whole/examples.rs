@@ -1,11 +1,12 @@
-//! The examples of the client library, as its README tells a new user to run them.
+//! Tests of the client library's examples. They are run as the README of the library tells a new
+//! user.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::support::Cluster;
 
-/// Runs an example against the cluster, over TLS. Returns what it printed.
+/// Runs an example with the cluster, over TLS. Returns the text that the example printed.
 fn example(cluster: &Cluster, name: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
     let program = program.with_file_name("examples").join(name);

@@ -1,4 +1,4 @@
-//! Replica processes that are killed, stopped, paused, restarted and cut off.
+//! Tests with replica processes that are killed, stopped, paused, restarted and cut off.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use leasehold_geo_deploy::standing;
 
 use super::support::{NEAR, Place, signal, until};
 
-/// Sites of the topology `near.toml`, in its order.
+/// Index of the first site of the topology `near.toml`. The other sites follow in the order of the
+/// topology.
 const CA: usize = 0;
 const OR: usize = 1;
 const JP: usize = 2;
@@ -29,7 +30,8 @@ fn experiment(place: &Place) -> Experiment {
     standing::experiment().unwrap().with(&sets).unwrap()
 }
 
-/// Runs `test` with a cluster of three replicas that is ready.
+/// Runs `test` with a cluster of three replicas that is ready. Returns the directory of the
+/// cluster.
 fn with_cluster(test: impl AsyncFnOnce(&mut LocalCluster)) -> Place {
     let place = Place::new();
     let experiment = experiment(&place);
@@ -57,7 +59,7 @@ fn process_state(cluster: &LocalCluster, site: usize) -> ProcessState {
     cluster.process_statuses()[site].state.clone()
 }
 
-/// Looks after the processes until this has happened.
+/// Supervises the processes until the expected event has happened.
 fn until_happened(
     cluster: &mut LocalCluster,
     site: usize,

@@ -13,7 +13,7 @@ use leasehold_wire::{Command, Request, encode_frame, hello};
 
 use super::support::{Cluster, Place, ports, until};
 
-/// Repeatable noise.
+/// Returns random bytes that depend only on `seed`.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -31,7 +31,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Messages that no replica can make sense of, on either port.
+/// Returns messages that no replica can decode, on the client port or on the peer port.
 fn garbage() -> Vec<Vec<u8>> {
     let mut all = vec![
         b"GET / HTTP/1.1\r\nHost: leasehold\r\n\r\n".to_vec(),
@@ -50,7 +50,7 @@ fn garbage() -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends it, and reads until the replica hangs up or says no more.
+/// Sends bytes, and reads the answer until the replica closes the connection or sends nothing more.
 fn send(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
@@ -80,7 +80,7 @@ fn put(id: u64, key: &str, value: &str) -> BytesMut {
     bytes
 }
 
-/// Hello with which peer `from`, named `from_name`, introduces itself to CA.
+/// Returns the hello of peer `from` to the replica CA. The hello gives the name `from_name`.
 fn peers_hello(from: u8, from_name: &str) -> Vec<u8> {
     let text = |field: u8, text: &str| {
         let mut all = vec![field << 3 | 2, text.len() as u8];
@@ -97,7 +97,7 @@ fn peers_hello(from: u8, from_name: &str) -> Vec<u8> {
     frame(&hello)
 }
 
-/// The cluster still holds what it acknowledged, and takes more, at every site.
+/// Asserts that every site still has the acknowledged values, and still accepts writes.
 fn still_serves(cluster: &Cluster, round: &str) {
     for site in ["CA", "OR", "JP"] {
         assert_eq!(
@@ -226,7 +226,7 @@ fn clients_that_vanish_harm_nobody() {
     cluster.done();
 }
 
-/// Sockets that a process has.
+/// Returns the number of sockets that a process has open.
 fn sockets(process: u32) -> usize {
     let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
@@ -234,8 +234,8 @@ fn sockets(process: u32) -> usize {
     targets.filter(is_socket).count()
 }
 
-/// Places for unauthenticated peers on the peers' port, and as many connections with handshakes
-/// that are being abandoned.
+/// Maximum number of unauthenticated connections on a peer port: the places for such peers, and as
+/// many connections with handshakes that are being abandoned.
 const STRANGERS: usize = 2 * 48;
 
 #[test]
@@ -255,8 +255,8 @@ fn connections_on_the_peers_port_whose_place_another_has_are_closed() {
     cluster.done();
 }
 
-/// Starts a node of its own with a process that may open few files: it raises the soft limit
-/// itself.
+/// Starts a replica that is a cluster by itself. The process may open only few files at first, but
+/// it raises this soft limit itself.
 fn serve_with_few_files(place: &Place, port: u16) -> std::process::Child {
     let config = format!(
         "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\
@@ -273,7 +273,7 @@ fn serve_with_few_files(place: &Place, port: u16) -> std::process::Child {
     process.current_dir(place.path("")).spawn().unwrap()
 }
 
-/// The status and the answers of a connection that has been greeted.
+/// Reads the next message from a connection, and returns it without the length in front.
 fn answered(stream: &mut TcpStream) -> Vec<u8> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).unwrap();

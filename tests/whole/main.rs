@@ -1,7 +1,8 @@
-//! The real program as a new user runs it: command lines in, words and files out.
+//! Tests of the real program as a new user runs it, with command lines as input, and printed text
+//! and files as output.
 //!
-//! One binary for all of these tests: they mostly wait for clusters to elect and
-//! promise, and wait side by side.
+//! All of these tests are in one binary. They mostly wait for clusters to elect a leader and to
+//! grant leases, and so they wait at the same time.
 
 mod advise;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! A standing cluster with replicas that die, are paused, and are cut off.
+//! Tests of a standing cluster with replicas that die, are paused, and are cut off.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ fn status(cluster: &Cluster) -> String {
     run(cluster, "cluster status").good()
 }
 
-/// The line of a site in the status.
+/// Returns the line for a site in the output of `cluster status`.
 fn line_of(cluster: &Cluster, site: &str) -> String {
     let status = status(cluster);
     let line = status.lines().find(|line| line.starts_with(site));
@@ -123,7 +123,7 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     cluster.done();
 }
 
-/// Returns the command that undoes it, as it is printed.
+/// Returns the command that undoes a change, as the program printed it.
 fn printed_fix(printed: &str) -> &str {
     let found = printed.split_once("mend: `leasehold ");
     let found = found.and_then(|(_, rest)| rest.split('`').next());

@@ -1,10 +1,10 @@
-//! Outputs that fail: a closed pipe, a full disk, a terminal that hung up.
+//! Tests with outputs that fail: a closed pipe, a full disk, a terminal that has been closed.
 
 use std::process::Stdio;
 
 use super::support::{Cluster, CommandOutput, Place, signal, until};
 
-/// Runs a line of the shell, in which `$0` is the program.
+/// Runs a line of the shell. In this line, `$0` is the program.
 fn shell(place: &Place, line: &str) -> CommandOutput {
     let ended = place.start_in_shell(line, &[], Stdio::null()).wait();
     assert!(!ended.err.contains("panicked"), "{line}: {ended:#?}");

@@ -1,4 +1,4 @@
-//! Pictures of interval logs.
+//! Tests of plots of interval logs.
 
 use super::support::Place;
 

@@ -1,10 +1,10 @@
-//! Certificates, from the command that makes them to the clients that trust them.
+//! Tests of certificates, from the command that creates them to the clients that trust them.
 
 use std::process::Stdio;
 
 use super::support::{Place, ports, until};
 
-/// A cluster of one node, with this table of security.
+/// Returns the configuration of a cluster of one node, with this text as its `security` table.
 fn alone(port: u16, host: &str, security: &str) -> String {
     format!(
         "cluster = \"pantry\"\ndata = \"data\"\n{security}\n[[node]]\nname = \"A\"\n\

@@ -1,4 +1,4 @@
-//! Orders to end that come before a replica serves.
+//! Signals to end that arrive before a replica serves.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use super::support::{CommandOutput, Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 const HERE: &str = "exec \"$0\" \"$@\"";
-/// Starts a program as process 1, as in a container. Process 1 ignores signals that it does not
-/// handle.
+/// Line of the shell that starts a program as process 1, as in a container. Process 1 ignores every
+/// signal that it does not handle.
 const FIRST: &str = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";
-/// Read by a start before the store is opened.
+/// File that a replica reads at its start, before the store is open.
 const LOG: &str = "data/CA/000001.log";
 
-/// Returns true if this user may start process 1 of a namespace. Otherwise prints why not.
+/// Returns true if this user may start process 1 of a new namespace. Otherwise prints the reason.
 fn may_unshare() -> bool {
     let tried = Command::new("unshare")
         .args(["--pid", "--fork", "true"])
@@ -28,8 +28,8 @@ fn may_unshare() -> bool {
     false
 }
 
-/// Sends TERM once, while a start reads a log that does not end. The log ends when the replica
-/// has reported the signal, if `goes_on`.
+/// Sends TERM once, while a starting replica reads a log that does not end. If `goes_on`, the log
+/// ends after the replica has reported the signal.
 fn terminated_while_opening(line: &str, goes_on: bool) -> CommandOutput {
     let place = Place::new();
     place.write("cluster.toml", &alone(ports(2)));
@@ -57,7 +57,7 @@ fn terminated_while_opening(line: &str, goes_on: bool) -> CommandOutput {
     ended
 }
 
-/// A replica has run here.
+/// Runs a replica in this directory, so that it has a store.
 fn make_store(place: &Place) {
     let replica = place.start(&SERVE, Stdio::null());
     until("the replica", || replica.err().contains("serving"));

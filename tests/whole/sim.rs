@@ -1,13 +1,13 @@
-//! `leasehold sim`, small.
+//! Tests of `leasehold sim` with small campaigns.
 
 use std::process::Stdio;
 
 use super::support::{Place, signal, until};
 
-/// A campaign of a second or so.
+/// Command line of a campaign that takes about a second.
 const SMALL: &str = "sim --seconds 2 --rate 50 --out c";
 
-/// A file of a campaign, as JSON.
+/// Returns the contents of a file of a campaign as JSON.
 fn json(place: &Place, name: &str) -> serde_json::Value {
     serde_json::from_str(&place.read(name)).unwrap()
 }

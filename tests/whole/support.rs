@@ -1,4 +1,5 @@
-//! A directory of its own for each test, the program, and what runs there.
+//! Support for the tests: a directory for each test, the program under test, and the processes that
+//! a test starts.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -10,16 +11,17 @@ use std::time::{Duration, Instant};
 use leasehold_node::ClusterConfig;
 use tempfile::TempDir;
 
-/// Timeout far beyond what anything here takes: a test that waits so long waits in vain.
+/// Timeout that is far longer than anything in these tests takes. A test that waits so long has
+/// failed.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// Three sites a few ms apart, so that a cluster is up in a second.
+/// Topology with three sites that are a few ms apart, so that a cluster is ready within a second.
 pub const NEAR: &str =
     "sites = ['CA', 'OR', 'JP']\n[rtt_ms]\nCA = { OR = 4, JP = 6 }\nOR = { JP = 8 }\n";
 
-/// Output of a command, and its exit status.
+/// Output of a command, and the exit status of the command.
 #[derive(Debug)]
 pub struct CommandOutput {
     pub status: ExitStatus,
@@ -28,38 +30,39 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Expects success; returns what it printed.
+    /// Asserts that the command succeeded, and returns the text that it printed.
     pub fn good(self) -> String {
         assert!(self.status.success(), "{self:#?}");
         self.out
     }
 
-    /// Expects one error, with exit status 1, that holds all of `parts`.
+    /// Asserts that the command ended with one error and exit status 1. The error must contain all
+    /// of `parts`.
     pub fn refused(self, parts: &[&str]) {
         self.fails_with(1, parts);
     }
 
-    /// A replica that cannot run, however often it is started.
+    /// Asserts that a replica ended with an error that starting it again cannot cure.
     pub fn refused_for_good(self, parts: &[&str]) {
         self.fails_with(78, parts);
     }
 
-    /// Expects the error of a replica after its data directory was taken away.
+    /// Asserts that a replica ended with the error for a data directory that was taken away.
     pub fn lost_data(self, parts: &[&str]) {
         self.fails_with(3, parts);
     }
 
-    /// A load generator missed its target, and says so.
+    /// Asserts that a load generator missed its target, and reported this.
     pub fn missed(self, parts: &[&str]) {
         self.fails_with(3, parts);
     }
 
-    /// It was ended by a Ctrl-C, and says so.
+    /// Asserts that Ctrl-C ended the command, and that the command reported this.
     pub fn interrupted(self, parts: &[&str]) {
         self.fails_with(130, parts);
     }
 
-    /// The command line is not one of this command's.
+    /// Asserts that the command line was refused, because the command has no such arguments.
     pub fn misused(self, parts: &[&str]) {
         self.reports("error: ", 2, parts);
     }
@@ -79,14 +82,14 @@ impl CommandOutput {
     }
 }
 
-/// A temporary directory in which commands are run.
+/// A temporary directory in which a test runs commands.
 pub struct Place {
     dir: TempDir,
     commands: AtomicU16,
 }
 
 impl Place {
-    /// With a topology file `near.toml` in it.
+    /// Creates a directory that contains the topology file `near.toml`.
     pub fn new() -> Place {
         let place = Place {
             dir: TempDir::new().unwrap(),
@@ -112,13 +115,13 @@ impl Place {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Starts the program here; its output goes to files.
+    /// Starts the program in this directory. The output of the program goes to files.
     pub fn start<A: AsRef<std::ffi::OsStr>>(&self, args: &[A], input: Stdio) -> RunningCommand<'_> {
         self.start_by(Command::new(PROGRAM), args, input)
     }
 
-    /// The same by a line of the shell, which finds the program in `$0` and its arguments in
-    /// `$@`.
+    /// Starts the program in this directory by a line of the shell. In this line, `$0` is the
+    /// program and `$@` are its arguments.
     pub fn start_in_shell(&self, line: &str, args: &[&str], input: Stdio) -> RunningCommand<'_> {
         let mut shell = Command::new("sh");
         shell.args(["-c", line, PROGRAM]);
@@ -149,23 +152,23 @@ impl Place {
         }
     }
 
-    /// Runs the program here to its end.
+    /// Runs the program in this directory until it ends.
     pub fn run<A: AsRef<std::ffi::OsStr>>(&self, args: &[A]) -> CommandOutput {
         self.start(args, Stdio::null()).wait()
     }
 
-    /// The same for a command line of plain words.
+    /// Runs the program in this directory until it ends. The arguments are the words of `line`.
     pub fn words(&self, line: &str) -> CommandOutput {
         self.run(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Expects that no process is left here. One that has said that it ends may
-    /// take a moment more.
+    /// Asserts that no process of this directory is left. A process that has reported its end may
+    /// take a moment to end.
     pub fn assert_no_process_left(&self) {
         until("the last process to end", || self.processes().is_empty());
     }
 
-    /// The process that serves `node`.
+    /// Returns the id of the process that serves `node`.
     pub fn replica(&self, node: &str) -> u32 {
         let serves = |id: &u32| {
             let line = command_line(*id);
@@ -177,7 +180,8 @@ impl Place {
         found.unwrap_or_else(|| panic!("no process serves {node}"))
     }
 
-    /// Processes that were started here, at whatever remove.
+    /// Returns the ids of all processes that were started in this directory, directly or by another
+    /// process.
     pub fn processes(&self) -> Vec<u32> {
         let here = std::fs::canonicalize(self.dir.path()).unwrap();
         let all = std::fs::read_dir("/proc").unwrap().flatten();
@@ -195,7 +199,7 @@ fn is_zombie(id: u32) -> bool {
 }
 
 impl Drop for Place {
-    /// A test that failed leaves no process behind either.
+    /// Kills the processes that are left, so that even a failed test leaves none.
     fn drop(&mut self) {
         for id in self.processes() {
             signal("KILL", id);
@@ -203,7 +207,7 @@ impl Drop for Place {
     }
 }
 
-/// A command that runs.
+/// A command that is running.
 pub struct RunningCommand<'a> {
     place: &'a Place,
     pub child: Child,
@@ -211,7 +215,7 @@ pub struct RunningCommand<'a> {
 }
 
 impl RunningCommand<'_> {
-    /// Returns its output so far on stderr.
+    /// Returns the text that the command has written to stderr so far.
     pub fn err(&self) -> String {
         self.place.read(&format!("err-{}.txt", self.number))
     }
@@ -230,7 +234,7 @@ impl RunningCommand<'_> {
     }
 }
 
-/// Waits for what must come to pass.
+/// Waits until `come` returns true. If this takes too long, the test fails.
 pub fn until(what: &str, mut come: impl FnMut() -> bool) {
     let started = Instant::now();
     while !come() {
@@ -239,14 +243,14 @@ pub fn until(what: &str, mut come: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a signal by its name.
+/// Sends the signal with this name to a process.
 pub fn signal(name: &str, process: u32) {
     let line = format!("kill -{name} {process}");
     let _ = Command::new("sh").args(["-c", &line]).status();
 }
 
-/// The first of `count` ports that are free, and that no other test was given.
-/// They lie below those that systems hand out by themselves.
+/// Returns the first of `count` ports in a row. The ports are free, no other test has them, and
+/// they are below the range that operating systems use for outgoing connections.
 pub fn ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 10_000 + (std::process::id() % 200) as u16 * 100;
@@ -258,14 +262,15 @@ pub fn ports(count: u16) -> u16 {
     }
 }
 
-/// Option for clients that know addresses alone, from the place of a cluster.
+/// Option for clients that are given only addresses. It names the certificate of a cluster that was
+/// started in the directory of the test.
 pub const CA: &str = "--ca c/certificates/ca.pem";
 
-/// A cluster that `cluster up` started in `c` of its place.
+/// A cluster that `cluster up` started in the subdirectory `c` of a test's directory.
 pub struct Cluster {
     pub place: Place,
     pub port: u16,
-    /// Its replicas speak no TLS.
+    /// Whether the replicas use no TLS.
     plain: bool,
 }
 
@@ -274,7 +279,7 @@ impl Cluster {
         Cluster::up_in(Place::new())
     }
 
-    /// Starts a cluster that any client can talk to without TLS.
+    /// Starts a cluster to which any client can connect without TLS.
     pub fn up_plain() -> Cluster {
         let mut cluster = Cluster::down_yet(Place::new());
         cluster.plain = true;
@@ -317,7 +322,7 @@ impl Cluster {
         self.place.path("c")
     }
 
-    /// As its replicas read it.
+    /// Returns the configuration of the cluster, as the replicas read it.
     pub fn config(&self) -> ClusterConfig {
         ClusterConfig::load(&self.dir().join("cluster.toml")).unwrap()
     }
@@ -330,7 +335,7 @@ impl Cluster {
         self.place.words(&self.ycsb_line(line))
     }
 
-    /// The words of a `ycsb` with the addresses of all replicas.
+    /// Returns the words of a `ycsb` command that has the addresses of all replicas.
     pub fn ycsb_line(&self, line: &str) -> String {
         let first = self.port;
         let addresses = (first..first + 3).map(|port| format!("127.0.0.1:{port}"));
@@ -342,24 +347,24 @@ impl Cluster {
         self.place.words("cluster down --dir c")
     }
 
-    /// The process that serves `node`.
+    /// Returns the id of the process that serves `node`.
     pub fn replica(&self, node: &str) -> u32 {
         self.place.replica(node)
     }
 
-    /// The process that holds the WAN and the replicas.
+    /// Returns the id of the process that emulates the WAN and supervises the replicas.
     pub fn supervisor(&self) -> u32 {
         let holds = |id: &u32| command_line(*id).iter().any(|word| word == "run");
         let found = self.place.processes().into_iter().find(holds);
         found.expect("a supervisor runs")
     }
 
-    /// All that replicas and supervisor have logged.
+    /// Returns the text that the replicas and the supervisor have logged.
     pub fn logs(&self) -> String {
         logs(&self.dir())
     }
 
-    /// Ends it, and expects what every test expects at its end.
+    /// Ends the cluster, and asserts what must hold at the end of every test.
     pub fn done(self) {
         self.down().good();
         self.place.assert_no_process_left();
@@ -375,7 +380,7 @@ fn command_line(process: u32) -> Vec<String> {
         .collect()
 }
 
-/// The text of all logs in a directory.
+/// Returns the text of all logs in a directory.
 pub fn logs(dir: &Path) -> String {
     let files = std::fs::read_dir(dir).unwrap().flatten();
     let files = files.filter(|file| file.path().extension().is_some_and(|end| end == "log"));

@@ -125,7 +125,7 @@ fn a_token_is_made_given_used_and_revoked() {
     ended.good();
 }
 
-/// Somebody may have taken the variable for that of the token itself, or of a token.
+/// A user may have put the token itself into the variable that should name the file of the token.
 #[test]
 fn no_help_shows_what_variables_of_tokens_hold() {
     let token = format!("lh_{}", "5".repeat(64));

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use super::support::{Cluster, Place, signal, until};
 
-/// More insertions than will ever be made.
+/// Command line of a run with more insertions than it can ever carry out.
 const ENDLESS: &str = "run -P workloade -p recordcount=50 -p operationcount=9000000000000 \
                        -p maxscanlength=10 -threads 4 -s -p status.interval=0.1";
 

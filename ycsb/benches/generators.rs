@@ -1,4 +1,4 @@
-//! Cost of one draw. The simulator makes hundreds of millions of draws.
+//! Measures the cost of one random number. The simulator needs hundreds of millions of them.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use leasehold_ycsb::generator::{Permutation, Random, ScrambledZipfian, ZipfExact, Zipfian};

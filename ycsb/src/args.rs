@@ -9,7 +9,7 @@ use crate::runner::Phase;
 pub enum Invocation {
     /// Carries out a workload.
     Execute(Box<YcsbArgs>),
-    /// Shows this text.
+    /// Shows this help text.
     Help(&'static str),
 }
 
@@ -33,7 +33,7 @@ pub enum ArgsError {
     /// An option that needs a value has none.
     #[error("{option} needs a value: {expected}")]
     NoValue {
-        /// The option as it was typed.
+        /// The option, as the user typed it.
         option: String,
         /// Description of the values that the option accepts.
         expected: &'static str,
@@ -192,7 +192,8 @@ struct Options {
 }
 
 impl Options {
-    /// Takes an option. If its value is not attached, takes the value from `rest`.
+    /// Takes an option and its value. If the value is not attached to the option, it is the next
+    /// element of `rest`.
     fn take(
         &mut self,
         argument: &str,
@@ -235,7 +236,7 @@ impl Options {
         Ok(())
     }
 
-    /// Whether no property and no file was named yet.
+    /// Returns true if the options contain no file and no property yet.
     fn is_empty(&self) -> bool {
         self.files.is_empty() && self.arguments.is_empty()
     }
@@ -246,7 +247,7 @@ impl Options {
     }
 }
 
-/// Reason for ignoring an option that chooses a store.
+/// Reason why an option that chooses a store is ignored.
 const OTHER_STORE: &str = "the store is Leasehold";
 
 /// Splits an option into its name without dashes and the value after a `=`. The name is empty if

@@ -58,15 +58,16 @@ pub enum CommandError {
     Io(#[from] io::Error),
 }
 
-/// Carries out the workload of a command line. Warnings, the effective properties and the status go
-/// to stderr. The report goes to `exportfile`, or to `out` if there is no such property or the file
-/// cannot be written. The report is also written if `cancel` was raised, with the measurements up
-/// to then, and if any other file cannot be written.
+/// Carries out the workload of a command line. Warnings, the effective properties and the status
+/// are written to stderr. The report is written to `exportfile`, or to `out` if there is no such
+/// property or that file cannot be written. If `cancel` was raised, the report has the measurements
+/// up to then. The report is written even if another file cannot be written.
 ///
 /// # Errors
 /// If the properties have a fault, no replica can be reached at the start, or a file cannot be
-/// written. An error of a file is returned after the report is written. Operations that fail are
-/// part of the report. [`BenchmarkOutcome::shortfall`] tells which goals the run missed.
+/// written. An error about a file is returned only after the report is written. Failed operations
+/// are no error; the report counts them. [`BenchmarkOutcome::shortfall`] tells which goals the run
+/// missed.
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
@@ -123,7 +124,7 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// Repeats the addresses in turn without end, each with its site and the site's number.
+/// Repeats the addresses in turn without end. Each has the index and the description of its site.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {
@@ -138,7 +139,7 @@ fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSit
     addresses.zip(sites.map(move |site| (index(site), site)))
 }
 
-/// Workload to carry out, with its settings.
+/// A workload to carry out, with the settings of the run.
 struct Job<'a> {
     phase: Phase,
     settings: &'a Settings,
@@ -174,7 +175,7 @@ async fn carry_out<S: KvStore>(
     Ok(outcome)
 }
 
-/// Waits for the start time. Load generators with the same start time begin together.
+/// Waits until the start time. So load generators with the same start time begin together.
 async fn wait_for_start(start_s: Option<f64>, cancel: &CancellationToken) {
     let start = start_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(start) = start.and_then(|start| UNIX_EPOCH.checked_add(start)) else {
@@ -245,7 +246,8 @@ fn export(
     Err(CommandError::Export { path, source })
 }
 
-/// Prints the report. If the reader of `out` has gone, it needs no more of it, so that is no error.
+/// Prints the report. If the reader of `out` has closed it, there is no error, because that reader
+/// needs no more of the report.
 fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     let printed = out.write_all(report.as_bytes()).and_then(|()| out.flush());
     match printed {
@@ -254,7 +256,7 @@ fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     }
 }
 
-/// The histogram files of a run; `None` if it writes none.
+/// The histogram files of a run; `None` if the run writes no such files.
 struct Files(Option<IntervalFiles>);
 
 impl Files {

@@ -1,6 +1,7 @@
-//! Connects the threads. First, every address is queried for its replica, so that sites are not
-//! mistaken for one another, and for the distances between the replicas. Each thread then uses the
-//! replica of its own site, and the nearest other one while that is dead.
+//! Connects the threads of a run to replicas. First, a query to every address determines the
+//! replica at this address, so that no site is mistaken for another, and the distances between the
+//! replicas. Each thread then uses the replica of its own site. While that replica is dead, the
+//! thread uses the nearest other one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,25 +25,25 @@ use crate::store::Connection;
 /// Timeout of a query to a replica.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Answer from an address.
+/// Information about a replica from its answer to a query.
 #[derive(Clone, Debug)]
 struct ReplicaInfo {
     cluster: String,
     replica: String,
-    /// Names of the other replicas, with the round trips to them in microseconds; 0 if a round trip
-    /// is not known.
+    /// Names of the other replicas, with the round-trip time to each in microseconds; 0 if it is
+    /// not known.
     peers: BTreeMap<String, u64>,
 }
 
-/// Replicas found behind the addresses of a run.
+/// Replicas at the addresses of a run, as queries have determined them.
 #[derive(Debug)]
 pub struct AddressSurvey {
     addresses: Vec<ReplicaName>,
     found: Vec<Result<ReplicaInfo, String>>,
-    /// Replica at each address; `None` if it is not known.
+    /// Replica at each address; `None` if the replica is not known.
     replicas: Vec<Option<String>>,
     trust: Option<Trust>,
-    /// Token with which every client proves its rights.
+    /// Token that every client presents to a replica.
     token: Option<Secret>,
 }
 
@@ -50,8 +51,8 @@ impl AddressSurvey {
     /// Queries all addresses in parallel.
     ///
     /// # Errors
-    /// If no address answers, one belongs to another cluster, the token is refused, or the
-    /// authority's certificate or the file of the token cannot be used.
+    /// If no address answers, an address belongs to another cluster, a replica refuses the token,
+    /// or the certificate of the authority or the file of the token cannot be used.
     pub async fn take(settings: &Settings) -> Result<AddressSurvey, CommandError> {
         let trust = settings.ca.as_deref().map(Trust::load).transpose()?;
         let token = settings.token_file.as_deref().map(Secret::load);
@@ -131,8 +132,8 @@ impl AddressSurvey {
         })
     }
 
-    /// Returns the site of each address: as the properties name it, otherwise with the name of the
-    /// replica.
+    /// Returns the site of each address. The properties name the site; otherwise it has the name of
+    /// the replica.
     ///
     /// # Errors
     /// If the properties give an address the name of another replica.
@@ -194,8 +195,8 @@ impl AddressSurvey {
         words.collect()
     }
 
-    /// Returns the indexes of all addresses in the order in which a client at address `own` should
-    /// use them.
+    /// Returns the indexes of all addresses, in the order in which a client of the address `own`
+    /// should try them.
     fn order(&self, own: usize) -> Vec<usize> {
         let round_trip = |from: usize, to: usize| {
             let found = self.found[from].as_ref().ok()?;
@@ -211,7 +212,8 @@ impl AddressSurvey {
         order
     }
 
-    /// Returns all connections. They are assigned to the addresses in turn, and each to a core.
+    /// Opens all connections. Each uses an address and a thread of the operating system; both are
+    /// assigned in turn.
     ///
     /// # Errors
     /// If no replica answers any more.
@@ -261,8 +263,8 @@ impl AddressSurvey {
             .collect())
     }
 
-    /// Returns a watcher that reports on stderr, only once for all threads, that a replica is dead,
-    /// and that it is back.
+    /// Returns a watcher that reports on stderr that a replica is dead, and that it is back. Each
+    /// change is reported only once for all threads.
     fn watcher(&self) -> Watcher {
         let reported = self.dead().map(|dead| (dead.address, true));
         let reported: Mutex<BTreeMap<String, bool>> = Mutex::new(reported.collect());
@@ -277,7 +279,7 @@ impl AddressSurvey {
         })
     }
 
-    /// Returns the known replicas by their addresses.
+    /// Returns the names of the known replicas by their addresses.
     fn names(&self) -> BTreeMap<String, String> {
         let all = self.addresses.iter().zip(&self.replicas);
         let named = all.filter_map(|(address, name)| Some((address.to_string(), name.clone()?)));
@@ -292,8 +294,8 @@ fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
     names.map(String::as_str).collect()
 }
 
-/// Returns the replica at each address. If a single address does not answer and a single known
-/// replica is not at the other addresses, that replica is assigned to it.
+/// Returns the replica at each address. If exactly one address does not answer, and exactly one
+/// known replica is not at any other address, that replica is assumed to be at that address.
 fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     let name = |found: &Result<ReplicaInfo, String>| Some(found.as_ref().ok()?.replica.clone());
     let mut replicas: Vec<Option<String>> = found.iter().map(name).collect();
@@ -310,8 +312,8 @@ fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     replicas
 }
 
-/// Describes a change. `name` is the replica at this address, if it was queried before the run; a
-/// client that has not needed the replica yet does not know its name.
+/// Describes a change at an address. `name` is the replica at this address, if a query before the
+/// run has found it. The client itself learns the name only when it needs the replica.
 fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
     let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));
@@ -344,8 +346,8 @@ async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     })
 }
 
-/// Returns the name of a peer and the measured round trip to it in microseconds; 0 if it is not
-/// measured yet.
+/// Returns the name of a peer and the measured round-trip time to it in microseconds; 0 if it is
+/// not measured yet.
 fn round_trip(peer: PeerStatus) -> (String, u64) {
     let us = peer.round_trip.map_or(0, |it| it.as_micros() as u64);
     (peer.name, us)

@@ -1,6 +1,6 @@
 //! YCSB workloads, generators, the load generator and its measurements.
 //!
-//! - [`generator`]: seeded number generators, YCSB's and additional ones.
+//! - [`generator`]: seeded number generators, both YCSB's and additional ones.
 //! - [`site_stream`]: the requests of the paper's experiments.
 //! - [`properties`]: YCSB's property files and `-p name=value`.
 //! - [`workload`]: YCSB's core workload, a stream of operations for each thread.
@@ -10,7 +10,7 @@
 //! - [`store`]: the interface of a store under test.
 //! - [`runner`]: the load generator.
 //! - [`summary`]: the summary that is shown to a person at the end of a run.
-//! - [`sample`]: one measured operation, the raw material of every report.
+//! - [`sample`]: one measured operation. Every report is made from such samples.
 
 pub mod args;
 pub mod command;

@@ -1,5 +1,5 @@
-//! Lines on standard output and standard error. No function here panics. `println!` and `eprintln!`
-//! panic if a pipe is closed, a disk is full, or a terminal is gone.
+//! Prints lines to standard output and standard error without ever panicking. In contrast,
+//! `println!` and `eprintln!` panic if a pipe is closed, a disk is full, or a terminal is gone.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -22,12 +22,13 @@ macro_rules! note {
     };
 }
 
-/// Error after which standard output accepts nothing more.
+/// Error after which nothing more is printed to standard output.
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line to standard output. If its reader has gone (`| head`) or the disk is full, the
-/// command still continues to its end: its other work must not stop halfway, and its exit status
-/// must be true. After an error nothing is printed; [`finish`] returns the error.
+/// Prints a line to standard output. If the reader has closed the pipe (`| head`) or the disk is
+/// full, the command still continues to its end, because its other work must not stop halfway, and
+/// its exit status must be true. After such an error nothing more is printed, and [`finish`]
+/// returns the error.
 pub fn print_line(words: Arguments<'_>) {
     print(|out| writeln!(out, "{words}"));
 }
@@ -37,8 +38,7 @@ pub fn print_bytes(bytes: &[u8]) {
     print(|out| out.write_all(bytes));
 }
 
-/// Prints a line to standard error. An error is ignored, because no other place remains to report
-/// it.
+/// Prints a line to standard error. An error is ignored, because there is nowhere to report it.
 pub fn note_line(words: Arguments<'_>) {
     // Written in one piece, so that lines of several processes do not mix.
     let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
@@ -47,8 +47,8 @@ pub fn note_line(words: Arguments<'_>) {
 /// Returns `Ok` if all printed data has reached standard output. A program calls this at its end.
 ///
 /// # Errors
-/// The error because of which data was lost. A reader that has closed the pipe is no error: it
-/// needs no more data.
+/// The error that caused a loss of data. If the reader has closed the pipe, that is no error,
+/// because this reader needs no more data.
 pub fn finish() -> Result<(), &'static io::Error> {
     match FAILURE.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),

@@ -1,5 +1,5 @@
-//! One measured operation, from which every report is made. Percentiles and shares are computed
-//! from samples, never from other percentiles.
+//! One measured operation. Every report is made from such samples: percentiles and shares are
+//! computed from them, never from other percentiles.
 
 use leasehold_wire::Path;
 
@@ -8,7 +8,7 @@ use leasehold_wire::Path;
 pub enum OpKind {
     /// Reads one record.
     Read,
-    /// Writes all fields of a record, or one.
+    /// Writes all fields of a record, or one of them.
     Update,
     /// Writes a new record.
     Insert,

@@ -9,8 +9,7 @@ use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
 
-/// Number of connections that one thread of the operating system serves before a second thread
-/// helps.
+/// Number of connections above which a second thread of the operating system helps to serve them.
 const CONNECTIONS_A_CORE: u64 = 5;
 /// Shortest interval between two status lines or log entries.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -20,12 +19,12 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// `threadcount`.
     pub threads: u64,
-    /// `leasehold.connections`: number of clients that share the threads' operations. By default
-    /// each thread has a client of its own.
+    /// `leasehold.connections`: number of clients that the threads share for their operations. By
+    /// default each thread has a client of its own.
     pub connections: u64,
     /// `leasehold.cores`: number of threads of the operating system that serve the connections.
     pub cores: usize,
-    /// `target`, operations a second; `None` means as many as possible.
+    /// `target`, in operations per second; `None` means as many as possible.
     pub target: Option<f64>,
     /// `maxexecutiontime`.
     pub time_max: Option<Duration>,
@@ -41,11 +40,11 @@ pub struct Settings {
     pub label: String,
     /// `exporter`.
     pub exporter: Exporter,
-    /// `exportfile`; `None`: standard output.
+    /// `exportfile`; `None` means standard output.
     pub export_file: Option<String>,
     /// `hdrhistogram.percentiles`, in percent.
     pub percentiles: Vec<f64>,
-    /// `hdrhistogram.output.path`, if `hdrhistogram.fileoutput`.
+    /// `hdrhistogram.output.path`; `None` unless `hdrhistogram.fileoutput` is true.
     pub histogram_files: Option<String>,
     /// `hdrhistogram.interval`: length of the intervals in the histogram files.
     pub histogram_every: Duration,
@@ -63,19 +62,20 @@ pub struct Settings {
     /// cluster's authority, for TLS.
     pub ca: Option<PathBuf>,
     /// `leasehold.token_file`, or the environment's `LEASEHOLD_TOKEN_FILE`: path of the file that
-    /// holds the token. The token itself is no property, because lists of processes show
-    /// properties.
+    /// holds the token. The token itself cannot be a property, because lists of processes show the
+    /// arguments of a command.
     pub token_file: Option<PathBuf>,
     /// `leasehold.plain_token`: whether the token may be sent in plain text.
     pub plain_token: bool,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
-    /// `leasehold.attempt_timeout_ms`: time for which a replica may be silent before the request is
-    /// also sent to another one.
+    /// `leasehold.attempt_timeout_ms`: time to wait for a replica's answer before the request is
+    /// also sent to another replica.
     pub attempt_timeout: Duration,
     /// `leasehold.routing`: rule that chooses the first replica for an operation.
     pub routing: Routing,
-    /// `leasehold.start`: time at which to begin, in seconds since 1970; `None` means immediately.
+    /// `leasehold.start`: time at which the run begins, in seconds since 1970; `None` means
+    /// immediately.
     pub start_s: Option<f64>,
     /// Site of each address, in the order of the addresses.
     pub sites: Vec<ClientSite>,
@@ -88,8 +88,8 @@ pub struct Settings {
 pub struct ClientSite {
     /// Name of the site in reports.
     pub name: String,
-    /// Number that determines the site's order of popularity (`permutation=site`). It is the name
-    /// if that is a number, otherwise a hash of the name.
+    /// Number that determines which records are popular at the site (`permutation=site`). If the
+    /// name is a number, it is that number, otherwise a hash of the name.
     pub number: u64,
 }
 
@@ -111,7 +111,7 @@ impl Settings {
     /// Reads the settings.
     ///
     /// # Errors
-    /// If a property does not parse, or there is no address.
+    /// If a property does not parse, or no address is given.
     pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
         let addresses = addresses(properties)?;
         let target = target(properties)?;
@@ -170,7 +170,7 @@ impl Settings {
         })
     }
 
-    /// Returns the names of the sites, each once, in the order in which they are numbered.
+    /// Returns the names of the sites in the order of their indexes, without repetition.
     pub fn site_names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for site in &self.sites {
@@ -181,8 +181,8 @@ impl Settings {
         names
     }
 
-    /// Returns the names by which the report distinguishes sites. The list is empty if there is
-    /// only one site and it has no name of its own.
+    /// Returns the names of sites that the report shows. The list is empty if there is only one
+    /// site and the user has not named it.
     pub fn reported_sites(&self) -> Vec<String> {
         match self.site_names() {
             names if names == ["0"] => Vec::new(),
@@ -213,8 +213,8 @@ impl Settings {
     }
 }
 
-/// Returns the file that a property names, or otherwise a variable of the environment. An empty
-/// name means no file.
+/// Returns the path of a file from a property or, if it is not set, from a variable of the
+/// environment. An empty path means no file.
 fn file(properties: &Properties, property: &str, variable: &str) -> Option<PathBuf> {
     let named = properties.text(property).map(PathBuf::from);
     let variable = std::env::var_os(variable).filter(|file| !file.is_empty());
@@ -241,8 +241,8 @@ fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
     }
 }
 
-/// Returns the site of each address: one site for all addresses, or one for each. Without the
-/// property, several addresses get numbers as names.
+/// Returns the site of each address. The property gives one site for all addresses, or one for
+/// each. Without the property, several addresses get numbers as the names of their sites.
 fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, PropertyError> {
     let Some(text) = properties.text("site") else {
         return Ok((0..addresses)
@@ -270,7 +270,8 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, P
     }
 }
 
-/// Returns the number of connections. More connections than threads would be idle.
+/// Returns the number of connections, which is at most the number of threads, since further
+/// connections would be idle.
 fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyError> {
     let name = "leasehold.connections";
     let expected = format!("a number from 1 to threadcount, which is {threads}");
@@ -283,9 +284,9 @@ fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyErr
     }
 }
 
-/// Returns the number of threads of the operating system. By default it is the number that have
-/// something to do, but at most half of the processors. The other processors are for other
-/// programs, such as a cluster under test.
+/// Returns the number of threads of the operating system. By default there are as many as the
+/// connections can keep busy, but at most half the number of processors. The other processors are
+/// left to other programs, such as a cluster under test.
 fn cores(properties: &Properties, connections: u64) -> Result<usize, PropertyError> {
     if properties.text("leasehold.cores").is_some() {
         let expected = "a number from 1 to 1024";
@@ -332,7 +333,7 @@ fn milliseconds(properties: &Properties, name: &'static str) -> Result<Duration,
     Ok(Duration::from_millis(ms))
 }
 
-/// Returns the exporter. YCSB names a Java class; only the class is compared, not its package.
+/// Returns the exporter. The property names a Java class, as in YCSB; its package is ignored.
 fn exporter(properties: &Properties) -> Result<Exporter, PropertyError> {
     let class = properties.get("exporter").unwrap_or_default();
     match class.rsplit('.').next() {

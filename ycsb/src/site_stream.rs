@@ -1,6 +1,6 @@
 //! The stream of requests of one client in the paper's experiments: reads and updates. Keys are
-//! chosen by Zipf's law over a different permutation of the keys at each site (section 6). The
-//! stream is pure and fast, because the simulator draws millions of requests.
+//! random by Zipf's law. Each site assigns the ranks of popularity to the keys in its own order
+//! (section 6). The stream is pure and fast, because the simulator makes millions of requests.
 
 use crate::generator::{Permutation, Random, ZipfExact};
 use crate::sample::OpKind;
@@ -23,7 +23,7 @@ pub struct Requests {
     pub popularity: Popularity,
     /// Share of the requests that are reads, from 0 to 1.
     pub reads: f64,
-    /// Seed of the streams; another seed gives every client another stream.
+    /// Seed of the streams. With another seed, every client has another stream.
     pub seed: u64,
 }
 
@@ -38,8 +38,8 @@ pub struct SiteStream {
 }
 
 impl SiteStream {
-    /// Creates the stream of client number `client` at site number `site`. The clients of a site
-    /// share its order of popularity.
+    /// Creates the stream of client number `client` at site number `site`. All clients of a site
+    /// have the same order of popularity.
     ///
     /// # Panics
     /// If there are no keys, or Zipf's constant is negative.
@@ -76,7 +76,8 @@ impl SiteStream {
         (kind, self.order.apply(rank))
     }
 
-    /// Changes the popular keys to those of `site`, for a workload that moves.
+    /// Changes the order of popularity to that of `site`, for a workload that moves to another
+    /// site.
     pub fn move_to(&mut self, site: u64) {
         self.order = site_order(self.order.len(), site, self.seed);
     }
@@ -117,12 +118,12 @@ impl SiteStream {
     }
 }
 
-/// First element of a random stream's path, one for each purpose.
+/// First element of the path that selects a random stream. Each purpose has its own.
 const STREAM_REQUESTS: u64 = 1;
 const STREAM_ORDER: u64 = 2;
 
-/// Returns the order of popularity at `site`. It is the same for `permutation=site` in a property
-/// file and for the experiments.
+/// Returns the order of popularity at `site`. The property `permutation=site` and the experiments
+/// use the same order.
 pub(crate) fn site_order(keys: u64, site: u64, seed: u64) -> Permutation {
     Permutation::new(keys, Random::new(seed, &[STREAM_ORDER, site]).bits())
 }

@@ -1,5 +1,5 @@
-//! Display while a workload runs: YCSB's status line on stderr, or a bar with the latencies so far
-//! on a terminal.
+//! Display while a workload runs: YCSB's status line on stderr or, on a terminal, a bar that also
+//! shows latencies.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,9 +15,9 @@ use crate::runner::{Observer, RunProgress, Tick};
 pub enum RunStatus {
     /// Shows nothing.
     Silent,
-    /// Shows YCSB's line at every interval, with this label in front.
+    /// Shows YCSB's status line at every interval. The line begins with this label.
     Lines {
-        /// Property `label`.
+        /// Value of the property `label`.
         label: String,
     },
     /// Shows a bar.
@@ -32,7 +32,7 @@ impl RunStatus {
         RunStatus::Bar(bar)
     }
 
-    /// Removes the temporary parts of the display.
+    /// Removes the parts of the display that are only meant for the duration of the run.
     pub fn finish(&self) {
         if let RunStatus::Bar(bar) = self {
             bar.finish_and_clear();
@@ -79,7 +79,7 @@ fn millis(latency_us: u64) -> String {
     format!("{:.1} ms", latency_us as f64 / 1_000.0)
 }
 
-/// Formats YCSB's status line, in UTC; YCSB uses the local time.
+/// Formats YCSB's status line. The time is in UTC; YCSB itself uses the local time.
 fn status_line(label: &str, now: SystemTime, tick: &Tick<'_>) -> String {
     let elapsed = tick.start + tick.length;
     let mut line = format!(
@@ -125,8 +125,8 @@ fn decimal(x: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats a time as days and hours. Minutes are shown if there are no days, and seconds if there
-/// is nothing else.
+/// Formats a duration as days and hours. Minutes are shown only if there are no days, seconds only
+/// if there are no minutes and nothing longer.
 fn remaining(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -190,11 +190,11 @@ impl Observer for TeeObserver<'_> {
     }
 }
 
-/// Combines the intervals of the run into longer ones, and passes them on.
+/// Observer that combines the intervals of the run into longer ones, and passes these on.
 pub(crate) struct CoarseObserver<'a> {
     inner: &'a mut dyn Observer,
     every: Duration,
-    /// Time at which the next interval ends.
+    /// Time at which the present long interval ends.
     next: Duration,
     start: Duration,
     done_in_interval: u64,
@@ -202,7 +202,8 @@ pub(crate) struct CoarseObserver<'a> {
 }
 
 impl<'a> CoarseObserver<'a> {
-    /// Creates an observer that passes intervals of about the length `every` to `inner`.
+    /// Creates an observer that passes intervals of about the length `every` to the observer
+    /// `inner`.
     pub fn new(inner: &'a mut dyn Observer, every: Duration) -> Self {
         CoarseObserver {
             inner,

@@ -1,5 +1,6 @@
-//! Interface of a store to the load generator: one operation of the wire protocol at a time. It is
-//! a trait, so that the generator can be tested without a cluster.
+//! The interface of a store to the load generator, which executes one operation of the wire
+//! protocol at a time. The interface is a trait, so that the load generator can be tested without a
+//! cluster.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub struct Answer {
     pub result: Result<RawReply, OpFailure>,
     /// Replica that answered, possibly with a refusal; `None` if no replica did.
     pub from: Option<ReplicaName>,
-    /// Replicas that the request was sent to and that did not answer.
+    /// Replicas to which the request was sent and that did not answer.
     pub silent: Vec<ReplicaName>,
 }
 
@@ -63,8 +64,9 @@ impl KvStore for Connection {
     }
 }
 
-/// Pause after a refusal of the client's token. The client then refuses further requests by itself.
-/// Without a pause, a run would do nothing else and report these refusals as throughput.
+/// Pause after the client's token was refused. The client then refuses further requests by itself,
+/// immediately. Without a pause, a run would repeat this in a loop and report the refusals as
+/// throughput.
 const UNAUTHENTICATED_PAUSE: Duration = Duration::from_millis(100);
 
 fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {

@@ -1,16 +1,16 @@
-//! Summary that is shown at the end of a run, separately from the report: outages, dead replicas,
-//! and operations without results.
+//! The summary that is shown at the end of a run, separately from the report. It mentions outages,
+//! dead replicas, and operations without results.
 
 use std::time::Duration;
 
 use crate::measurement::{AvailabilityGap, ReplicaAvailability};
 use crate::runner::BenchmarkOutcome;
 
-/// Shortest time without an answer that gets a line in the summary. The report has all of them.
+/// Shortest time without an answer for which the summary has a line. The report has all such times.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
-/// Returns warnings that a reader of the report should not overlook. `sites` names the sites by
-/// index; it is empty if there is one site without a name.
+/// Returns warnings that a reader of the report should not overlook. `sites` has the names of the
+/// sites in the order of their indexes. It is empty if there is only one site and it has no name.
 pub fn warnings(outcome: &BenchmarkOutcome, sites: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if outcome.account.intended() == 0 {

@@ -1,5 +1,5 @@
-//! End-to-end tests: a command line of YCSB, the real client, a socket, and a small server in
-//! memory at the other end.
+//! End-to-end tests: a command line of YCSB and the real client. A socket connects the client to a
+//! small server with a store in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,13 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Records = Arc<Mutex<BTreeMap<Bytes, Bytes>>>;
 
-/// Serves a store on a new port.
+/// Starts a server with a store on a new port. Returns the address and the records of the store.
 async fn serve() -> (String, Records) {
     serve_until(None).await
 }
 
-/// As `serve`. After `answers` answers in all, every connection is closed, and new ones are
-/// refused.
+/// As `serve`. After `answers` answers in all, the server closes every connection and refuses new
+/// ones.
 async fn serve_until(answers: Option<u64>) -> (String, Records) {
     let records = Records::default();
     let address = serve_at("127.0.0.1:0", answers, &records).await;
@@ -134,7 +134,7 @@ fn answer(command: Command, records: &mut BTreeMap<Bytes, Bytes>) -> (Outcome, P
     (outcome, Path::Local)
 }
 
-/// Carries out a command line. Returns its printed text and its outcome.
+/// Carries out a command line. Returns the printed text, and the outcome of the run.
 async fn ycsb(line: &str) -> Result<(String, BenchmarkOutcome), CommandError> {
     let (printed, outcome) = ycsb_printed(line).await;
     Ok((printed, outcome?))
@@ -301,7 +301,7 @@ async fn load_generators_that_insert_the_same_records_are_told_so_and_parts_keep
     assert!(warnings[0].contains("insertpart=1/N"), "{warnings:?}");
 }
 
-/// Standard output after its reader has gone, or on a full disk.
+/// Standard output that fails as if its reader had gone, or the disk were full.
 struct BrokenOutput(std::io::ErrorKind);
 
 impl std::io::Write for BrokenOutput {
@@ -422,7 +422,7 @@ async fn operations_wait_for_the_only_replica_to_come_back_and_the_gap_is_told()
     );
 }
 
-/// Refuses the token of every client.
+/// Starts a server that refuses the token of every client.
 async fn refuse_at(address: &str) {
     let listener = TcpListener::bind(address).await.unwrap();
     while let Ok((socket, _)) = listener.accept().await {
@@ -435,8 +435,8 @@ async fn refuse_at(address: &str) {
     }
 }
 
-/// The client immediately refuses requests that a replica would refuse, hundreds of thousands a
-/// second.
+/// After a refused token, the client immediately refuses further requests by itself. Without a
+/// pause, there would be hundreds of thousands of refusals per second.
 #[tokio::test]
 async fn who_loses_its_token_does_not_spin() {
     let (address, _) = serve_until(Some(100 + 20)).await;
@@ -472,8 +472,8 @@ async fn a_replica_that_is_not_there_is_an_error() {
     );
 }
 
-/// Serves a store that answers commands only when `many` have arrived on one connection. Counts the
-/// connections that carried commands.
+/// Serves a store that answers commands only after `many` of them have arrived on one connection.
+/// Counts the connections that carried commands.
 async fn serve_at_once(many: usize) -> (String, Arc<Mutex<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,24 +1,26 @@
 //! Back-off for a replica that repeatedly fails soon after it was chosen: as the leader, as a
-//! holder of leases, or as the replica that a client uses. Each such change costs more than
-//! waiting.
+//! holder of leases, or as the replica that a client uses. Choosing it again each time costs more
+//! than waiting.
 
 use std::time::Duration;
 
-/// Time after the choice of a replica within which its failure is early.
+/// A failure is early if it occurs within this time after the replica was chosen.
 const EARLY: Duration = Duration::from_secs(600);
-/// Half of the unbroken health that is required after the first early failure. Each further early
-/// failure doubles the requirement.
+/// Half of the time for which a replica must be healthy without a break after its first early
+/// failure. Each further early failure doubles the required time.
 const BASE: Duration = Duration::from_secs(5);
-/// Longest unbroken health that is required.
+/// Maximum time for which a replica must be healthy without a break before it may be chosen again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// Unbroken health after which early failures are forgotten.
+/// Time of health without a break after which early failures are forgotten.
 const FORGET: Duration = Duration::from_secs(3600);
 
 /// Decides when a replica that failed may be chosen again. It may be chosen immediately, unless it
 /// failed soon after it was chosen. After the k-th such failure it must have been healthy for 2^k x
-/// 5 s without a break, but at most for an hour. An hour of unbroken health clears all failures.
+/// 5 s without a break, but at most for an hour. After an hour of health without a break, all
+/// failures are forgotten.
 ///
-/// It is pure. Times are spans since a fixed moment of one clock, and never fall.
+/// It reads no clock. The times that are passed to it are durations since one fixed moment. No time
+/// may be earlier than a time that was passed before.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,16 +35,16 @@ const FORGET: Duration = Duration::from_secs(3600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlapBackoff {
-    /// Number of early failures that are not forgotten.
+    /// Number of early failures that have not been forgotten.
     failures: u32,
     /// Time at which the replica was chosen; `None` while it is not chosen.
     chosen: Option<Duration>,
-    /// Time at which the replica's present health began.
+    /// Time since which the replica has been healthy without a break.
     healthy_since: Duration,
 }
 
 impl FlapBackoff {
-    /// Returns the back-off of a replica that is healthy from `now` on, and not chosen.
+    /// Returns the back-off of a replica that has been healthy since `now` and is not chosen.
     pub fn new(now: Duration) -> FlapBackoff {
         FlapBackoff {
             failures: 0,
@@ -51,7 +53,7 @@ impl FlapBackoff {
         }
     }
 
-    /// Records that the replica is chosen. Has no effect if it is chosen already.
+    /// Records that the replica is chosen. Has no effect if it was chosen already.
     pub fn chosen(&mut self, now: Duration) {
         self.chosen.get_or_insert(now);
     }
@@ -61,8 +63,8 @@ impl FlapBackoff {
         self.chosen = None;
     }
 
-    /// Records that the replica has failed. The failure is early if the replica was chosen not long
-    /// before.
+    /// Records that the replica has failed. The failure is early if the replica was chosen less
+    /// than 10 minutes before.
     pub fn failed(&mut self, now: Duration) {
         self.interrupted(now, now);
         let chosen = self.chosen.take();
@@ -71,7 +73,8 @@ impl FlapBackoff {
         }
     }
 
-    /// Records that the replica was not healthy from `from` to `until`, and is healthy since.
+    /// Records that the replica was not healthy from `from` to `until`, and has been healthy since
+    /// then.
     pub fn interrupted(&mut self, from: Duration, until: Duration) {
         if self.healthy_for(from) >= FORGET {
             self.failures = 0;
@@ -79,7 +82,8 @@ impl FlapBackoff {
         self.healthy_since = self.healthy_since.max(until);
     }
 
-    /// Returns the unbroken health that is required before the replica may be chosen again.
+    /// Returns the time for which the replica must be healthy without a break before it may be
+    /// chosen again.
     pub fn wait(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,

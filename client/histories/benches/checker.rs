@@ -72,7 +72,8 @@ fn main() {
     }
 }
 
-/// Returns the history with a late read added that finds the value of the first read of its key.
+/// Returns the history with one answer changed: the last read of a key finds the value that the
+/// first read of the key found.
 fn stale(history: &History) -> History {
     let mut events = history.events().to_vec();
     let found =
@@ -103,7 +104,7 @@ fn measure(name: &str, history: &History) {
     println!("{name:40} {seconds:6.2}  {:5.0}  {verdict}", peak_mib());
 }
 
-/// Resets the kernel's peak of memory.
+/// Resets the peak of this process's memory, as the kernel records it.
 fn forget_peak() {
     if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {
         eprintln!("the peak counts from the start of the process: {error}");

@@ -1,6 +1,6 @@
-//! The record of a run: for each operation its process, its key, and the times at which it began
-//! and was answered. It holds no versions and no other claims of the servers about themselves,
-//! because the servers are judged by it.
+//! The record of a run. For each operation, it has the process, the key, the action with its
+//! result, and the times at which the operation began and was answered. It contains no versions and
+//! nothing else that servers state about themselves, because the servers are judged by this record.
 //!
 //! Every write carries a value that no other write carries, named by its [`ValueId`], so a read
 //! shows which write it saw. A write without an answer stays open: it may take effect at any time,
@@ -17,8 +17,9 @@ pub use file::HistoryError;
 pub struct ValueId(pub u64);
 
 impl ValueId {
-    /// Name of stored bytes that no write of a run makes. A process that reads such bytes has found
-    /// a value that was never written. This is a violation; it differs from an absent key.
+    /// Id that denotes bytes that no write of a run stored. A process that reads such bytes has
+    /// found a value that was never written, which is a violation. An absent key is not denoted by
+    /// this id.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
     /// Returns the stored bytes of this value if values have eight bytes.
@@ -27,7 +28,7 @@ impl ValueId {
     }
 
     /// Returns the stored bytes of this value if values have `bytes` bytes, at least eight. Every
-    /// byte depends on the id, and the first eight also on the length.
+    /// byte depends on the id, and the first eight bytes also depend on the length.
     pub fn to_value(self, bytes: usize) -> Bytes {
         let bytes = bytes.max(8);
         let head = (self.0 ^ length_mask(bytes)).to_be_bytes();
@@ -36,8 +37,9 @@ impl ValueId {
         value.into()
     }
 
-    /// Returns the write that stored this value; `None` if no write did. Every byte is compared. A
-    /// value that was cut to eight bytes or more gives `None`, or an id that no write has.
+    /// Returns the id of the write that stored these bytes; `None` if no write stored them. Every
+    /// byte is compared. If a value was cut to eight bytes or more, the result is `None` or an id
+    /// that no write has.
     pub fn from_value(value: &[u8]) -> Option<ValueId> {
         let (head, rest) = value.split_first_chunk::<8>()?;
         let same = |part: &[u8]| part == &head[..part.len()];
@@ -45,14 +47,15 @@ impl ValueId {
         rest.chunks(8).all(same).then_some(id)
     }
 
-    /// Returns the write that stored a value that was read; [`ValueId::DAMAGED`] if no write did.
+    /// Returns the id of the write that stored these bytes; [`ValueId::DAMAGED`] if no write stored
+    /// them.
     pub fn of_value(value: &[u8]) -> ValueId {
         ValueId::from_value(value).unwrap_or(ValueId::DAMAGED)
     }
 }
 
-/// Returns a mask for the length of a value: 0 for eight bytes. Masks of different lengths are far
-/// apart, but ids are close to each other, so that lengths are not confused.
+/// Returns a mask for the length of a value: 0 for eight bytes. Masks of different lengths differ
+/// by much more than ids do, so that values of different lengths are not confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -72,13 +75,14 @@ pub enum HistoryAction {
     },
     /// Removed the key, if it existed.
     Delete,
-    /// Compare-and-swap by version. The value names its version, since no two writes share a value.
+    /// Compare-and-swap by version. Here a value stands for its version, because no two writes have
+    /// the same value.
     Cas {
-        /// Value that is expected to be current; `None`: the key is expected to be absent.
+        /// Value that is expected to be current; `None` if the key is expected to be absent.
         expected: Option<ValueId>,
         /// New value of the key.
         new: ValueId,
-        /// Whether the new value was written. Without meaning while the operation is open.
+        /// Whether the new value was written. This has no meaning if the operation has no answer.
         swapped: bool,
     },
 }
@@ -86,7 +90,7 @@ pub enum HistoryAction {
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HistoryEvent {
-    /// Process that issued the operation; a process does one thing at a time.
+    /// Process that issued the operation. A process has only one operation in flight at a time.
     pub process: u32,
     /// Number of the key.
     pub key: u64,
@@ -94,7 +98,8 @@ pub struct HistoryEvent {
     pub action: HistoryAction,
     /// Time at which the operation began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
-    /// Time at which its answer arrived, on the same clock; `None` if no answer arrived.
+    /// Time at which the operation's answer arrived, on the same clock; `None` if no answer
+    /// arrived.
     pub return_ns: Option<u64>,
 }
 
@@ -110,14 +115,14 @@ impl History {
         History::default()
     }
 
-    /// Returns an empty history with room for `operations` operations.
+    /// Returns an empty history with space for `operations` operations.
     pub fn with_capacity(operations: usize) -> Self {
         History {
             events: Vec::with_capacity(operations),
         }
     }
 
-    /// Adds an operation; a read without an answer is omitted.
+    /// Adds an operation, unless it is a read without an answer.
     pub fn push(&mut self, event: HistoryEvent) {
         let says_nothing =
             event.return_ns.is_none() && matches!(event.action, HistoryAction::Read { .. });

@@ -1,5 +1,6 @@
-//! Tests of the client against a small server that speaks the protocol, keeps sessions, and
-//! misbehaves by script: each arriving command takes the next fault.
+//! Tests of the client with a small server that implements the protocol and keeps sessions. A test
+//! gives the server a list of faults. Each arriving command is affected by the next fault of the
+//! list.
 
 mod failover;
 mod routing;
@@ -33,7 +34,7 @@ enum Fault {
     Expired,
     Denied,
     Silence,
-    /// The response claims to be 4 GiB long.
+    /// The length prefix of the response claims 4 GiB.
     Garbage,
     /// The response is empty.
     Empty,
@@ -44,7 +45,7 @@ struct State {
     faults: VecDeque<Fault>,
     connections: usize,
     arrived: Vec<Command>,
-    /// Server at which each command in `arrived` arrived.
+    /// For each command in `arrived`, the server at which it arrived.
     by: Vec<&'static str>,
     /// Servers that are paused: requests to them wait.
     frozen: HashSet<&'static str>,
@@ -54,19 +55,20 @@ struct State {
     writeless: HashSet<&'static str>,
     /// Servers that are unavailable.
     unavailable: HashSet<&'static str>,
-    /// Token that the servers require; `None`: no token.
+    /// Token that the servers require; `None` if they require no token.
     token: Option<Bytes>,
     /// Names of all replicas, as the servers report them.
     replicas: Vec<String>,
     /// Hint that servers send to clients that request one, and the number of requests for hints.
     hint: Hint,
     hinted: usize,
-    /// Servers that hold every key; other servers forward.
+    /// Servers that hold every key. Other servers forward reads.
     holders: HashSet<&'static str>,
     executed: Vec<Command>,
     results: HashMap<(u64, u64), Outcome>,
     store: HashMap<Bytes, (Bytes, Version)>,
-    /// Number of requests that must have arrived before responses leave, in reverse order.
+    /// Number of requests that must have arrived before responses are sent. The responses are then
+    /// sent in reverse order.
     hold: usize,
 }
 
@@ -255,7 +257,7 @@ fn arrive(state: &mut State, name: &'static str, command: &Command) -> Option<Fa
     state.faults.pop_front()
 }
 
-/// Returns the number of calls that wait, at all replicas.
+/// Returns the total number of calls that wait for an answer of any replica.
 fn waiting(client: &Client) -> usize {
     client
         .inner
@@ -266,7 +268,7 @@ fn waiting(client: &Client) -> usize {
         .sum()
 }
 
-/// Executes a command on a store with sessions that is as small as the tests allow.
+/// Executes a command on a store with sessions that implements only as much as the tests need.
 fn execute(state: &mut State, command: Command) -> Outcome {
     let identity = (command.client, command.sequence);
     if let Some(outcome) = state.results.get(&identity) {

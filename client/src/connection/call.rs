@@ -1,4 +1,4 @@
-//! The wait of a caller for the answer to one request.
+//! A call: one request, for the answer to which a caller waits.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use super::{CallError, Connection};
 use leasehold_wire::Response;
 
-/// One copy of a request. It is in the table exactly as long as its caller waits for it.
+/// One copy of a request. It is in the connection's table of calls for exactly as long as its
+/// caller waits for the answer.
 pub(crate) struct Call<'a> {
     pub(super) connection: &'a Connection,
     pub(super) id: u64,

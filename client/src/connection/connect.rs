@@ -1,4 +1,4 @@
-//! Connecting: from an address to a connection that has been greeted.
+//! Connects to an address and exchanges greetings with the replica.
 
 use std::io;
 
@@ -12,11 +12,11 @@ use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
 const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
                          clients";
-/// Limit of the bytes of a handshake; the certificates of any replica take less.
+/// Maximum size of a handshake, in bytes. The certificates of any replica take less.
 #[cfg(feature = "tls")]
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
-/// A connection that has been greeted.
+/// A connection on which the replica's greeting has arrived.
 pub(crate) struct Link {
     pub reader: FrameReader<ClientReadHalf>,
     pub writer: FrameWriter<ClientWriteHalf>,
@@ -26,12 +26,12 @@ pub(crate) struct Link {
 /// Reason why there is no link.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// The address does not answer, or not as a replica that serves clients.
+    /// Nothing answers at the address, or the answer is not that of a replica that serves clients.
     Failed(String),
     /// A replica of another cluster answers.
     WrongCluster(String),
-    /// A replica answers, but refuses the token, or requires one. Another replica would refuse it,
-    /// too.
+    /// A replica answers, but refuses the token, or requires a token. Another replica would do the
+    /// same.
     Refused(leasehold_wire::Error),
 }
 
@@ -125,7 +125,7 @@ async fn secure(
     Ok(None)
 }
 
-/// Describes, for the operator, a port that answers with something other than a greeting.
+/// Explains, for the operator, that the port answers with something other than a greeting.
 fn not_greeted(error: FrameError) -> LinkError {
     LinkError::Failed(match error {
         FrameError::Io(error) if asks_for_certificate(&error) => {

@@ -1,11 +1,11 @@
 //! The connection to one replica: a table of calls that wait for an answer, and the state of the
-//! connection. Its task (see `replicas`) owns the socket, writes the calls in the table, and
-//! connects again when the connection breaks.
+//! connection. A task for each connection (see `replicas`) owns the socket, writes the calls in the
+//! table to the socket, and connects again when the connection breaks.
 //!
-//! The table is the only state. A call that is dropped leaves the table immediately, sent or not,
-//! so a caller can abandon it at any moment. The ids of calls rise. Calls with an id of
-//! `unsent_from` or above have not been written yet, so all calls that are queued when the socket
-//! is free leave in one write.
+//! A call that is dropped leaves the table immediately, sent or not, so a caller can abandon a call
+//! at any moment. Every call has a higher id than the calls before it. Calls with an id of
+//! `unsent_from` or above have not been written yet. When the socket is free, all these calls leave
+//! in one write.
 
 mod call;
 mod connect;
@@ -30,13 +30,13 @@ pub(crate) use traffic::ConnectionEnd;
 /// Reason why a call has no response.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CallError {
-    /// The connection that the call was sent on is gone; the call may be sent again.
+    /// The connection on which the call was sent has ended. The call may be sent again.
     Lost(String),
     /// No connection could be made, so this call has not been sent.
     Unreachable(String),
     /// The replica refuses this client, so this call has not been sent.
     Refused(leasehold_wire::Error),
-    /// The client is closed for good.
+    /// The client has been closed, so no call is sent any more.
     Closed,
 }
 
@@ -55,10 +55,10 @@ pub(crate) enum ConnectionState {
 #[derive(Debug, Clone)]
 pub(crate) struct DeadReplica {
     pub since: Instant,
-    /// Reason why the replica is dead, as reported last.
+    /// The latest reason why the replica is dead.
     pub reason: String,
-    /// Whether the replica greets again, but has not answered anything yet, or has not answered for
-    /// long enough.
+    /// Whether the replica greets again, but has not answered any request yet, or has not answered
+    /// requests for long enough.
     pub greeted: bool,
     /// Refusal of this client's token, from the answer to the last greeting; `None` if the token
     /// was not refused.
@@ -75,20 +75,20 @@ struct PendingCall {
 
 struct CallTable {
     calls: BTreeMap<u64, PendingCall>,
-    /// Id of the next call; id 0 is the connection itself.
+    /// Id of the next call. Id 0 denotes the connection itself.
     next_id: u64,
     /// Calls from this id on have not been written to the current connection.
     unsent_from: u64,
     state: ConnectionState,
-    /// Greeting of the last connection.
+    /// Greeting that the replica sent on the latest connection.
     welcome: Option<Welcome>,
     /// Name of the replica in `welcome`.
     replica: Option<Arc<str>>,
-    /// Number of the replica, by which hints name it; `None` if it is not known.
+    /// Number by which hints name the replica; `None` if the number is not known.
     number: Option<u32>,
     /// Shortest round trip that was measured since the connection was made.
     distance: Duration,
-    /// Reason why the connection is to be abandoned.
+    /// Reason for which the connection is to be abandoned.
     suspicion: String,
     /// Time at which data last arrived from the server.
     last_heard: Instant,
@@ -107,7 +107,7 @@ pub(crate) struct ChangeNotifier {
 /// A replica that may be chosen for a request, with the facts that decide the choice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// Number of the replica, by which hints name it; below 64.
+    /// Number by which hints name the replica. It is below 64.
     pub number: u32,
     /// Shortest measured round trip; `Duration::MAX` if none was measured.
     pub distance: Duration,
@@ -124,14 +124,15 @@ pub(crate) struct Connection {
     /// Moment from which the back-off measures time.
     began: Instant,
     table: Mutex<CallTable>,
-    /// Notified when there is something to write, or to connect for.
+    /// Notified when a call is queued, or when a connection is requested.
     queued: Notify,
     /// Notified when the connection is to be abandoned.
     suspected: Notify,
     /// Notified when the last call has ended.
     emptied: Notify,
-    /// Numbers of reads and of writes that another replica answered while this one did not. Each is
-    /// reset when this replica answers one of that kind.
+    /// Numbers of reads and of writes that another replica answered while this replica did not. The
+    /// number of reads is reset when this replica answers a read, and the number of writes when it
+    /// answers a write.
     missed: [AtomicU32; 2],
 }
 
@@ -181,12 +182,13 @@ impl Connection {
         matches!(self.table().state, ConnectionState::Up)
     }
 
-    /// Whether the replica serves, as far as is known.
+    /// Whether the replica is not known to be dead.
     pub fn may_serve(&self) -> bool {
         !matches!(self.table().state, ConnectionState::Dead(_))
     }
 
-    /// Returns the replica's refusal of this client; `None` if it does not refuse it.
+    /// Returns the error with which the replica refuses this client's token; `None` if the token
+    /// was not refused.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         match &self.table().state {
             ConnectionState::Dead(dead) => dead.refusal.clone(),
@@ -194,8 +196,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the replica greets again, but has not answered anything yet, or has not
-    /// answered for long enough.
+    /// Returns true if the replica greets again, but has not answered any request yet, or has not
+    /// answered requests for long enough.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
@@ -215,8 +217,8 @@ impl Connection {
         self.table().last_heard
     }
 
-    /// Queues a request, which may request a `hint`. When the call is dropped, `sent` is set if the
-    /// request may have reached the server.
+    /// Queues a request. If `hint` is set, the request also asks for a hint. When the call is
+    /// dropped, `sent` is set if the request may have reached the server.
     pub fn enqueue<'a>(
         &'a self,
         body: request::Body,
@@ -251,14 +253,14 @@ impl Connection {
         })
     }
 
-    /// Records that the replica has answered a write, or a read.
+    /// Records that the replica has answered a write, if `is_write` is set, or otherwise a read.
     pub fn reset_missed(&self, is_write: bool) {
         self.missed[usize::from(is_write)].store(0, Ordering::Relaxed);
     }
 
-    /// Records that another replica has answered a write, or a read, that was sent to this one
-    /// before. Returns whether this replica is to be suspected. Slow answers alone are no reason to
-    /// suspect it.
+    /// Records that another replica has answered a request that was sent to this replica before: a
+    /// write if `is_write` is set, or otherwise a read. Returns whether this replica is to be
+    /// suspected. Slow answers alone are no reason to suspect it.
     pub fn record_missed(&self, is_write: bool, requested_at: Instant) -> bool {
         let missed = &self.missed[usize::from(is_write)];
         let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
@@ -269,8 +271,8 @@ impl Connection {
         suspected
     }
 
-    /// Abandons the present connection and fails the calls that were sent on it. The next
-    /// connection is not suspected.
+    /// Abandons the present connection and fails the calls that were sent on it. The suspicion does
+    /// not affect the next connection.
     pub fn suspect(&self, reason: String) {
         self.table().suspicion = reason;
         self.suspected.notify_waiters();
@@ -296,8 +298,8 @@ impl Connection {
         self.table().calls.len()
     }
 
-    /// Returns the facts by which this replica is chosen among several; `None` if it does not
-    /// serve, or its number is not known.
+    /// Returns this replica as a candidate for a request; `None` if it does not serve, or if its
+    /// number is not known.
     pub fn candidate(&self) -> Option<Candidate> {
         let table = self.table();
         let number = table
@@ -334,8 +336,8 @@ impl Connection {
         }
     }
 
-    /// Records that a connection has been made. If the replica was dead and `must_prove` is set,
-    /// because others serve meanwhile, it must still answer a probe before it is used.
+    /// Records that a connection has been made. If the replica was dead and `must_prove` is set, it
+    /// must still answer a probe before it is used. This flag is set while other replicas serve.
     pub fn connected(&self, welcome: &Welcome, must_prove: bool) {
         let mut table = self.table();
         table.welcome = Some(welcome.clone());
@@ -398,8 +400,8 @@ impl Connection {
         }
     }
 
-    /// Makes a dead replica usable before its back-off is over, because it serves and no other
-    /// replica does.
+    /// Makes a dead replica usable before its back-off is over. This is called when the replica
+    /// serves and no other replica does.
     pub fn return_early(&self) {
         let was = self.table().revive(self.began);
         if let Some(since) = was {
@@ -412,8 +414,8 @@ impl Connection {
         self.notify_return(since);
     }
 
-    /// Records that the connection has broken and another will be made. Calls that were sent on it
-    /// are lost; calls that were not sent leave on the next one.
+    /// Records that the connection has broken and another will be made. Calls that were sent on the
+    /// broken connection are lost. Calls that were not sent will be sent on the next connection.
     pub fn broken(&self, reason: &str) {
         let mut table = self.table();
         table.state = ConnectionState::Connecting;
@@ -468,8 +470,8 @@ impl Connection {
         );
     }
 
-    /// Waits until the connection has no calls and is not `needed`. Checks whenever its last call
-    /// has ended, and whenever the state of another connection has changed.
+    /// Waits until the connection has no calls and `needed` returns false. This is checked whenever
+    /// the last call has ended, and whenever the state of another connection has changed.
     pub async fn wait_until_retired(&self, needed: impl Fn() -> bool) {
         loop {
             let changed = self.notifier.changed.notified();
@@ -497,8 +499,8 @@ impl Connection {
 }
 
 impl CallTable {
-    /// Marks a dead replica as in use again. Returns the time at which it died, `None` if it was
-    /// not dead.
+    /// Marks a dead replica as in use again. Returns the time at which the replica died; `None` if
+    /// it was not dead.
     fn revive(&mut self, began: Instant) -> Option<Instant> {
         let ConnectionState::Dead(dead) = &self.state else {
             return None;

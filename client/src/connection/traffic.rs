@@ -4,7 +4,8 @@ use super::{Connection, Link};
 use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
-/// Size at which one write to the socket is closed, in bytes.
+/// Size in bytes. When one write to the socket has reached this size, no further request is added
+/// to it.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Reason why a connection ended.
@@ -86,7 +87,8 @@ impl Connection {
     }
 }
 
-/// Returns the end of the connection that the last outcome from the replica stands for.
+/// Returns the reason for the connection's end, derived from the last outcome that the replica
+/// sent.
 fn ended_by(outcome: Option<Outcome>) -> ConnectionEnd {
     match outcome.as_ref().and_then(|outcome| outcome.result.as_ref()) {
         Some(outcome::Result::Error(error)) if error.code() == ErrorCode::Idle => {

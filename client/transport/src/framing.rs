@@ -9,12 +9,14 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder};
 
-/// Number of bytes read from a socket at a time; an idle connection also holds this many.
+/// Number of bytes that are read from a socket at a time. An idle connection keeps a buffer of this
+/// size.
 const READ_BYTES: usize = 32 << 10;
 /// Size above which a write buffer that grew in a burst is freed.
 const WRITE_BYTES_KEPT: usize = 1 << 20;
 
-/// The framing as a `tokio_util` codec: decodes `In`, encodes `Out`.
+/// A `tokio_util` codec for frames, which decodes messages of type `In` and encodes messages of
+/// type `Out`.
 #[derive(Debug)]
 pub struct MessageCodec<In, Out = In> {
     messages: PhantomData<fn(Out) -> In>,
@@ -45,8 +47,8 @@ impl<In, Out: Message> Encoder<Out> for MessageCodec<In, Out> {
     }
 }
 
-/// The reading half of a connection. Each call names the type of the message, since the type
-/// changes after the connection's handshake.
+/// The reading half of a connection. Each call names the type of the message to read, because the
+/// type changes after the first message of a connection.
 #[derive(Debug)]
 pub struct FrameReader<R> {
     io: R,
@@ -62,8 +64,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Returns the next message, or `None` if the connection ended between two frames. The future
-    /// may be dropped and the call repeated without losing anything.
+    /// Returns the next message, or `None` if the connection ended between two frames. If the
+    /// future is dropped and the call is repeated, nothing is lost.
     ///
     /// # Errors
     /// Any [`FrameError`]; the connection cannot be used afterwards.
@@ -71,19 +73,19 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.next_frame().await?.map(M::decode).transpose()?)
     }
 
-    /// Returns the next message if all of it has been read already, so that messages that arrived
-    /// together can be handled together.
+    /// Returns the next message if all of it has been read already, so that the caller can handle
+    /// messages together that arrived together.
     ///
     /// # Errors
-    /// As [`FrameReader::next`].
+    /// The same errors as [`FrameReader::next`].
     pub fn next_buffered<M: Message + Default>(&mut self) -> Result<Option<M>, FrameError> {
         MessageCodec::<M>::default().decode(&mut self.buffer)
     }
 
-    /// As [`FrameReader::next`], but returns the frame undecoded.
+    /// Returns the next frame without decoding it, and otherwise works as [`FrameReader::next`].
     ///
     /// # Errors
-    /// As [`FrameReader::next`].
+    /// The same errors as [`FrameReader::next`].
     pub async fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(frame) = split_frame(&mut self.buffer)? {
@@ -108,7 +110,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// The writing half of a connection: messages are appended, and leave in one write.
+/// The writing half of a connection. Messages are appended to a buffer, and a flush sends all of
+/// them in one write.
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     io: W,
@@ -137,13 +140,13 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         self.io
     }
 
-    /// Returns the number of bytes that are appended and not yet written.
+    /// Returns the number of bytes that have been appended, but not written yet.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Writes all appended data. The future may be dropped and the call repeated without losing or
-    /// repeating anything.
+    /// Writes all appended data. If the future is dropped and the call is repeated, nothing is lost
+    /// or written twice.
     ///
     /// # Errors
     /// `Io` if the connection failed.
@@ -157,7 +160,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// Whether the first bytes of an answer are a TLS alert, which a peer that speaks TLS sends to one
+/// Whether the first bytes of an answer are a TLS alert, which a peer that uses TLS sends to a peer
 /// that does not.
 pub fn is_tls_alert(prefix: [u8; 4]) -> bool {
     // The bytes of an alert in a record of any version, of less than 256 bytes.

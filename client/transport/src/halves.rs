@@ -19,9 +19,9 @@ pub use crate::tls::Channel;
 #[cfg(feature = "tls")]
 use crate::tls::ReadProgress;
 
-/// Maximum capacity of a buffer that is kept for the data that arrives next.
+/// Maximum capacity, in bytes, of a buffer that is kept for later data.
 const KEPT_BYTES: usize = 16 << 10;
-/// Maximum amount of plaintext that is copied before it is sealed.
+/// Maximum amount of plaintext, in bytes, that is copied before it is sealed.
 const COPIED_BYTES: usize = 64 << 10;
 
 type SharedChannel = Arc<Mutex<Channel>>;
@@ -38,7 +38,7 @@ pub struct ClientWriteHalf {
     tls: Option<(SharedChannel, BytesMut)>,
 }
 
-/// Splits a connection into its halves. They use TLS if there is a channel.
+/// Splits a connection into its halves. If `channel` is given, both halves use TLS.
 pub fn split(stream: TcpStream, channel: Option<Channel>) -> (ClientReadHalf, ClientWriteHalf) {
     let (reader, writer) = stream.into_split();
     let shared = channel.map(|channel| Arc::new(Mutex::new(channel)));
@@ -151,7 +151,8 @@ impl Drop for ClientWriteHalf {
     }
 }
 
-/// A channel that does not exist: without the feature `tls` every connection is in plain text.
+/// Stands in for the channel without the feature `tls`. No value of it exists, because every
+/// connection is in plain text.
 #[cfg(not(feature = "tls"))]
 mod without_tls {
     use std::io;

@@ -1,4 +1,5 @@
-//! Connections between clients and replicas: frames on sockets, TLS, and files with secrets.
+//! Connections between clients and replicas: frames on sockets, TLS, and the loading of files with
+//! secrets.
 
 mod framing;
 mod halves;

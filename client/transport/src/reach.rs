@@ -1,8 +1,9 @@
-//! Reachability of an address: only from this machine, or also from others.
+//! Decides whether an address can be reached from this machine only, or also from other machines.
 
 use std::net::IpAddr;
 
-/// Whether only this machine can reach an address, `host:port`. A name may stand for any machine.
+/// Whether only this machine can reach an address (`host:port`). A host name may refer to any
+/// machine.
 pub fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');

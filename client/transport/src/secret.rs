@@ -1,4 +1,4 @@
-//! Values that must stay secret, and files that only their owner may read.
+//! Values that must stay secret, and files that only the owner of the file may read.
 
 use std::fmt;
 use std::fs::File;
@@ -10,18 +10,19 @@ use bytes::Bytes;
 
 use leasehold_wire::{TOKEN_BYTES_MAX, TOKEN_MARK};
 
-/// Length from which a path that begins like a token is taken for a token that was given by
-/// mistake.
+/// If a path begins like a token and has at least this length, it is assumed that a token was given
+/// by mistake.
 const LIKE_A_TOKEN_BYTES: usize = 40;
-/// Permission bits of a file that give rights to its group and to others.
+/// Permission bits that give rights on a file to the file's group and to other users.
 const OF_OTHERS: u32 = 0o077;
 
-/// A token. It comes from a file that only its owner may read, and no formatting shows it.
+/// A token. It is loaded from a file that only the file's owner may read. `Debug` does not show the
+/// token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Bytes);
 
 impl Secret {
-    /// Loads the token from a file, without surrounding white space.
+    /// Loads the token from a file. Surrounding white space is removed.
     ///
     /// # Errors
     /// If the file cannot be read, others may read it, or it holds no token.
@@ -42,7 +43,7 @@ impl Secret {
         Ok(Secret(Bytes::copy_from_slice(token.as_bytes())))
     }
 
-    /// Returns the token as it is sent.
+    /// Returns the token in the form in which it is sent.
     pub fn bytes(&self) -> Bytes {
         self.0.clone()
     }
@@ -76,7 +77,7 @@ pub enum PrivateFileError {
         /// Permission bits of the file.
         mode: u32,
     },
-    /// The file is longer than any valid content.
+    /// The file is longer than `bytes_max`, so its contents cannot be valid.
     #[error("{}: is longer than {bytes_max} bytes, the most that are read", file.display())]
     Long {
         /// The file.
@@ -84,7 +85,7 @@ pub enum PrivateFileError {
         /// Maximum length in bytes.
         bytes_max: usize,
     },
-    /// A token was given in place of the path. It is not quoted.
+    /// A token was given in place of the path. The message does not quote it.
     #[error(
         "a token was given where the path of its file belongs; others on this machine may have \
          seen it: revoke it, and give the new one's file"

@@ -1,10 +1,11 @@
-//! Frames: a 4-byte big-endian length and one message, the same in both directions.
+//! Frames. A frame consists of a length (4 bytes, big-endian) and one message. The format is the
+//! same in both directions.
 //!
-//! The other side may claim any length. So a length is checked before memory is reserved, and
-//! memory then grows with the bytes that arrived, not with the claim. Decoding does not copy:
-//! `bytes` fields of a message share the memory of the buffer that the frame was read into. Code
-//! that keeps such a field for a long time (a store, a cache) should copy it; otherwise the field
-//! keeps the whole buffer alive.
+//! The other side may claim any length. So a length is checked before memory is reserved. After
+//! that, memory grows with the bytes that have arrived, not with the claimed length. Decoding does
+//! not copy: `bytes` fields of a message share the memory of the buffer into which the frame was
+//! read. Code that keeps such a field for a long time (a store, a cache) should copy it. Otherwise
+//! the field keeps the whole buffer in memory.
 
 use std::io;
 
@@ -15,14 +16,14 @@ use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
 /// Number of bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
-/// Number of bytes for which room is made, for each byte of a frame that has arrived.
+/// For each byte of a frame that has arrived, memory for this many bytes may be reserved.
 const RESERVED_PER_BYTE: usize = 4;
 
 /// Reason why a frame could not be read or written. The connection cannot be used after any of
 /// these errors, except `TooLong` from an encoder, which wrote nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The length prefix, or the message to send, is above the limit.
+    /// The length in the prefix, or the length of the message to send, is above the limit.
     #[error("frame of {length} bytes, the limit is {limit} bytes{}", hint(*length))]
     TooLong {
         /// Number of bytes that the prefix claims, or that the message needs.
@@ -38,8 +39,9 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Explains a prefix that is not a length. The first bytes of a TLS record are its type and version
-/// (RFC 8446 §5.1). No frame is as long as these bytes claim.
+/// Returns a hint for the reader of the error if the prefix is the beginning of a TLS record and
+/// not a length. A TLS record begins with its type and version (RFC 8446 §5.1). No frame is as long
+/// as these bytes would claim.
 fn hint(length: usize) -> &'static str {
     match u32::try_from(length).map(u32::to_be_bytes) {
         Ok([0x14..=0x17, 3, ..]) => {
@@ -66,8 +68,8 @@ pub fn encode_frame<M: Message>(message: &M, buffer: &mut BytesMut) -> Result<()
     Ok(())
 }
 
-/// Splits the next whole frame off `buffer`, without its prefix and without copying it. Returns
-/// `None` until the whole frame has arrived.
+/// Removes the next whole frame from `buffer`. Returns the frame without its prefix. Nothing is
+/// copied. Returns `None` until the whole frame has arrived.
 ///
 /// # Errors
 /// `TooLong`, as soon as the prefix has arrived.
@@ -75,11 +77,11 @@ pub fn split_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
     split_frame_at_most(buffer, FRAME_BYTES_MAX)
 }
 
-/// As [`split_frame`], with another `limit` in bytes. The limit is lower for a peer that has not
-/// identified itself yet.
+/// Works as [`split_frame`], but with another `limit`, in bytes. The limit is lower for a peer that
+/// has not identified itself yet.
 ///
 /// # Errors
-/// As [`split_frame`].
+/// The same errors as [`split_frame`].
 pub fn split_frame_at_most(
     buffer: &mut BytesMut,
     limit: usize,
@@ -104,8 +106,8 @@ pub fn split_frame_at_most(
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// Decodes the answer to `Hello`: a Welcome, or a Response that holds an error. The wire types of
-/// their fields differ, so a frame is never valid as both.
+/// Decodes the answer to `Hello`: a Welcome, or a Response that contains an error. The wire types
+/// of the fields differ, so no frame is valid as both.
 ///
 /// # Errors
 /// `Malformed` if the frame is neither.

@@ -1,4 +1,4 @@
-//! Constructors and classification of commands and outcomes, next to their encoding.
+//! Constructors of commands, outcomes, requests and responses.
 
 use std::fmt;
 
@@ -31,8 +31,8 @@ impl Op {
         Op::Delete(Delete { key: key.into() })
     }
 
-    /// Returns the write of `value` to `key` on the condition that the key's version is `expected`
-    /// (`None`: that the key does not exist).
+    /// Returns the write of `value` to `key` on the condition that the key's version is `expected`.
+    /// `None` means the condition that the key does not exist.
     pub fn cas(key: impl Into<Bytes>, value: impl Into<Bytes>, expected: Option<Version>) -> Op {
         Op::Cas(CompareAndSwap {
             key: key.into(),
@@ -58,8 +58,8 @@ impl Op {
         Op::MultiPut(MultiPut { entries })
     }
 
-    /// Returns the read of up to `limit` entries with `from <= key`, and `key < to` unless `to` is
-    /// empty, in key order and at one moment.
+    /// Returns the read of up to `limit` entries with `from <= key < to`, in key order and at one
+    /// moment. If `to` is empty, the range has no end.
     pub fn scan(from: impl Into<Bytes>, to: impl Into<Bytes>, limit: u32) -> Op {
         let (from, to) = (from.into(), to.into());
         Op::Scan(Scan { from, to, limit })
@@ -86,7 +86,7 @@ impl Body {
 }
 
 impl Command {
-    /// Creates a command of the session `client`; the protocol defines `sequence` and
+    /// Creates a command of the session `client`. The file `client.proto` explains `sequence` and
     /// `acked_below`.
     pub fn session(client: u64, sequence: u64, acked_below: u64, op: Op) -> Command {
         Command {
@@ -98,8 +98,8 @@ impl Command {
         }
     }
 
-    /// Copies the command into memory of its own. A command that was decoded from a frame shares
-    /// the frame's buffer, and keeps all other data in it alive.
+    /// Copies the command into memory of its own. Before this, a command that was decoded from a
+    /// frame shares the frame's buffer, and so keeps the whole buffer in memory.
     pub fn in_own_memory(self) -> Command {
         Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }
@@ -119,7 +119,8 @@ impl Outcome {
         }
     }
 
-    /// Creates the outcome of a write that was executed and made `version`.
+    /// Creates the outcome of a write that was executed. The version of the written value is
+    /// `version`.
     pub fn written(version: Version) -> Outcome {
         Outcome::of(outcome::Result::Written(version))
     }
@@ -137,13 +138,13 @@ impl Outcome {
         Outcome::of(outcome::Result::Missing(Missing {}))
     }
 
-    /// Creates the outcome of a compare-and-swap that found another version, or no such key
-    /// (`None`).
+    /// Creates the outcome of a compare-and-swap that wrote nothing. It found the version `actual`,
+    /// or no such key if this is `None`.
     pub fn mismatch(actual: Option<Version>) -> Outcome {
         Outcome::of(outcome::Result::Mismatch(Mismatch { actual }))
     }
 
-    /// Creates the outcome of a MultiGet or a Scan with the entries found.
+    /// Creates the outcome of a MultiGet or a Scan that found these entries.
     pub fn entries(entries: Vec<Entry>) -> Outcome {
         Outcome::of(outcome::Result::Entries(Entries { entries }))
     }
@@ -161,7 +162,7 @@ impl From<Error> for Outcome {
 }
 
 impl Request {
-    /// Creates the request `id`, which requests no hint.
+    /// Creates the request `id`, which does not ask for a hint.
     pub fn new(id: u64, body: Option<Body>) -> Request {
         let hint = false;
         Request { id, body, hint }
@@ -191,13 +192,14 @@ impl Response {
         }
     }
 
-    /// Creates the refusal of request `id` (0: of the connection itself).
+    /// Creates the refusal of request `id`. With `id` 0, it is the refusal of the connection
+    /// itself.
     pub fn refusal(id: u64, error: Error) -> Response {
         Response::answer(id, Path::Unspecified, error.into())
     }
 }
 
-/// Omits the token: any reader of a log could use it.
+/// Formats the message without its token, because anyone who reads a log could use the token.
 impl fmt::Debug for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hello")
@@ -209,7 +211,7 @@ impl fmt::Debug for Hello {
 }
 
 impl Error {
-    /// Creates an error for the other side.
+    /// Creates an error that is sent to the other side.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Error {
         Error {
             log_time_ms: 0,

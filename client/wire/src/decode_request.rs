@@ -1,6 +1,6 @@
-//! Requests as a listener reads them. A request that no client may send is refused before memory
-//! and time are spent on it. An empty entry takes two bytes in a frame and 64 in memory, and a
-//! frame has room for two million entries. Repeated fields inside an entry take no memory, but a
+//! Decoding of requests for listeners. A request that no client may send is refused before much
+//! memory or time is spent on it. An empty entry takes two bytes in a frame and 64 in memory, and a
+//! frame may contain two million entries. Repeated fields inside an entry take no memory, but a
 //! frame full of them takes 20 to 30 ms to decode.
 
 use std::ops::Range;
@@ -14,8 +14,8 @@ use super::request::Body;
 use super::validate::{too_many, too_many_fields, too_many_holders};
 use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
-/// A decoded request. Nothing in it is missing or malformed, but its command may still be
-/// unacceptable: [`super::validate`] checks that.
+/// A decoded request. All its parts are present and well-formed, but its command may still be
+/// unacceptable, which [`super::validate`] checks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecodedRequest {
     /// The request, decoded.
@@ -29,11 +29,12 @@ pub enum DecodedRequest {
     },
 }
 
-/// Length below which a frame cannot have too many parts, so that its parts are not counted.
+/// The parts of a shorter frame than this, in bytes, are not counted, because it cannot have too
+/// many.
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
-/// Maximum number of fields of a request and all messages inside it: two fields for each part, the
-/// part itself, and all other fields.
+/// Maximum number of fields of a request, including the fields of all messages inside it. It allows
+/// three fields for each part (the part itself and two fields in it), and 64 other fields.
 const FIELDS_MAX: usize = 3 * COMMAND_PARTS_MAX + 64;
 
 const REQUEST_ID: u32 = 1;
@@ -41,14 +42,15 @@ const REQUEST_COMMAND: u32 = 2;
 const REQUEST_STATUS: u32 = 3;
 const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
-/// Numbers of the fields of `Command` that are operations.
+/// Field numbers, in `Command`, of the fields that are operations.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
 /// Fields of operations that are messages, as (operation, field): the version that a
 /// compare-and-swap expects, the fields of a PutFields, and the entries of a MultiPut.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
-/// Number of the field that repeats in a change of leases.
+/// Number of the repeated field in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
-/// Operations of `Command` that have parts, as (operation, field that repeats, name).
+/// Operations of `Command` that have parts, as (number of the operation, number of the repeated
+/// field, name).
 const OPERATIONS: [(u32, u32, &str); 3] = [
     (8, 2, "put_fields.fields"),
     (9, 1, "multi_get.keys"),
@@ -79,14 +81,16 @@ pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
     Ok(DecodedRequest::Request(Request::decode(frame)?))
 }
 
-/// Tags between a request's id and the key of a Get: the tag of the command, of the Get in it, and
-/// of the key in that. Each of these fields extends to the end of the rest.
+/// Tags between a request's id and the key of a Get: the tag of the command, the tag of the Get in
+/// the command, and the tag of the key in the Get. Each of these fields extends to the end of the
+/// command.
 const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
-/// Bytes at the end of a request that requests a hint.
+/// Bytes at the end of a request that asks for a hint.
 const HINT: [u8; 2] = [0x28, 1];
 
-/// Returns the request's id, whether it requests a hint, and the range of the key, if the frame
-/// holds a Get as clients encode it. Most requests do, and need no general decoder.
+/// If the frame contains a Get as clients encode it, returns the request's id, whether it asks for
+/// a hint, and the range of the key in the frame. Most requests are of this form, and need no
+/// general decoder.
 fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
     let mut rest = frame;
     let id = tagged(&mut rest, 0x08)?;
@@ -97,7 +101,7 @@ fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
     Some((id, hint, end - bytes..end))
 }
 
-/// Returns the length of the key at the end of a command, if the command consists of a Get only.
+/// Returns the length of the key at the end of a command, if the command consists of only a Get.
 fn key_bytes(command: &[u8]) -> Option<usize> {
     let mut rest = command;
     for tag in GET_TAGS {
@@ -108,7 +112,7 @@ fn key_bytes(command: &[u8]) -> Option<usize> {
     Some(rest.len())
 }
 
-/// Returns the number after `tag`, if `tag` comes next.
+/// If the next byte of `rest` is `tag`, removes it and the number after it, and returns the number.
 fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     let (first, mut number) = rest.split_first()?;
     if *first != tag {
@@ -119,9 +123,9 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     Some(decoded)
 }
 
-/// Returns the refusal of a request that has more parts or fields than any request may have. If an
-/// operation comes in several pieces, the parts of all pieces are added up, as in decoding. The
-/// decoder would merge or skip each superfluous field.
+/// Returns the refusal of a request that has more parts or fields than any request may have; `None`
+/// for other requests. If an operation is encoded in several pieces, the parts of all pieces are
+/// added up, as in decoding. The decoder would merge or skip each superfluous field.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
@@ -132,11 +136,11 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     Ok(count.refusal())
 }
 
-/// Number of parts of a request, as far as they were counted.
+/// Counter of the parts and fields of a request.
 struct PartCounter {
     /// Number of fields that may still be counted.
     left: usize,
-    /// Number of parts of each of [`OPERATIONS`].
+    /// For each of [`OPERATIONS`], the number of parts counted so far.
     parts: [usize; OPERATIONS.len()],
     holders: usize,
 }
@@ -187,8 +191,8 @@ impl PartCounter {
         self.each(message, |_, _, _| Ok(()))
     }
 
-    /// Calls `visit` with the number and the contents of every field of a message that has a
-    /// length, and skips other fields. Stops when the maximum number of fields is reached.
+    /// Calls `visit` for every field of a message that is encoded with a length, with the field's
+    /// number and contents. Skips other fields. Stops when the maximum number of fields is reached.
     fn each(
         &mut self,
         mut message: &[u8],
@@ -225,7 +229,7 @@ impl PartCounter {
 }
 
 /// Returns the id of a request that is refused; 0 if the first field is not the id. Clients encode
-/// the id first, so other fields, possibly millions, are not searched for it.
+/// the id first. So the other fields, of which there may be millions, are not searched for the id.
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
     let (field, wire_type) = encoding::decode_key(&mut request)?;
     let mut id = 0;

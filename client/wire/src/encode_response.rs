@@ -1,6 +1,6 @@
-//! Responses as a listener writes them. Most responses hold the value that a read found. These are
-//! encoded here, and their lengths are computed only once. All other responses are encoded like any
-//! message.
+//! Fast encoding of responses for listeners. Most responses contain the value that a read found.
+//! Such responses are encoded here, with each length computed only once. All other responses are
+//! encoded as any other message.
 
 use bytes::BytesMut;
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -9,7 +9,8 @@ use super::{
     FRAME_BYTES_MAX, FrameError, Hint, Outcome, Response, Value, Version, encode_frame, outcome,
 };
 
-/// Upper bound of the length of the bytes before a value, and of those after it.
+/// Maximum number of bytes before the value in a response, and also maximum number of bytes after
+/// it.
 const AROUND_BYTES: usize = 64;
 
 const RESPONSE_ID: u8 = 0x08;
@@ -25,7 +26,8 @@ const HINT_HOLDERS: u8 = 0x08;
 const HINT_LEADER: u8 = 0x10;
 const HINT_LISTED: u8 = 0x18;
 
-/// Appends the frame of a response. The bytes are the same as those of [`encode_frame`].
+/// Appends the frame of a response to `buffer`. The bytes are the same as [`encode_frame`] would
+/// append.
 ///
 /// # Errors
 /// `TooLong`; in this case `buffer` is unchanged.
@@ -42,7 +44,8 @@ pub fn encode_response(response: &Response, buffer: &mut BytesMut) -> Result<(),
     encode_frame(response, buffer)
 }
 
-/// Encodes from the inside out, because the length of a message precedes it.
+/// Encodes a response that contains a value. The innermost message is encoded first, because the
+/// length of each message precedes the message.
 fn encode_value_response(response: &Response, found: &Value, buffer: &mut BytesMut) {
     let version = found.version.as_ref().map(version).unwrap_or_default();
     let hint = response.hint.as_ref().map(hint).unwrap_or_default();
@@ -123,8 +126,8 @@ impl ReverseWriter {
         self.prepend(&[tag]);
     }
 
-    /// Writes the tag and the length of a field; its `length` bytes are already written behind
-    /// them.
+    /// Writes the tag and the length of a field. The `length` bytes of the field must have been
+    /// written before, because this buffer is written backwards.
     fn tagged(&mut self, tag: u8, length: usize) {
         self.varint(tag, length as u64);
     }

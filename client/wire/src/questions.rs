@@ -1,5 +1,6 @@
 //! Classification of operations. Each function is an exhaustive `match`, so a new operation must be
-//! classified in all of them. No other code distinguishes operations by listing only some.
+//! classified in all functions. Other code that treats some operations differently from others uses
+//! these functions.
 
 use bytes::Bytes;
 
@@ -18,13 +19,14 @@ pub enum ReadOp<'a> {
 }
 
 impl Op {
-    /// Returns true if the operation may change the state; such commands need a session.
+    /// Returns true if the operation may change the state. A command with such an operation needs a
+    /// session.
     #[inline]
     pub fn is_write(&self) -> bool {
         self.as_read().is_none()
     }
 
-    /// Returns the operation if it is a read.
+    /// Returns the operation as a read; `None` if it is a write.
     #[inline]
     pub fn as_read(&self) -> Option<ReadOp<'_>> {
         match self {
@@ -35,7 +37,7 @@ impl Op {
         }
     }
 
-    /// Returns the operation if it is a merge of fields into a record.
+    /// Returns the operation if it merges fields into a record; `None` if it is another operation.
     #[inline]
     pub fn as_merge(&self) -> Option<&PutFields> {
         match self {
@@ -99,37 +101,39 @@ fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
 }
 
 impl Command {
-    /// As [`Op::is_write`]; false for a command without an operation.
+    /// Returns the result of [`Op::is_write`] for the command's operation; false if there is none.
     #[inline]
     pub fn is_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_write)
     }
 
-    /// As [`Op::as_read`]; `None` for a command without an operation.
+    /// Returns the result of [`Op::as_read`] for the command's operation; `None` if there is none.
     #[inline]
     pub fn as_read(&self) -> Option<ReadOp<'_>> {
         self.op.as_ref().and_then(Op::as_read)
     }
 
-    /// As [`Op::as_merge`]; `None` for a command without an operation.
+    /// Returns the result of [`Op::as_merge`] for the command's operation; `None` if there is none.
     #[inline]
     pub fn as_merge(&self) -> Option<&PutFields> {
         self.op.as_ref().and_then(Op::as_merge)
     }
 
-    /// As [`Op::is_blind_write`]; false for a command without an operation.
+    /// Returns the result of [`Op::is_blind_write`] for the command's operation; false if there is
+    /// none.
     #[inline]
     pub fn is_blind_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_blind_write)
     }
 
-    /// As [`Op::is_multi`]; false for a command without an operation.
+    /// Returns the result of [`Op::is_multi`] for the command's operation; false if there is none.
     #[inline]
     pub fn is_multi(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_multi)
     }
 
-    /// As [`Op::keys`]; empty for a command without an operation.
+    /// Returns the keys that [`Op::keys`] returns for the command's operation. If there is no
+    /// operation, there are no keys.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
         keys(self.op.as_ref())

@@ -1,5 +1,5 @@
-//! The check of a command that every listener makes before the command reaches the core, and the
-//! limits of commands.
+//! Checks that every listener makes before it passes a command on to the replica, and the limits of
+//! commands.
 
 use bytes::Bytes;
 
@@ -13,28 +13,28 @@ use super::{
 /// Maximum number of entries that one Scan may request.
 pub const SCAN_ENTRIES_MAX: u32 = 10_000;
 /// Maximum number of keys of one MultiGet, entries of one MultiPut, or fields of one PutFields that
-/// a replica accepts from a client. It limits the work of one command, which a limit in bytes does
-/// not. A command is executed at one moment, and other commands wait for it.
+/// a replica accepts from a client. It limits the work of one command, for which a limit in bytes
+/// is not enough. While a command is executed, other commands wait.
 pub const COMMAND_PARTS_MAX: usize = 1024;
 /// Maximum number of parts of a command that a replica accepts from another replica or reads from
-/// its disk. Older versions accepted this many from clients.
+/// its disk. Older versions accepted this many parts from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
-/// Maximum distance of a write's sequence above its low-water mark. Each replica keeps the results
-/// of all writes in this range, 24 bytes each, and stores all of them whenever one is added. A
-/// client with more writes in flight uses several sessions.
+/// Maximum difference between a write's sequence and its low-water mark. For each session, a
+/// replica keeps the results of all writes in this range, 24 bytes each, and stores all of these
+/// results whenever one is added. A client with more writes in flight uses several sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
 
-/// Maximum length of an encoded command in bytes. It leaves room in a frame for the data that
-/// replicas add when they forward the command.
+/// Maximum length of an encoded command in bytes. The rest of a frame is for the data that replicas
+/// add when they forward the command.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses a request that no replica can execute for any client, before it costs anything: commands
-/// that [`validate`] refuses or that have more than [`COMMAND_PARTS_MAX`] parts, writes with a
-/// session that would keep too many results, and operators' requests with names or keys that are
-/// too long.
+/// Refuses a request that no replica can execute for any client, before any work is spent on it:
+/// commands that [`validate`] refuses or that have more than [`COMMAND_PARTS_MAX`] parts, writes
+/// with a session that would keep too many results, and operators' requests with names or keys that
+/// are too long.
 ///
 /// # Errors
-/// As [`validate`]. The message does not quote fields that are too long.
+/// The same errors as [`validate`]. The message does not quote fields that are too long.
 pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     match body {
         Some(Body::Command(command)) => {
@@ -50,8 +50,8 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     }
 }
 
-/// Refuses a command that no state of the store could make acceptable, before it costs
-/// anything.
+/// Refuses a command that is not acceptable in any state of the store, before any work is spent on
+/// it.
 ///
 /// # Errors
 /// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent. The message names the field, its content and the
@@ -71,10 +71,10 @@ fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the part of [`validate_body`]'s checks that does not need a session.
+/// Makes those checks of [`validate_body`] for which no session is needed.
 ///
 /// # Errors
-/// As [`validate`].
+/// The same errors as [`validate`].
 pub fn validate_op(op: &Op) -> Result<(), Error> {
     check_op(op, COMMAND_PARTS_MAX)
 }
@@ -124,8 +124,9 @@ fn validate_session(command: &Command) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the distance of a write from its low-water mark. Only clients' requests are checked:
-/// replicas also forward requests of an older version that accepted a larger distance.
+/// Checks the difference between a write's sequence and its low-water mark. Only requests from
+/// clients are checked. Requests that replicas forward are not, because an older version may have
+/// accepted them with a larger difference.
 fn check_unacknowledged(command: &Command) -> Result<(), Error> {
     let kept = command.sequence.saturating_sub(command.acked_below);
     if command.is_write() && kept > UNACKNOWLEDGED_MAX {

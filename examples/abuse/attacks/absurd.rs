@@ -1,6 +1,6 @@
-//! Messages of an unauthenticated peer that a cluster without certificates takes for a replica.
-//! They contain values that no replica can have: rounds, runs, slots, durations and replicated
-//! clocks of 2^56.
+//! Messages of an unauthenticated peer, which a cluster without certificates believes to be a
+//! replica. The messages contain values that no replica can have: rounds, runs, slots, durations
+//! and replicated clocks of 2^56.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::peers::{ABSURD, EVERY};
 use crate::figures::{Figures, figures};
 
 /// Sends all absurd messages repeatedly, on one connection to each replica. The connections stay
-/// open, because each new one would replace a connection of a real replica.
+/// open, because each new connection would replace one of a real replica.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -43,7 +43,7 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Returns the number of messages that could be sent.
+/// Sends all absurd messages on one connection. Returns the number of messages that could be sent.
 async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> {
     let mut sent = 0.0;
     for message in absurdities(link.from, runs) {
@@ -57,7 +57,7 @@ async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> 
     Ok(sent)
 }
 
-/// Returns messages that replica `from` may send, except that each has one absurd number.
+/// Returns messages that replica `from` could send, but in each of them one number is absurd.
 fn absurdities(from: usize, runs: &[StatusReply]) -> Vec<Message> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let at = |round| Ballot {
@@ -105,8 +105,8 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
     ]
 }
 
-/// Returns messages under the present ballot with absurd replicated clocks, slots and probes. One
-/// of the links is that of the leader.
+/// Returns messages under the present ballot, with absurd replicated clocks, slots and probes. On
+/// the connection that claims to be the leader, these messages are in the leader's name.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

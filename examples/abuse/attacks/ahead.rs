@@ -1,5 +1,5 @@
-//! Merges that are sent before the write that makes their record large. No replica that receives
-//! such a merge can know the size that the record will have.
+//! Merges that are sent before the write that makes their record large. A replica that receives
+//! such a merge cannot know how large the record will be.
 
 use std::rc::Rc;
 use std::thread;
@@ -18,25 +18,26 @@ use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of pairs of connections that start at each replica, and number of merges of each
-/// connection in one round.
+/// Number of pairs of connections that begin at each replica, and the number of merges that each
+/// connection sends in one round.
 const PAIRS: u64 = 2;
 const MERGES: u64 = 2_000;
-/// Minimum duration of a round. Without pauses, even small merges would keep the machine busy.
+/// Minimum duration of a round. Without pauses between rounds, even small merges would keep the
+/// machine busy.
 const ROUND: Duration = Duration::from_secs(2);
-/// Number of fields of the record that a round writes.
+/// Number of fields of the record that each round writes.
 const FIELDS: u64 = 1_000;
 const VALUE_BYTES: usize = 240;
-/// Bit that distinguishes the sessions of calm clients from those of the pairs.
+/// Bit in the session numbers of calm clients. The session numbers of the pairs do not have it.
 const CALM: u64 = 1 << 7;
-/// Length of the prefix of a frame, which contains the length of the message.
+/// Number of bytes in front of a frame that contain the length of its message.
 const LENGTH_BYTES: usize = 4;
 /// Interval between two compare-and-swaps of a calm client.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs a round every two seconds, or less often if rounds take longer. At the same time, a calm
-/// client at each replica performs compare-and-swaps. A compare-and-swap is answered when all
-/// commands before it in the log are executed.
+/// client at each replica sends compare-and-swaps. A replica answers a compare-and-swap only after
+/// it has executed all earlier commands of the log.
 pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let calm = target.clients.clone().into_iter().zip(0..);
@@ -70,8 +71,8 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Runs rounds on one pair of connections. Each round has its own record, which it deletes at the
-/// end. The replica that receives the write of the record also receives half of the merges.
+/// Runs rounds on one pair of connections. Each round writes a record of its own, and deletes the
+/// record at the end. The replica to which this write is sent also receives half of the merges.
 async fn rounds(
     number: u64,
     addresses: &[String; 2],
@@ -122,8 +123,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Record that is written as a whole. If it were written by merges of fields, these would have to
-/// wait at the replica because of their size.
+/// Returns the record, which is written as a whole. If it were built by merges of fields, these
+/// merges would have to wait at the replica, because they would be large.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));
@@ -135,8 +136,8 @@ fn record() -> anyhow::Result<Bytes> {
     Ok(frame.freeze().split_off(LENGTH_BYTES))
 }
 
-/// Returns the duration of each compare-and-swap, in ms. It runs in its own thread, because the
-/// attackers keep theirs busy.
+/// Sends compare-and-swaps until `end`, and returns how long each took, in ms. This needs a thread
+/// of its own, because the attackers keep the main thread busy.
 fn swaps(address: &str, number: u64, end: Instant) -> anyhow::Result<Vec<u64>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -14,18 +14,18 @@ use super::pipeline::refusal;
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of connections of the writers, and number of operations in flight on each.
+/// Number of the writers' connections, and the number of operations that are in flight on each.
 const CONNECTIONS: u64 = 200;
 const IN_FLIGHT: u64 = 10;
-/// Number of sessions that are opened a second at all replicas together, and interval at which a
-/// group of them is opened.
+/// Number of sessions per second that are opened at all replicas together, and the interval between
+/// two groups of sessions.
 const SESSIONS_A_SECOND: u64 = 70_000;
 const STEP: Duration = Duration::from_millis(10);
-/// Maximum number of unanswered requests at all replicas together while sessions are opened. It is
-/// low enough that other clients need not wait for the queue.
+/// Maximum number of unanswered requests, at all replicas together, while sessions are opened. It
+/// is low enough that the requests of other clients do not wait in a queue behind these.
 const UNANSWERED_MAX: u64 = 1_000;
 
-/// Runs 2,000 writers, each of which writes again as soon as it is answered.
+/// Runs 2,000 writers. Each sends its next write as soon as its last one is answered.
 pub async fn writers(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let done = Rc::new(Cell::new(0_u64));
@@ -80,7 +80,7 @@ async fn closed_loop(
     Ok(())
 }
 
-/// Number of sessions that were requested at one replica, or at all replicas.
+/// Number of sessions that were requested, at one replica or at all replicas together.
 #[derive(Clone, Copy, Default)]
 struct SessionCounts {
     requested: u64,
@@ -88,8 +88,8 @@ struct SessionCounts {
     refused: u64,
 }
 
-/// Writes at a fixed rate at every replica, with a new session for each write. Every replica limits
-/// the sessions of its own clients.
+/// Sends writes at a fixed rate to every replica. Each write opens a new session. Every replica
+/// limits the number of sessions of its own clients.
 pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let replicas = target.clients.len() as u64;
@@ -112,7 +112,7 @@ pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Opens the sessions at one replica.
+/// Opens sessions at one replica.
 async fn open_at(
     number: u64,
     replicas: u64,
@@ -165,7 +165,7 @@ fn first_write(replica: u64, number: u64, opened_ms: u64) -> Request {
     write(number, session, Op::put("session", "s"))
 }
 
-/// Puts so much that the storage begins new files.
+/// Puts enough data that the storage begins new files.
 pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut wire = Wire::connect(&target.clients[0]).await?;
@@ -178,14 +178,14 @@ pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("puts_of_1_mib", written)]))
 }
 
-/// Rate and maximum number of puts of 1 MiB each.
+/// Rate of the puts, which are 1 MiB each, and their maximum number.
 pub struct Puts {
     pub a_second: u32,
     pub most: u64,
 }
 
-/// Sends puts of 1 MiB, each after the previous one was answered. Together they exceed a memtable,
-/// so that new tables and logs are begun. Returns the number of answered puts.
+/// Sends puts of 1 MiB. Each is sent after the one before it is answered. Together they exceed a
+/// memtable, so that the storage begins new tables and logs. Returns the number of answered puts.
 pub async fn put_large(wire: &mut Wire, puts: Puts, end: Instant) -> f64 {
     let value = Bytes::from(vec![b'n'; (1 << 20) - 16]);
     let mut due = tokio::time::Instant::now();

@@ -1,4 +1,5 @@
-//! Frames that a replica refuses, sent on many connections as fast as the replica takes them.
+//! Frames that a replica refuses. They are sent on many connections, as fast as the replica reads
+//! them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,13 +13,13 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::Wire;
 
-/// Tag of a field that requests have in no version, as bytes.
+/// Tag of a field, as bytes. In no version do requests have this field.
 const UNKNOWN: u8 = 15 << 3 | 2;
-/// Number of bytes that are written at a time.
+/// Number of bytes in one write to a connection.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Floods a replica on 33 connections with frames of 64 KiB that contain only an unknown field.
-/// Each connection always has more data than the replica reads in its turn.
+/// Sends frames of 64 KiB to a replica on 33 connections. The frames contain only an unknown field.
+/// Each connection always has more data than the replica reads from it at a time.
 pub async fn needless(target: &Target) -> anyhow::Result<Figures> {
     let mut frame = BytesMut::new();
     frame.put_u32(64 << 10);
@@ -34,13 +35,14 @@ pub async fn needless(target: &Target) -> anyhow::Result<Figures> {
     flood(target, 33, &frame).await
 }
 
-/// Floods a replica on 250 connections with empty frames. Each is refused with an answer that is
+/// Sends empty frames to a replica on 250 connections. Each frame is refused with an answer that is
 /// longer than the frame.
 pub async fn empty(target: &Target) -> anyhow::Result<Figures> {
     flood(target, 250, &[0; 4]).await
 }
 
-/// Sends a frame repeatedly to the leader on this number of connections, and reads the answers.
+/// Sends the same frame to the leader repeatedly, on this number of connections, and reads the
+/// answers.
 async fn flood(target: &Target, connections: u64, frame: &[u8]) -> anyhow::Result<Figures> {
     let end = target.end();
     let chunk = Bytes::from(frame.repeat(CHUNK_BYTES / frame.len()));

@@ -1,4 +1,4 @@
-//! Traffic before a handshake, or in place of one.
+//! Bytes that are sent before a handshake, or in place of one.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,19 +16,20 @@ use super::Target;
 use crate::cluster::options;
 use crate::figures::{Figures, figures};
 
-/// Time after which an unfinished handshake must be ended: 5 s, and one more second for a busy
-/// machine.
+/// Time within which a replica must end an unfinished handshake: 5 s, plus one second because the
+/// machine may be busy.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(6);
-/// Number of silent connections at each port.
+/// Number of silent connections to each port.
 const SILENT: usize = 20;
-/// Beginning of a TLS record of 512 bytes.
+/// Beginning of a TLS record of 512 bytes, which is never completed.
 const HALF_RECORD: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0];
-/// Number of complete handshakes a second at each port for clients.
+/// Number of complete handshakes per second at each client port.
 const HANDSHAKES_A_SECOND: u64 = 100;
-/// Number of connections a second that send something other than a hello.
+/// Number of connections per second that send something other than a hello.
 const CONNECTS_A_SECOND: u64 = 500;
 
-/// Opens connections that send nothing, and sends hellos that are longer than allowed.
+/// Opens connections that send nothing, and connections that send a hello which is longer than
+/// allowed.
 pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     let silent = hold(target, b"");
     let mut read = 0.0;
@@ -41,8 +42,8 @@ pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Opens connections to every port that send only `sent`. The result of each task is true if the
-/// connection is left open.
+/// Opens connections to every port. They send only `sent`. The result of each task is true if the
+/// replica has not closed the connection in time.
 fn hold(target: &Target, sent: &'static [u8]) -> Vec<JoinHandle<bool>> {
     let ports = target.clients.iter().chain(&target.peers);
     let each = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
@@ -59,7 +60,8 @@ async fn open(connections: Vec<JoinHandle<bool>>) -> anyhow::Result<f64> {
     Ok(open)
 }
 
-/// Sends TLS records that do not end, and completes handshakes at a fixed rate.
+/// Sends TLS records that are never completed. At the same time, completes handshakes at a fixed
+/// rate.
 pub async fn tls(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let half = hold(target, HALF_RECORD);
@@ -87,7 +89,8 @@ pub async fn tls(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Whether a connection that sends only `sent` is still open when the time for a handshake is over.
+/// Returns true if a connection that sends only `sent` is still open after the time for a
+/// handshake.
 async fn is_left_open(address: &str, sent: &[u8]) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else {
         return false;
@@ -101,7 +104,8 @@ async fn is_left_open(address: &str, sent: &[u8]) -> bool {
         .is_err()
 }
 
-/// Whether a hello of 5 KiB is welcomed. An unknown field gives it this length.
+/// Returns true if the replica welcomes a hello of 5 KiB. The hello has this length because of an
+/// unknown field.
 async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     let mut short = BytesMut::new();
     encode_frame(&hello(None), &mut short)?;
@@ -121,7 +125,7 @@ async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     Ok(matches!(greeting, Some(Ok(Ok(_)))))
 }
 
-/// Opens connections that send something other than a hello, at a fixed rate, on all ports in turn.
+/// Opens connections at a fixed rate, to all ports in turn. They send something other than a hello.
 pub async fn connects(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let ports: Vec<&String> = target.clients.iter().chain(&target.peers).collect();

@@ -1,5 +1,5 @@
-//! A connection to a port for peers, on which an attacker claims to be a replica. The attacker's
-//! knowledge of the cluster comes from the status, which every client can read.
+//! A connection to a port for peers, on which an attacker claims to be a replica. The attacker
+//! knows the cluster from the status, which every client can read.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use tokio::time::timeout;
 use super::Target;
 use crate::cluster::{CLUSTER, NAMES, options};
 
-/// Magic numbers of the protocol ("LHP" and a version) that a program under attack may use, the
-/// newest first. A replica refuses a hello of another version for that reason alone. The attackers'
-/// messages have the same meaning in all of these versions.
+/// Magic numbers of the peer protocol ("LHP" and a version) that the attacked program may use. The
+/// newest is first. A replica refuses a hello of another version because of the version alone. The
+/// attackers' messages have the same meaning in all of these versions.
 pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
 
-/// Returns a correct hello of replica `from`.
+/// Returns a correct hello, as replica `from` sends it to replica `to`.
 pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {
     proto::Hello {
         magic,
@@ -38,7 +38,7 @@ pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::
     }
 }
 
-/// A connection that a replica may take for the connection of another replica.
+/// A connection of the attacker. The replica may believe that another replica opened it.
 pub struct Link {
     pub from: usize,
     pub to: usize,
@@ -46,7 +46,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens a connection; `None` if the unauthenticated peer is refused in every version.
+    /// Opens a connection. Returns `None` if the replica refuses the hellos of all versions.
     pub async fn open(target: &Target, from: usize, to: usize) -> anyhow::Result<Option<Link>> {
         for magic in MAGICS {
             let mut stream = TcpStream::connect(&target.peers[to]).await?;
@@ -62,7 +62,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Whether the message could be sent.
+    /// Sends a message. Returns true if the message could be sent.
     pub async fn send(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
         let incarnation = runs[self.from].incarnation;
         self.send_as(incarnation, runs, message).await
@@ -85,15 +85,15 @@ impl Link {
         Ok(self.stream.write_all(&bytes).await.is_ok())
     }
 
-    /// Whether the replica has closed the connection. On an open connection the replica sends
-    /// nothing more.
+    /// Returns true if the replica has closed the connection. While the connection is open, the
+    /// replica sends nothing on it.
     pub fn is_closed(&self) -> bool {
         let read = self.stream.try_read(&mut [0]);
         !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }
 
-/// Returns the status that every replica reports to a client.
+/// Requests the status of every replica, as a client.
 pub async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
     let mut all = Vec::new();
     for address in &target.clients {

@@ -1,4 +1,4 @@
-//! Reads that go through the log, from clients that do not wait for the answers.
+//! Reads that go through the log. The clients do not wait for the answers.
 
 use std::time::Instant;
 
@@ -10,14 +10,14 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, frame, read};
 
-/// Number of keys in one read. A key has about 250 bytes, so a read has 1 MiB.
+/// Number of keys in one read. Each key has about 250 bytes, so a read has 1 MiB.
 const KEYS: usize = 4096;
 const CONNECTIONS: u64 = 4;
-/// Number of requests on one connection, which is then closed.
+/// Number of requests that are sent on one connection before it is closed.
 const REQUESTS: u64 = 3;
 
-/// Reads at a replica that holds no lease. Each of 4 clients requests many keys, disconnects, and
-/// connects again.
+/// Sends reads to a replica that holds no lease. Each of 4 clients requests many keys, disconnects
+/// without waiting, and connects again.
 pub async fn reads(target: &Target) -> anyhow::Result<Figures> {
     let key = |number: usize| Bytes::from(format!("{number:0>250}"));
     let keys: Vec<Bytes> = (0..KEYS).map(key).collect();

@@ -1,4 +1,4 @@
-//! Commands of ten thousand keys, which have few bytes and need many lookups.
+//! Commands with ten thousand keys. They have few bytes, but need many lookups.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::Figures;
 use crate::wire::{Session, Wire, read, session_number, write};
 
-/// Number of keys of a command. For a program that accepts fewer, the keys are divided among
+/// Number of keys in a command. If the program accepts only fewer, the keys are divided among
 /// several commands.
 const KEYS: u64 = 10_000;
-/// Number of clients in the second half of an attack with multi-puts, and number of requests that
-/// each has in flight.
+/// Number of clients in the second half of an attack with multi-puts, and the number of requests
+/// that each client has in flight.
 const WRITERS: u64 = 4;
 const WRITTEN_AT_ONCE: u64 = 8;
-/// Number of connections that read absent keys, and number of multi-gets in flight on each.
+/// Number of connections that read absent keys, and the number of multi-gets in flight on each.
 const READERS: u64 = 4;
 const READ_AT_ONCE: u64 = 2;
 
-/// Maximum number of keys of a command, and number of commands for all keys.
+/// The maximum number of keys in a command, and the resulting number of commands for all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     keys: u64,
@@ -31,8 +31,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Sends a command with all keys to a replica. If it is refused, the refusal states the maximum
-    /// number of keys.
+    /// Sends a command with all keys to a replica. If the replica refuses it, the maximum number of
+    /// keys is taken from the refusal.
     async fn allowed(address: &str) -> anyhow::Result<Parts> {
         let mut wire = Wire::connect(address).await?;
         let answer = wire.ask(&read(1, absent(0, 0, KEYS))).await?;
@@ -52,14 +52,15 @@ impl Parts {
     }
 }
 
-/// Returns the number in a refusal that ends with "allowed are 1 to" and a number.
+/// Returns the number at the end of a refusal, after the words "allowed are 1 to".
 fn most(refusal: &str) -> Option<u64> {
     let (_, number) = refusal.split_once("allowed are 1 to ")?;
     let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
     number.parse().ok().filter(|most| (1..KEYS).contains(most))
 }
 
-/// Sends multi-puts of tiny keys: one at a time in the first half of the attack, then many.
+/// Sends multi-puts of tiny keys. In the first half of the attack one is in flight at a time, then
+/// many.
 pub async fn multi_puts(target: &Target) -> anyhow::Result<Figures> {
     let parts = Parts::allowed(&target.clients[0]).await?;
     let answers = Rc::new(Answers::default());
@@ -82,7 +83,7 @@ pub async fn multi_puts(target: &Target) -> anyhow::Result<Figures> {
     answers.figures()
 }
 
-/// Builds a multi-put. Each lane has its own keys and its own session.
+/// Builds a multi-put. Each lane has keys and a session of its own.
 fn multi_put(client: u64, lane: &Lane, keys: u64) -> Request {
     let session = Session {
         client: session_number(8 + client, lane.lane),

@@ -1,4 +1,4 @@
-//! Clients that take memory and file descriptors without releasing them.
+//! Clients that occupy memory and file descriptors of a replica and do not release them.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ use crate::figures::{Figures, figures};
 use crate::wire::{RawConnection, Session, Wire, frame, read, session_number, write};
 
 const MIB: usize = 1 << 20;
-/// Number of consecutive refusals after which the replica is considered to accept no more
+/// Number of refusals in a row after which the attack assumes that the replica accepts no more
 /// connections.
 const REFUSED_IN_A_ROW: usize = 50;
 
-/// Sends puts on one connection, as fast as they are answered.
+/// Sends puts on one connection. Each is sent as soon as the one before it is answered.
 pub async fn put_all(
     address: &str,
     entries: impl Iterator<Item = (String, Bytes)>,
@@ -46,14 +46,15 @@ pub async fn put_all(
     Ok(())
 }
 
-/// Number of entries of 4 KiB in one scan, which fill an answer.
+/// Number of entries of 4 KiB in one scan. They fill an answer.
 const WIDE_ENTRIES: u32 = 960;
 
 fn wide_scan(id: u64) -> Request {
     read(id, Op::scan("wide-", "widf", WIDE_ENTRIES))
 }
 
-/// Sends 24 KB of scans with answers of 4 MiB each, on one connection that reads nothing.
+/// Sends scans on one connection, and reads no answer. The scans have 24 KB together; the answer to
+/// each would have 4 MiB.
 pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {
@@ -89,24 +90,25 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("scans", scans), ("connections", connections)]))
 }
 
-/// Interval between two puts on one connection, if their rate is fixed.
+/// Interval between two puts on one connection, if the puts have a fixed rate.
 const LARGE_PUT_EVERY: Duration = Duration::from_millis(100);
 
-/// Keys and rate of puts of 1 MiB on one connection.
+/// Keys and rate of the puts of 1 MiB on one connection.
 #[derive(Clone, Copy)]
 struct LargePuts {
     pause: Duration,
     keys: u64,
 }
 
-/// Sends puts of 1 MiB on 4 connections at a fixed rate, whether or not they are answered.
+/// Sends puts of 1 MiB on 4 connections. They have a fixed rate, even if the replica does not
+/// answer.
 pub async fn large_puts(target: &Target) -> anyhow::Result<Figures> {
     let pause = LARGE_PUT_EVERY;
     pipeline(target, LargePuts { pause, keys: 1 }).await
 }
 
-/// Sends puts of 1 MiB on 4 connections as fast as the replica takes them, over `keys` keys of each
-/// connection.
+/// Sends puts of 1 MiB on 4 connections, as fast as the replica accepts them. Each connection has
+/// `keys` keys of its own.
 pub async fn large_puts_flood(target: &Target, keys: u64) -> anyhow::Result<Figures> {
     let pause = Duration::ZERO;
     pipeline(target, LargePuts { pause, keys }).await
@@ -167,7 +169,7 @@ async fn put_on(
     Ok(sent)
 }
 
-/// Sends 100 frames of 4 MiB that lack their last byte.
+/// Sends 100 frames of 4 MiB. The last byte of each is missing.
 pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let part = {
@@ -187,7 +189,8 @@ pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     outcome((0..100).map(send).collect(), end).await
 }
 
-/// Holds all connections until the end. Only the replica knows whether it serves them until then.
+/// Keeps all connections open until the end of the attack. Only the replica knows whether it still
+/// serves them then.
 async fn outcome(
     tasks: Vec<JoinHandle<anyhow::Result<RawConnection>>>,
     end: Instant,
@@ -200,7 +203,7 @@ async fn outcome(
     Ok(figures([("connections", held.len() as f64)]))
 }
 
-/// Opens 20 connections, each of which requests 400 MiB and reads one byte a second.
+/// Opens 20 connections. Each requests 400 MiB, and then reads one byte per second.
 pub async fn slow_readers(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {
@@ -232,14 +235,14 @@ async fn read_slowly(address: &str, end: Instant) -> anyhow::Result<RawConnectio
     Ok(held)
 }
 
-/// Sends as many bytes as possible before the end.
+/// Sends the bytes, as many as the replica accepts before `end`.
 async fn write_until(socket: &mut OwnedWriteHalf, bytes: &[u8], end: Instant) {
     let left = end.saturating_duration_since(Instant::now());
     let _ = timeout(left, socket.write_all(bytes)).await;
 }
 
 /// Opens connections that send a hello and then nothing, until many in a row are refused. Returns
-/// the accepted connections and the number of refused ones.
+/// the accepted connections, and the number of refused connections.
 async fn idle(address: &str, count: usize, end: Instant) -> (Vec<Wire>, usize) {
     let (mut held, mut refused, mut in_a_row) = (Vec::new(), 0, 0);
     while held.len() + refused < count && in_a_row < REFUSED_IN_A_ROW && Instant::now() < end {
@@ -257,7 +260,7 @@ async fn idle(address: &str, count: usize, end: Instant) -> (Vec<Wire>, usize) {
     (held, refused)
 }
 
-/// Opens more idle connections at each replica than the number of files that it may open.
+/// At each replica, opens more idle connections than the number of files that the replica may open.
 pub async fn idle_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut writer = Wire::connect(&target.clients[0]).await?;

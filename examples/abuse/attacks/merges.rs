@@ -1,5 +1,5 @@
-//! Merges of one field into large records. The requests have a few bytes each. For each of them,
-//! every replica searches and copies a quarter of a megabyte.
+//! Merges of one field into large records. Each request has only a few bytes, but for each, every
+//! replica searches and copies a quarter of a megabyte.
 
 use std::rc::Rc;
 
@@ -12,17 +12,17 @@ use super::pipeline::{Answers, Lane, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of connections to each replica, and number of merges in flight on each. These are the
-/// most that the limits of one connection allow (16 MiB, with a minimum charge of 4 KiB for a
-/// request).
+/// Number of connections to each replica, and the number of merges that are in flight on each. The
+/// limits of one connection allow no more merges: they allow 16 MiB, and a request is charged with
+/// at least 4 KiB.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
-/// Number of records of each shape: a few, or so many that they take long to write.
+/// Number of records of each shape: a few, or so many that a replica takes long to write them.
 pub const FEW: u64 = 4;
 pub const MANY: u64 = 64;
 
-/// Number and size of a record's fields. With the merged field, both shapes are within the limits
-/// of records that accept merges: 256 KiB and 1,024 fields.
+/// Number and size of the fields of a record. Even with the merged field, both shapes are within
+/// the limits for records that accept merges: 256 KiB and 1,024 fields.
 struct Shape {
     name: &'static str,
     fields: usize,
@@ -42,8 +42,8 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Returns the key of a record. Successive numbers go round-robin through the shapes, and through
-/// `records` records of each shape.
+/// Returns the key of a record. Successive numbers take the shapes in turn, and for each shape its
+/// `records` records in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;
@@ -55,7 +55,7 @@ pub(super) fn field(name: String, value: Bytes) -> Field {
     Field { name, value }
 }
 
-/// Writes the records.
+/// Writes `records` records of each shape.
 pub async fn prepare(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let mut wire = Wire::connect(&target.clients[0]).await?;
     for number in 0..records * SHAPES.len() as u64 {
@@ -76,7 +76,7 @@ pub async fn prepare(target: &Target, records: u64) -> anyhow::Result<Figures> {
     Ok(Figures::new())
 }
 
-/// Sends merges without a pause at every replica: when one is answered, the next one is sent.
+/// Sends merges to every replica without a pause: when one is answered, the next one is sent.
 pub async fn merge(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let end = target.end();
     let answers = Rc::new(Answers::default());

@@ -1,4 +1,4 @@
-//! Millions of keys, which increase everything that is stored, counted or sorted for each key.
+//! Millions of keys. They increase everything that a replica stores, counts or sorts for each key.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,26 +14,27 @@ use crate::wire::{Session, Wire, read, session_number, write};
 
 /// Number of keys of one multi-put.
 const KEYS_AT_ONCE: u64 = 500;
-/// Number of keys that are loaded a second.
+/// Number of keys that are loaded per second.
 const KEYS_A_SECOND: u64 = 100_000;
-/// Maximum number of unanswered multi-puts. It is low, so that other clients' puts wait for the
-/// replicas and not for a queue of multi-puts.
+/// Maximum number of unanswered multi-puts. It is low, so that the puts of other clients do not
+/// wait behind a queue of multi-puts, which would not measure the replicas.
 const UNANSWERED_MAX: u64 = 4;
-/// Number of reads a second at each replica after a load.
+/// Number of reads per second at each replica after the keys are loaded.
 const READS_A_SECOND: u64 = 20_000;
-/// Number of keys that are requested at each replica in turn. A replica cannot store all of them
-/// for its report to the leader (16 MiB by default), so after a few seconds its storage is full at
-/// each report.
+/// Number of keys that are requested in a cycle at each replica. A replica cannot store the demand
+/// for all of them until its next report to the leader (16 MiB by default). So after a few seconds
+/// this storage is full before every report.
 pub(super) const ASKED_KEYS: u64 = 262_144;
-/// Number of keys that are requested at each replica a second. A report removes 4,000 to 8,000 of
-/// them from the replica's storage.
+/// Number of keys per second that are requested at each replica. Each report of the replica frees
+/// space for only 4,000 to 8,000 keys.
 const ASKED_A_SECOND: u64 = 100_000;
 /// Number of keys of one multi-get.
 pub(super) const ASKED_AT_ONCE: u64 = 500;
 const STEP: Duration = Duration::from_millis(10);
-/// Time for which all keys are read after a load.
+/// Time for which all keys are read after they are loaded.
 const READING: Duration = Duration::from_secs(12);
-/// Time without requests after the reads, in which only the cost of choosing holders is visible.
+/// Time without requests after the reads. During this time, only the cost of choosing lease holders
+/// is visible.
 const SILENCE: Duration = Duration::from_secs(10);
 
 fn key(number: u64) -> String {
@@ -88,8 +89,8 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
     Ok(answered * KEYS_AT_ONCE)
 }
 
-/// Reads many keys at every replica. For the report of each second, every replica searches all keys
-/// that it has stored. The leader continues to choose their holders.
+/// Reads many keys at every replica. For its report in each second, every replica searches all keys
+/// that it has stored, and the leader continues to choose lease holders for them.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let answered = Rc::new(Cell::new(0));
@@ -106,8 +107,8 @@ pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("keys_read_a_second", a_second)]))
 }
 
-/// Sends multi-gets at a fixed rate. Every key is counted in the demand, at little cost for the
-/// machine.
+/// Sends multi-gets at a fixed rate. A replica counts every key of a multi-get as demand, but a
+/// multi-get costs the machine little.
 async fn ask_many(
     address: &str,
     first: u64,
@@ -131,7 +132,8 @@ async fn ask_many(
     Ok(())
 }
 
-/// Returns a key that is as short as possible, so that a replica can store many.
+/// Returns the key with this number. It is as short as possible, so that a replica can store many
+/// keys.
 pub(super) fn demand_key(number: u64) -> String {
     format!("{number:x}")
 }
@@ -189,7 +191,8 @@ async fn read_in_turn(
     Ok(())
 }
 
-/// Loads keys, reads all of them, and then sends no requests while the cluster has its holders.
+/// Loads keys and reads all of them. Then sends no requests while the cluster chooses the lease
+/// holders.
 pub async fn holders(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let begun = Instant::now();

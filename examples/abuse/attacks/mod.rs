@@ -1,5 +1,5 @@
-//! The attacks. Each is a function that runs in its own process. It receives the addresses of the
-//! cluster, attacks the cluster for a given time, and returns figures of its work.
+//! The attacks. Each is a function that runs in a process of its own. It receives the addresses of
+//! the cluster, attacks the cluster for a given time, and returns figures about the attack.
 
 mod absurd;
 mod ahead;
@@ -28,13 +28,13 @@ use crate::aftermath::AftermathCheck;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
-/// Maximum memory of a replica for the requests in flight of all clients together, in MiB.
+/// Limit of a replica on the memory for the requests in flight of all its clients together, in MiB.
 const IN_FLIGHT_MIB: f64 = 512.0;
-/// Maximum memory of a replica for the requests in flight of one connection and for its unread
-/// answers, in MiB.
+/// Limit of a replica on the memory for one connection, in MiB: for its requests in flight, and for
+/// the answers that the client has not read.
 const CONNECTION_MIB: f64 = 48.0;
 
-/// Number of sessions that a replica stores by default.
+/// Maximum number of sessions that a replica stores by default.
 const SESSIONS_MAX: u64 = 262_144;
 
 /// An attack, and the bounds on its effects.
@@ -43,25 +43,25 @@ pub struct Attack {
     /// Description of the attack, for the report.
     pub what: &'static str,
     pub setting: Setting,
-    /// Whether the attack has a preparation before anything is measured.
+    /// Whether the attack has a preparation, which runs before anything is measured.
     pub prepares: bool,
     /// Duration of the attack, in seconds.
     pub seconds: u64,
-    /// Maximum memory that a replica may use during the attack, in MiB. An excess of 20% is
+    /// Maximum memory that a replica may use during the attack, in MiB. Up to 20% more is
     /// tolerated.
     pub memory_mib: f64,
-    /// Latency that is judged after the attack.
+    /// Latency on which the attack is judged.
     pub judged: JudgedLatency,
-    /// Checks that are made after the attack.
+    /// Checks that are made after the attack ends.
     pub after: &'static [AftermathCheck],
 }
 
-/// Latency of the well-behaved clients that is judged.
+/// Latency of the well-behaved clients on which an attack is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedLatency {
-    /// The p99 of puts and the p99 of gets, compared with those of the quiet time.
+    /// The p99 of puts and the p99 of gets. Each is compared with that of the quiet time.
     P99,
-    /// The p99 of puts and of gets, and the longest put.
+    /// The longest put, in addition to the p99 of puts and the p99 of gets.
     LongestPut,
     /// No latency, because the attack uses the whole machine on purpose.
     Nothing,
@@ -432,18 +432,18 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Parameters of an attack, in the form in which the attackers' process receives them.
+/// Parameters of an attack. The attackers' process receives them in this form.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub attack: String,
-    /// Whether the process only prepares the attack. Nothing is measured then.
+    /// Whether the process only prepares the attack. Nothing is measured during the preparation.
     pub preparing: bool,
     pub seconds: u64,
     pub clients: Vec<String>,
     pub peers: Vec<String>,
     /// Certificate of the cluster's authority; `None` if the replicas have no certificates.
     pub authority: Option<PathBuf>,
-    /// Number of keys to load in the attacks with millions of keys.
+    /// Number of keys that attacks with millions of keys load.
     pub keys: u64,
 }
 
@@ -453,7 +453,7 @@ impl Target {
     }
 }
 
-/// Runs one attack in this process, and prints its figures.
+/// Runs one attack in this process, and prints its figures. `target` has the parameters as JSON.
 pub fn wage(target: &str) -> anyhow::Result<()> {
     let target: Target = serde_json::from_str(target)?;
     // The attackers must end when the program that started them ends.

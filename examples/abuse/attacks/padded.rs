@@ -1,4 +1,4 @@
-//! Tiny puts in frames that are padded with other content, which decoders skip.
+//! Tiny puts in frames with padding. Decoders skip the padding.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, frame, session_number, write};
 
 const STEP: Duration = Duration::from_millis(10);
-/// Number of puts in one step with as much padding as replicas accept, and size of the padding.
+/// Number of puts with small padding in one step, and the size of this padding. Replicas accept it.
 const SMALL_A_STEP: u64 = 20;
 const SMALL_PADDING: usize = 4_000;
-/// Interval in steps at which one put has far more padding.
+/// Number of steps from one put with far more padding to the next.
 const STEPS_OF_LARGE: u64 = 10;
 const LARGE_PADDING: usize = 1 << 20;
-/// Tag of the field that contains the padding. Requests have no such field.
+/// Tag of the field with the padding. Requests have no such field in any version.
 const UNKNOWN: u8 = 15 << 3 | 2;
 
 /// Sends padded puts to every replica, at a fixed rate.
@@ -44,7 +44,7 @@ pub async fn puts(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Sends padded puts to one replica. Returns their number.
+/// Sends padded puts to one replica. Returns the number of these puts.
 async fn puts_at(address: &str, number: u64, end: Instant) -> anyhow::Result<u64> {
     let wire = Wire::connect(address).await?;
     let opened_ms = wire.welcome.log_time_ms;
@@ -85,7 +85,7 @@ async fn puts_at(address: &str, number: u64, end: Instant) -> anyhow::Result<u64
     Ok(sent)
 }
 
-/// Returns the frame extended by `padding` bytes.
+/// Returns the frame with `padding` more bytes.
 fn pad(frame: &[u8], padding: usize) -> anyhow::Result<BytesMut> {
     let (_, request) = frame.split_at(size_of::<u32>());
     let mut field = BytesMut::new();

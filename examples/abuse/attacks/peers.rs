@@ -1,4 +1,4 @@
-//! An unauthenticated peer that connects to the peers' ports and claims to be a replica.
+//! An unauthenticated peer, which connects to the ports for peers and claims to be a replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,19 +21,18 @@ use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
 use crate::cluster::{CLUSTER, NAMES};
 use crate::figures::{Figures, figures};
 
-/// A number that no correct replica sends.
+/// Number that no correct replica sends for anything.
 pub(super) const ABSURD: u64 = 1 << 56;
-/// Distance by which the number of a correct replica may exceed those of the others after a long
-/// absence.
+/// Number by which a correct replica may be ahead of the others after a long absence.
 const FAR: u64 = 1000;
-/// Replicated clock that is far in the future but might be believed: 17 years, in ms.
+/// Replicated clock that is 17 years in the future, in ms. A replica might still believe it.
 const FAR_MS: u64 = 1 << 39;
-/// Interval between two rounds of messages.
+/// Interval between two rounds of messages of the unauthenticated peer.
 pub(super) const EVERY: Duration = Duration::from_millis(200);
 /// Incarnation that no replica has.
 const LIFE: u64 = 0xDEAD_BEEF_0BAD_F00D;
 
-/// Returns hellos, each of which is wrong in one field.
+/// Returns several hellos. In each of them a different field is wrong.
 fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     let from = (to + 1) % members;
     let right = || hello_from(magic, from, to, members);
@@ -58,8 +57,8 @@ fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     ]
 }
 
-/// Sends wrong hellos. Counts the names in the answers that the unauthenticated peer had not sent
-/// itself: that of the cluster, and those of replicas.
+/// Sends wrong hellos. In the answers, counts the names that the unauthenticated peer had not
+/// itself sent: the name of the cluster and the names of replicas.
 pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let (mut revealed, mut sent_hellos) = (0.0, 0.0);
@@ -96,8 +95,8 @@ fn number_of(name: &str) -> usize {
     NAMES.iter().position(|other| *other == name).unwrap_or(0)
 }
 
-/// Sends rounds and incarnations: first absurd ones, and then some that a correct replica might
-/// send.
+/// Sends round numbers and incarnations. They are absurd at first; later they are numbers that a
+/// correct replica might send.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -126,8 +125,8 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("delivered", delivered), ("refused", refused)]))
 }
 
-/// Returns the messages that the unauthenticated peer sends as replica `from`, each with the
-/// incarnation that it claims.
+/// Returns the messages that the unauthenticated peer sends while it claims to be replica `from`.
+/// Each has an incarnation that the peer claims for `from`.
 fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<(u64, Message)> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let run = runs[from].incarnation;
@@ -171,8 +170,8 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<
         .collect()
 }
 
-/// Sends proposals in the leader's name. They contain a made-up value, or an out-of-range jump of
-/// the replicated clock.
+/// Sends proposals in the name of the leader. They contain a value that no client wrote, or too
+/// large a jump of the replicated clock.
 pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let (mut delivered, mut refused, mut attempt) = (0.0, 0.0, 0);
@@ -199,7 +198,7 @@ pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("delivered", delivered), ("refused", refused)]))
 }
 
-/// Returns accepts for the next slots, and a heartbeat that declares them committed.
+/// Returns accept messages for the next slots, and a heartbeat that declares these slots committed.
 fn proposal(attack: &str, leader: usize, follower: &StatusReply, attempt: u64) -> Vec<Message> {
     let ballot = Ballot {
         round: follower.ballot_round,
@@ -253,7 +252,8 @@ fn made_up(leader: usize, slot: u64) -> Proposal {
     }
 }
 
-/// Sends joins to all other replicas in the name of the last replica, which has never started.
+/// Sends join messages to all other replicas, in the name of the last replica, which has never been
+/// started.
 pub async fn join(target: &Target) -> anyhow::Result<Figures> {
     if !target.preparing {
         return Ok(Figures::new());

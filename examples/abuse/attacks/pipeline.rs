@@ -1,5 +1,5 @@
-//! Connections that keep a number of requests in flight: when a request is answered, the next one
-//! is sent.
+//! Connections that always have the same number of requests in flight: when one request is
+//! answered, the next one is sent.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use tokio::time::timeout_at;
 use crate::figures::{Figures, figures};
 use crate::wire::Wire;
 
-/// Answers on all connections of an attack.
+/// Counts of the answers on all connections of an attack.
 #[derive(Default)]
 pub struct Answers {
     answered: Cell<u64>,
     refused: Cell<u64>,
-    /// Description of the last refusal; empty if there was none.
+    /// Description of the last refusal; empty if nothing was refused.
     refusal: RefCell<String>,
 }
 
@@ -32,12 +32,13 @@ impl Answers {
         }
     }
 
-    /// Returns the number of answers, and the number of refusals among them.
+    /// Returns the number of all answers, and how many of them were refusals.
     pub fn counts(&self) -> (u64, u64) {
         (self.answered.get(), self.refused.get())
     }
 
-    /// Returns the figures. Fails if every request was refused, because then there was no attack.
+    /// Returns the counts as figures. Returns an error if every request was refused, because then
+    /// the attack did not take place.
     pub fn figures(&self) -> anyhow::Result<Figures> {
         let (answered, refused) = self.counts();
         anyhow::ensure!(
@@ -52,7 +53,7 @@ impl Answers {
     }
 }
 
-/// Returns the reason of a refusal; `None` if the request was not refused.
+/// Returns the reason if the answer is a refusal; otherwise `None`.
 pub fn refusal(answer: &Response) -> Option<String> {
     let outcome = answer.outcome.as_ref();
     match outcome.and_then(|outcome| outcome.result.as_ref()) {
@@ -61,18 +62,18 @@ pub fn refusal(answer: &Response) -> Option<String> {
     }
 }
 
-/// Position of one request in flight.
+/// Parameters for the next request of a lane, which has one request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    /// Number of the lane. Each lane of a connection has one request in flight.
+    /// Number of the lane on its connection. Each lane has one request in flight at a time.
     pub lane: u64,
-    /// Number of the request. Later requests have greater numbers.
+    /// Id of the request. It is greater than the ids of all earlier requests.
     pub id: u64,
     /// Replicated clock that the replica reported when the connection was opened, in ms.
     pub opened_ms: u64,
 }
 
-/// Keeps requests in flight on one connection until `end`.
+/// Has requests in flight on one connection at all times until `end`.
 pub async fn pipeline(
     address: String,
     end: Instant,

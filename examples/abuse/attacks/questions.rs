@@ -1,5 +1,5 @@
-//! Requests for operators, sent at a far higher rate than operators send them: status requests with
-//! results that take long to find or to encode, and changes of leases.
+//! Requests that are meant for operators, sent at a far higher rate than operators send them. They
+//! are changes of leases, and status requests with results that take long to find or to encode.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,24 +15,27 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, read};
 
-/// Number of connections, and number of requests in flight on each.
+/// Number of connections, and the number of requests that are in flight on each.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 16;
-/// Number of lease changes that wait at the same time: the most that a replica accepts.
+/// Number of lease changes that wait at the same time. A replica accepts no more.
 const CHANGES: u64 = 64;
-/// Number of key ranges, which is nearly the maximum. Their first keys have the greatest total
-/// length that is allowed.
+/// Number of key ranges, which is nearly the maximum. The total length of their first keys is the
+/// greatest that is allowed.
 const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
-/// Number of ranges that lease changes name in turn. It is so low that all changes are accepted.
+/// Number of ranges to which the lease changes apply in turn. It is low enough that all changes are
+/// accepted.
 const CHANGED_RANGES: u64 = 400;
-/// Longest wait until the leader knows the demand. Replicas report some thousand keys a second.
+/// Longest time to wait until the leader knows the demand. Each replica reports some thousand keys
+/// per second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(90);
-/// Percentage of the requested keys for which the leader must know the demand.
+/// Percentage of the requested keys for which the leader must know the demand before the attack
+/// begins.
 const DEMAND_KNOWN: u64 = 95;
 
-/// Reads keys until the leader knows the demand for enough of them. Each replica receives a part of
-/// the reads, because it reports a limited number of keys a second.
+/// Reads keys until the leader knows the demand for enough of them. The reads are divided among the
+/// replicas, because each replica reports only a limited number of keys per second.
 pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
     let deadline = Instant::now() + DEMAND_WITHIN;
     loop {
@@ -58,7 +61,7 @@ pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
     }
 }
 
-/// Requests the status with the holders of the hottest key.
+/// Requests the status repeatedly, including the lease holders of the hottest key.
 pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
     let holders = true;
     let request = StatusRequest {
@@ -68,7 +71,7 @@ pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
     ask_often(target, Body::Status(request)).await
 }
 
-/// Creates nearly as many ranges as are allowed.
+/// Creates nearly as many key ranges as are allowed.
 pub async fn make_ranges(target: &Target) -> anyhow::Result<Figures> {
     let mut wire = Wire::connect(&target.clients[0]).await?;
     for (id, number) in (1..).zip(0..RANGES / 2) {
@@ -95,7 +98,7 @@ pub async fn make_ranges(target: &Target) -> anyhow::Result<Figures> {
     Ok(Figures::new())
 }
 
-/// Requests the status with the settings of each of many ranges.
+/// Requests the status repeatedly, including the settings of each of many key ranges.
 pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
     let leases = true;
     let request = StatusRequest {
@@ -105,7 +108,8 @@ pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
     ask_often(target, Body::Status(request)).await
 }
 
-/// Changes the leases of small ranges, with as many changes waiting as a replica accepts.
+/// Changes the leases of small key ranges. As many changes wait at the same time as a replica
+/// accepts.
 pub async fn lease_sets(target: &Target) -> anyhow::Result<Figures> {
     let make = |connection: u64, lane: &Lane| {
         let number = (connection + lane.id * CONNECTIONS) % CHANGED_RANGES;
@@ -137,7 +141,7 @@ async fn ask(
     answers.figures()
 }
 
-/// Builds a change of a small range that does not affect other ranges.
+/// Builds a lease change for one small key range. It does not affect other ranges.
 fn range(number: u64, bound_bytes: usize, strategy: &str) -> LeaseRequest {
     let bound = |number: u64| {
         let mut bound = format!("range-{number:04}").into_bytes();

@@ -1,5 +1,5 @@
-//! Clients that request small and large values in turn, and read no answer. Encrypted answers wait,
-//! and further answers are appended to them.
+//! Clients that alternately request small and large values, and read no answers. Encrypted answers
+//! wait to be sent, and further answers are appended to them.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use super::memory::put_all;
 use crate::figures::{Figures, figures};
 use crate::wire::read;
 
-/// Number of simultaneous connections, and time for which each sends requests.
+/// Number of connections at the same time, and the time for which each of them sends requests.
 const CONNECTIONS: u64 = 8;
 const SENDS_FOR: Duration = Duration::from_secs(1);
-/// Interval between two bursts of a connection, and number of requests in a burst.
+/// Interval between two bursts on a connection, and the number of requests in a burst.
 const BURST_EVERY: Duration = Duration::from_millis(20);
 const BURST: u64 = 50;
-/// Number of requests of which one is for the large value.
+/// One of this many requests is for the large value; the others are for the small value.
 const LARGE_ONE_IN: u64 = 10;
 const LARGE_BYTES: usize = 100_000;
 /// Maximum number of bytes of a handshake.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
-/// Runs the attack, over TLS if the replicas have certificates.
+/// Runs the attack. If the replicas have certificates, it uses TLS.
 pub async fn over_tls(target: &Target) -> anyhow::Result<Figures> {
     let trust = target.authority.as_deref().map(Trust::load).transpose()?;
     if target.preparing {
@@ -68,7 +68,8 @@ async fn prepare(target: &Target, trust: Option<Trust>) -> anyhow::Result<Figure
     Ok(Figures::new())
 }
 
-/// Opens one connection after another until the end. Returns the number of connections and the
+/// Opens one connection after another until `end`. Returns the number of connections and the number
+/// of requests.
 /// number of requests.
 async fn again(address: &str, trust: Option<&Trust>, end: Instant) -> anyhow::Result<(f64, f64)> {
     let (mut connections, mut requests) = (0.0, 0.0);
@@ -128,7 +129,7 @@ async fn ask(address: &str, trust: Option<&Trust>) -> anyhow::Result<f64> {
     Ok(id as f64)
 }
 
-/// Whether the replica reads the bytes in time.
+/// Sends the bytes. Returns false if the replica does not read them in time.
 async fn is_taken(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<bool> {
     match timeout(SENDS_FOR, stream.write_all(bytes)).await {
         Ok(sent) => sent.map(|()| true),

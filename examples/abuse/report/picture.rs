@@ -1,4 +1,4 @@
-//! Drawing of the p99 of puts in the quiet time and under attack, for every attack and run.
+//! Plot of the p99 of puts in the quiet time and under attack, for every attack and run.
 
 use std::fmt::Write as _;
 
@@ -11,19 +11,19 @@ const WIDTH: f64 = 860.0;
 const BAR: f64 = 9.0;
 const GAP: f64 = 10.0;
 const TOP: f64 = 56.0;
-/// Ends of the logarithmic axis, in ms.
+/// Latencies at the two ends of the logarithmic axis, in ms.
 const FROM_MS: f64 = 0.1;
 const TO_MS: f64 = 10_000.0;
 const COLOURS: [&str; 3] = ["#d55e00", "#0072b2", "#00876c"];
 const QUIET: &str = "#c4c9cf";
 
-/// Returns the horizontal position of a latency.
+/// Returns the horizontal position of a latency on the plot.
 fn x(ms: f64) -> f64 {
     let share = (ms.clamp(FROM_MS, TO_MS) / FROM_MS).log10() / (TO_MS / FROM_MS).log10();
     LEFT + share * (WIDTH - LEFT - RIGHT)
 }
 
-/// Returns the drawing as SVG.
+/// Returns the plot as SVG.
 pub fn svg(runs: &[Run]) -> String {
     let mut body = String::new();
     let mut y = TOP;
@@ -108,7 +108,7 @@ fn legend(all: &mut String, runs: &[Run]) {
     }
 }
 
-/// Draws a vertical line at every power of ten.
+/// Draws a vertical line at every power of ten on the axis.
 fn scale(all: &mut String, bottom: f64) {
     let mut ms = FROM_MS;
     while ms <= TO_MS * 1.01 {

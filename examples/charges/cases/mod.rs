@@ -1,4 +1,4 @@
-//! Kinds of requests, each with several sizes. The largest size is the limit that the code sets.
+//! Kinds of requests, each in several sizes. The largest size is the limit that the code sets.
 
 mod operators;
 mod reads;
@@ -12,14 +12,15 @@ use leasehold_wire::{ErrorCode, Response};
 pub use self::operators::ranges;
 use crate::cluster::LEADER;
 
-/// Index of a replica that holds no lease if only the leader does.
+/// Index of a replica that holds no lease if only the leader holds leases.
 const FOLLOWER: usize = LEADER + 1;
-/// Number of small requests in a batch, which share system calls as they do under load.
+/// Number of small requests in a batch. The requests of a batch share system calls, as they do
+/// under load.
 const BATCH: usize = 8;
 /// Maximum number of entries and of bytes in a batch of larger requests.
 const BATCH_ENTRIES: usize = 10_000;
 const BATCH_BYTES: usize = 4 << 20;
-/// Ratio of each size to the previous one.
+/// Factor by which each size is larger than the one before.
 const STEP: usize = 8;
 
 /// Number of keys with tiny values that every plain cluster has.
@@ -29,14 +30,14 @@ pub fn key(number: usize) -> Bytes {
     format!("tiny-{:06}", number % KEYS).into()
 }
 
-/// States of clusters, each of which has its own preparation.
+/// State to which a cluster is prepared before the cases that need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The leader holds leases on all keys.
     Plain,
     /// The leader holds leases on all keys, which are divided into this number of ranges.
     Ranges(usize),
-    /// Holders follow demand, which is known for this number of keys.
+    /// The strategy follows demand, and the leader knows the demand for this number of keys.
     Demand(usize),
 }
 
@@ -47,41 +48,41 @@ pub struct Case {
     /// Unit of `size`.
     pub unit: &'static str,
     pub stage: Stage,
-    /// Index of the replica that receives the requests.
+    /// Index of the replica to which the requests are sent.
     pub replica: usize,
     pub batch: usize,
-    /// Whether the requests change data that checkpoints write later.
+    /// Whether the requests change data. A later checkpoint must then write these changes.
     pub writes: bool,
     /// Data that is written before anything is measured.
     pub prepared: Vec<Op>,
-    /// Refusal that is measured; `None` if requests should succeed.
+    /// Error with which the measured requests must be refused; `None` if they must succeed.
     pub refused: Option<ErrorCode>,
-    /// Number of fields, and number of bytes, of the record into which fields are merged; `None` if
-    /// the case merges none.
+    /// Number of fields and number of bytes of the record into which the case merges fields. `None`
+    /// if the case merges no fields.
     pub merges_into: Option<(usize, usize)>,
     /// Whether the requests change the leases that are in force.
     pub changes_leases: bool,
     pub ask: Box<dyn Fn(&LaneTurn<'_>) -> CaseRequest>,
 }
 
-/// A lane of a connection that sends its next request.
+/// A lane of a connection that is about to send its next request.
 pub struct LaneTurn<'a> {
-    /// Index of the lane's request in the batch.
+    /// Position of the lane's request in the batch.
     pub lane: usize,
-    /// Number of requests that the lane has sent before.
+    /// Number of requests that the lane has already sent.
     pub number: u64,
     pub last: Option<&'a Response>,
 }
 
-/// A request of a case.
+/// Request of a case, which may depend on the lane.
 pub enum CaseRequest {
     Op(Op),
     Operator(Body),
 }
 
 impl Case {
-    /// Creates a case of requests to the leader of a plain cluster, with this number of entries and
-    /// bytes.
+    /// Creates a case with requests to the leader of a plain cluster. Each request has this number
+    /// of entries and of bytes.
     fn new(
         kind: &'static str,
         size: usize,
@@ -106,7 +107,7 @@ impl Case {
         }
     }
 
-    /// Makes the case send `ops` in turn.
+    /// Makes the case send the operations `ops` in turn.
     fn round_robin(self, ops: Vec<Op>) -> Case {
         let writes = ops.iter().any(Op::is_write);
         Case {
@@ -156,7 +157,8 @@ fn bytes(length: usize) -> Bytes {
     vec![b'v'; length].into()
 }
 
-/// Returns a key of `length` bytes, which depends on `number` if the length suffices.
+/// Returns a key of `length` bytes. Keys of different `number` differ if the length suffices for
+/// this.
 fn long_key(name: &str, number: usize, length: usize) -> Bytes {
     let mut key = format!("{number:04}{name}").into_bytes();
     key.resize(length, b'.');

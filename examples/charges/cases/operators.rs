@@ -1,4 +1,4 @@
-//! Requests of operators.
+//! Cases of requests that are meant for operators.
 
 use leasehold_wire::request::Body;
 use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
@@ -6,11 +6,11 @@ use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
 use super::{Case, CaseRequest, Stage, long_key};
 use crate::cluster::{LEADER, NAMES};
 
-/// Numbers of key ranges: one, some, and nearly the maximum.
+/// Numbers of key ranges that are measured: one, some, and nearly the maximum.
 const RANGES: [usize; 3] = [1, 32, 1_023];
-/// Maximum length of the first key of each range, if there is the maximum number of ranges.
+/// Maximum length of the first key of each range if the number of ranges is nearly the maximum.
 const BOUND_BYTES: usize = 500;
-/// Numbers of keys for which demand is known: few, and many.
+/// Numbers of keys with known demand that are measured: few, and many.
 const DEMAND: [usize; 2] = [64, 100_000];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Creates a case of status requests. `size` is the number of ranges, or of keys with demand.
+/// Creates a case of status requests. `size` is the number of ranges or, with demand, of keys.
 fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -> Case {
     let unit = match stage {
         Stage::Plain => "",
@@ -64,7 +64,7 @@ fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -
     case
 }
 
-/// Creates a case that moves leadership to the replica that already leads.
+/// Creates a case that moves leadership to the present leader.
 fn moved() -> Case {
     let mut case = Case::new("move", 0, "", 1, 1);
     let to = NAMES[LEADER].to_owned();
@@ -72,7 +72,7 @@ fn moved() -> Case {
     case
 }
 
-/// Creates a case that sets a strategy which is already in force.
+/// Creates a case that sets the strategy that is already in force.
 fn lease_set(ranges: usize) -> Case {
     let mut case = Case::new("lease_set", ranges, "ranges", 1, ranges * 2 * BOUND_BYTES);
     case.stage = Stage::Ranges(ranges);
@@ -87,7 +87,7 @@ fn lease_set(ranges: usize) -> Case {
     case
 }
 
-/// Creates a case that changes the strategy of one range back and forth.
+/// Creates a case that changes the strategy of one range, and then changes it back, repeatedly.
 fn lease_change() -> Case {
     let mut case = Case::new("lease_set-change", 32, "ranges", 1, 1);
     case.stage = Stage::Ranges(32);
@@ -100,8 +100,8 @@ fn lease_change() -> Case {
     case
 }
 
-/// Returns a change that gives the `number`th range a strategy which differs from those of its
-/// neighbours.
+/// Returns a change for range `number`. It gives the range another strategy than its neighbours
+/// have.
 fn range(number: usize, strategy: &str) -> LeaseRequest {
     LeaseRequest {
         from: long_key("range", 2 * number, BOUND_BYTES),
@@ -111,7 +111,7 @@ fn range(number: usize, strategy: &str) -> LeaseRequest {
     }
 }
 
-/// Returns the changes that divide a single range into `count` ranges.
+/// Returns the changes that divide the only range of a new cluster into `count` ranges.
 pub fn ranges(count: usize) -> Vec<LeaseRequest> {
     let mut all: Vec<LeaseRequest> = (0..count / 2).map(|number| range(number, "all")).collect();
     // A change that begins at the first key adds one range and not two.

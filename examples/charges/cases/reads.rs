@@ -1,5 +1,5 @@
-//! Reads at the leader, which holds leases on all keys, and at a replica without leases. The latter
-//! go through another replica or through the log.
+//! Reads at the leader, which holds leases on all keys, and reads at a replica without leases. The
+//! latter go through another replica or through the log.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{
@@ -10,9 +10,9 @@ use leasehold_wire::{
 use super::{BATCH, Case, FOLLOWER, KEYS, bytes, key, long_key, sizes};
 use crate::cluster::LEADER;
 
-/// Size of the values in scans with large entries.
+/// Size of each value in scans with large entries.
 const SCANNED_BYTES: usize = 4 << 10;
-/// Maximum number of bytes that an entry takes in addition to its key and its value.
+/// Maximum number of bytes of an entry in addition to the bytes of its key and its value.
 const ENTRY_BYTES: usize = 32;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Returns the name of the kind for this replica. A kind has a name for the leader, and one for
+/// Returns the name of a kind of reads. The kind has one name for the leader, and another for all
 /// other replicas.
 fn named(replica: usize, at_the_leader: &'static str, elsewhere: &'static str) -> &'static str {
     if replica == LEADER {

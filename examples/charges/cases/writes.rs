@@ -9,11 +9,11 @@ use leasehold_wire::{
 
 use super::{BATCH, Case, CaseRequest, bytes, key, long_key, sizes};
 
-/// Number of keys to which a case writes its values in turn.
+/// Number of keys to which a case writes in turn.
 const SPREAD: usize = 16;
-/// Maximum number of bytes that an entry takes in addition to its key and its value.
+/// Maximum number of bytes of an entry in addition to the bytes of its key and its value.
 const ENTRY_BYTES: usize = 16;
-/// Number of fields of the largest records into which fields are merged.
+/// Number of fields of the largest record into which a case merges fields.
 const RECORD_FIELDS: usize = 1_020;
 const RECORD_BYTES: usize = 256 << 10;
 
@@ -54,8 +54,8 @@ fn delete(size: usize) -> Case {
     Case::new("delete", size, "bytes of the key", 1, size).round_robin(ops.collect())
 }
 
-/// Creates a case of compare-and-swaps. Each lane has its own key, so that it knows the version of
-/// the key.
+/// Creates a case of compare-and-swaps. Each lane has a key of its own, so that it knows the
+/// present version of that key.
 fn cas(size: usize) -> Case {
     let value = bytes(size);
     let mut case = Case::new("cas", size, "bytes of the value", 1, size);
@@ -67,7 +67,7 @@ fn cas(size: usize) -> Case {
     case
 }
 
-/// Returns the version of a key that an answer reports.
+/// Returns the version of a key from an answer.
 fn version(answer: &Response) -> Option<Version> {
     match answer.outcome.as_ref()?.result.as_ref()? {
         Answer::Written(version) => Some(*version),
@@ -84,8 +84,8 @@ fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
     (0..count).map(field).collect()
 }
 
-/// Creates a case that writes all fields of a record together. Records with more fields than merges
-/// accept are refused, after the command was executed.
+/// Creates a case that writes all fields of a record together. If a record has more fields than a
+/// merge accepts, the write is refused after the command was executed.
 fn put_fields(size: usize) -> Case {
     let key = |number| format!("fields-{size}-{number}");
     let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 8)));
@@ -103,7 +103,8 @@ fn put_fields(size: usize) -> Case {
     }
 }
 
-/// Creates a case that merges one field into a record of many fields.
+/// Creates a case that merges one field into a record of many fields. `size` is the number of
+/// fields.
 fn put_field_into(size: usize) -> Case {
     let key = |number| format!("into-{size}-{number}");
     let records = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 200)));
@@ -116,7 +117,7 @@ fn put_field_into(size: usize) -> Case {
     }
 }
 
-/// Creates a case that merges one large field into a record that has no other field.
+/// Creates a case that merges one large field into a record. The record has no other field.
 fn put_field_bytes(size: usize) -> Case {
     let size = size.min(VALUE_BYTES_MAX - "f0000".len());
     let key = |number| format!("field-{size}-{number}");
@@ -145,7 +146,7 @@ fn multi_put(size: usize) -> Case {
     Case::new("multi_put", size, "entries", size, size * 32).round_robin(ops.collect())
 }
 
-/// Creates a case of at most three entries, each with a value of `size` bytes.
+/// Creates a case of multi-puts with at most three entries. Each entry has a value of `size` bytes.
 fn multi_put_bytes(size: usize) -> Case {
     let most = COMMAND_BYTES_MAX / (size + 64);
     let count = most.clamp(1, 3);

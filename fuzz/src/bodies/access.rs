@@ -13,12 +13,12 @@ use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, decode_request};
 use super::decode_round_trip;
 use crate::memory;
 
-/// Memory that a byte of a TOML file may take, as in all bodies that read TOML.
+/// Number of bytes of memory for each byte of a TOML file, as in all bodies that read TOML.
 const TOML_PER_BYTE: usize = 512;
-/// Number of prefixes that a token may read, which come before the request in the input.
+/// Number of prefixes that a token may read. In the input, they come before the request.
 const PREFIXES: usize = 2;
 
-/// Decodes a file of tokens. When the result is written and read again, it must be the same.
+/// Decodes a file of tokens. The result must be the same after it is written and read again.
 pub fn tokens(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let file = Path::new("/etc/leasehold/tokens.toml");
@@ -36,8 +36,8 @@ pub fn tokens(input: &[u8]) {
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
-/// Reads two prefixes, each with its length before it, and then a greeting or a request. The rights
-/// to a key or a range must agree with the prefixes.
+/// Decodes two prefixes, each after its length, and then a greeting or a request. The rights of a
+/// token that may read these prefixes must agree with them, for each key or range of the request.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();
@@ -126,7 +126,7 @@ pub fn rights(input: &[u8]) {
     }
 }
 
-/// Whether the key is reserved for clients that search for replicas.
+/// Returns true if the key is reserved for clients that search for a replica that responds.
 fn is_reserved(key: &Bytes) -> bool {
     *key == PROBE_KEY
 }

@@ -1,4 +1,4 @@
-//! Bodies for the messages of a client to a replica, and for the answers of a replica.
+//! Bodies for the messages of a client to a replica, and for the replica's answers.
 
 use bytes::BytesMut;
 use leasehold_leases::{Incarnation, ReplicaId};
@@ -14,9 +14,11 @@ use prost::Message as _;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Memory for each byte of a request, which the largest element of a list in requests determines.
+/// Number of bytes of memory for each byte of a request. The largest element of any list in a
+/// request determines it.
 const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
-/// Memory for each byte of an answer, which the largest element of a list in answers determines.
+/// Number of bytes of memory for each byte of an answer. The largest element of any list in an
+/// answer determines it.
 const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
 
 /// Decodes messages of a client: its greeting, and requests.
@@ -39,8 +41,8 @@ pub fn client_to_server(input: &[u8]) {
     }
 }
 
-/// Asserts that a command which a listener accepts is also accepted by its peers, and fits into a
-/// frame between them.
+/// Asserts that every peer accepts a command that a replica accepted from a client, and that the
+/// command fits into a frame between peers.
 fn assert_peer_accepts(command: Command) {
     if validate(&command).is_err() {
         return;
@@ -59,7 +61,8 @@ fn assert_peer_accepts(command: Command) {
     decode_envelope(sent).expect("a peer takes what a listener takes");
 }
 
-/// Decodes messages to a client: a greeting, and answers. Also decodes a record as it is stored.
+/// Decodes messages to a client: a greeting, and answers. Also decodes the input as a stored
+/// record.
 pub fn server_to_client(input: &[u8]) {
     let _ = memory::sharing(input, RESPONSE_PER_BYTE, decode_greeting);
     let welcome = decode_round_trip::<Welcome>(input, RESPONSE_PER_BYTE);
@@ -116,7 +119,7 @@ pub mod seeds {
         seeds
     }
 
-    /// Returns a command with more keys than allowed, of two bytes each.
+    /// Returns a command with more keys than are allowed. Each key takes two bytes.
     fn too_many_parts() -> Vec<u8> {
         let keys = vec![Bytes::new(); 10_001];
         let op = leasehold_wire::command::Op::multi_get(keys);

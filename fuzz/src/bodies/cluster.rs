@@ -1,5 +1,5 @@
 //! A cluster of three replicas that a body controls. Messages arrive immediately, disks sync
-//! immediately, and time passes only when the body says so.
+//! immediately, and time passes only if the body lets it pass.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use leasehold_wire::{Command, Outcome, Path};
 
 use super::samples;
 
-/// The replica that receives the messages of the input.
+/// The replica to which the messages of the input are sent.
 pub const VICTIM: ReplicaId = ReplicaId(0);
-/// The member that sends the input over its connection.
+/// The member that sends the messages of the input, on its own connection.
 pub const LIAR: ReplicaId = ReplicaId(1);
-/// The third member.
+/// The third member of the cluster.
 pub const OTHER: ReplicaId = ReplicaId(2);
 
-/// Maximum number of messages after one event. If there are more, replicas exchange messages
-/// endlessly.
+/// Maximum number of messages that may follow one event. If there are more, the replicas exchange
+/// messages endlessly, and the body panics.
 const MESSAGES_MAX: usize = 10_000;
-/// Minimum interval at which timers are checked.
+/// Shortest time that passes between two checks of the timers.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// Size of the log's window, which is so small that inputs reach its end.
+/// Size of the window of the log. It is small, so that inputs reach the end of the window.
 const LOG_WINDOW: u64 = 256;
 
 #[derive(Clone, Debug)]
@@ -46,15 +46,16 @@ struct Node {
     requested: u64,
 }
 
-/// Three replicas with their disks, the messages between them, and a clock that the body advances.
+/// Three replicas with their disks, the messages between these replicas, and a clock that the body
+/// advances.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     settings: Settings,
     now: Time,
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
-    /// Messages from the liar to the victim, which are stored here instead of being delivered;
-    /// `None` if they are delivered.
+    /// Messages from the liar to the victim that were stored here instead of being delivered;
+    /// `None` if such messages are delivered.
     pub captured: Option<VecDeque<Envelope>>,
     /// Answers to clients, each with the replica that sent it.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
@@ -62,12 +63,12 @@ pub struct Cluster {
     pub accepted: Vec<Value>,
 }
 
-/// The process of one replica, which executes the outputs of the replica.
+/// The process of one replica, which carries out the replica's outputs.
 struct NodeHost<'a>(&'a mut Cluster, ReplicaId, FencedAnswers);
 
 impl Host for NodeHost<'_> {
-    /// Sends a message after encoding and decoding it, which asserts that every message can be sent
-    /// and can be decoded by its receiver.
+    /// Encodes a message, decodes it again, and sends the result. So this asserts that every
+    /// message can be encoded, and decoded by its receiver.
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         let NodeHost(cluster, from, _) = self;
         let decoded = FrameOracle::default().pass(envelope);
@@ -115,7 +116,7 @@ impl Host for NodeHost<'_> {
     fn event(&mut self, _: Event) {}
 }
 
-/// Asserts that a written record can be read when the replica starts again.
+/// Asserts that a record on the disk can be read when the replica starts again.
 fn assert_readable(record: &Record) {
     let mut bytes = Vec::new();
     match record {
@@ -149,8 +150,8 @@ fn assert_readable(record: &Record) {
 }
 
 impl Cluster {
-    /// Creates replicas that have run for a while under `leader`. They hold leases, and their
-    /// clients have written and read.
+    /// Creates replicas that have already worked for a while under `leader`: they hold leases, and
+    /// clients have written and read at each of them.
     pub fn led_by(leader: ReplicaId, strategy: StrategySpec) -> Cluster {
         let mut settings = Settings::new(VICTIM, 3);
         settings.strategies = strategy.into();
@@ -203,12 +204,12 @@ impl Cluster {
         &self.node(id).replica
     }
 
-    /// Cuts the replica off: it neither sends nor receives messages.
+    /// Disconnects the replica: from now on it neither sends nor receives messages.
     pub fn cut_off(&mut self, id: ReplicaId) {
         self.nodes[id.index()].up = false;
     }
 
-    /// Ends the process of a replica, and starts it again from its disk.
+    /// Ends the process of a replica, and starts the replica again with the contents of its disk.
     pub fn restart(&mut self, id: ReplicaId) {
         let (now, settings) = (self.now, &self.settings);
         let node = &mut self.nodes[id.index()];
@@ -218,13 +219,13 @@ impl Cluster {
         self.flying.clear();
     }
 
-    /// Gives a replica one input, and processes everything that follows immediately.
+    /// Gives one input to a replica, and processes everything that follows from it immediately.
     pub fn give(&mut self, id: ReplicaId, input: Input) {
         self.input(id, input);
         self.deliver_all();
     }
 
-    /// Sends the next command of the samples from a client of this replica.
+    /// Makes a client of this replica send the next of the sample commands.
     pub fn ask_next(&mut self, id: ReplicaId) {
         let node = &mut self.nodes[id.index()];
         node.requested += 1;
@@ -244,7 +245,7 @@ impl Cluster {
         self.give(id, Input::Client { from, command });
     }
 
-    /// Lets time pass for all replicas.
+    /// Lets the time `duration` pass for all replicas.
     pub fn pass(&mut self, duration: Duration) {
         let until = self.now + duration;
         loop {
@@ -304,7 +305,7 @@ impl Cluster {
         }
     }
 
-    /// Returns all keys with their values, as a client reads them at this replica.
+    /// Returns all keys with their values, as a client of this replica reads them.
     pub fn read_all(&mut self, id: ReplicaId) -> Vec<(Bytes, Bytes)> {
         let from = ClientHandle {
             connection: u64::MAX,

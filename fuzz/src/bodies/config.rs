@@ -1,5 +1,6 @@
-//! Files of an operator: a cluster's configuration, a topology, and an experiment with its
-//! overrides. Also the state files of a standing cluster and of a campaign of simulated seeds.
+//! Files that operators write: the configuration of a cluster, a topology, and an experiment with
+//! overrides. Also files in which a standing cluster and a campaign of simulated seeds store their
+//! state.
 
 use std::path::Path;
 
@@ -14,18 +15,18 @@ use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
 
-/// Memory for each byte of a TOML file. The worst case is a document of one-letter keys without
-/// values: every few bytes become an entry of a table with its position in the text. Errors also
-/// quote the text.
+/// Number of bytes of memory for each byte of a TOML file. The worst case is a document of
+/// one-letter keys without values: every few bytes become a table entry, which includes its
+/// position in the text. Errors also quote the text.
 const TOML_PER_BYTE: usize = 512;
-/// Memory for each byte of a JSON file. Words are stored, and errors quote them.
+/// Number of bytes of memory for each byte of a JSON file. Words are stored, and errors quote them.
 const JSON_PER_BYTE: usize = 64;
 
 fn text(input: &[u8]) -> String {
     String::from_utf8_lossy(input).into_owned()
 }
 
-/// Decodes a cluster's configuration, and derives the settings of each node from it.
+/// Decodes the configuration of a cluster, and derives the settings of each node from it.
 pub fn cluster_config(input: &[u8]) {
     let text = text(input);
     let file = Path::new("/etc/leasehold/cluster.toml");
@@ -47,7 +48,7 @@ pub fn cluster_config(input: &[u8]) {
     }
 }
 
-/// Decodes a topology. When it is written to a file and read again, it must be the same.
+/// Decodes a topology. It must be the same after it is written to a file and read again.
 pub fn topology(input: &[u8]) {
     let text = text(input);
     let parse = |text: &str| Topology::parse("fuzz.toml", text);
@@ -62,7 +63,7 @@ pub fn topology(input: &[u8]) {
     }
 }
 
-/// Decodes an experiment, followed by a line of `---` and overrides, one on each line.
+/// Decodes an experiment. After it, there is a line of `---`, and then one override on each line.
 pub fn experiment(input: &[u8]) {
     let text = text(input);
     let (text, sets) = text.split_once("\n---\n").unwrap_or((&text, ""));
@@ -86,8 +87,8 @@ fn names_a_file(set: &str) -> bool {
     key.trim() == "topology"
 }
 
-/// Asserts that the experiment can be repeated from its description in a report, and that it can be
-/// set up.
+/// Asserts that an experiment can be repeated from its description in a report, and that the
+/// experiment can be set up.
 fn assert_repeatable(experiment: &Experiment) {
     let written = experiment.to_toml();
     let again = Experiment::parse("again.toml", &written);
@@ -111,7 +112,7 @@ pub fn cluster_state(input: &[u8]) {
     assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
 }
 
-/// Decodes the state of a campaign, and adds seeds to it.
+/// Decodes the state of a campaign, and then adds the results of seeds to it.
 pub fn campaign_state(input: &[u8]) {
     let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || {
         CampaignState::<CampaignTally>::read(input)

@@ -1,8 +1,8 @@
-//! Panics that a lying member may cause.
+//! Panics that a lying member is allowed to cause.
 //!
-//! A message that contradicts facts which a replica knows may end the replica's process
-//! (SECURITY.md, what is promised, 2). So a body accepts these panics, which are recognized by
-//! their messages, and no others.
+//! A message may contradict facts that a replica knows. Then the process of the replica may end
+//! (SECURITY.md, what is promised, 2). So a body accepts the panics for such contradictions, which
+//! are recognized by their messages. It accepts no other panics.
 
 use std::cell::Cell;
 use std::panic::{
@@ -23,12 +23,12 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 thread_local! {
-    /// Whether this thread expects a panic that a liar may cause.
+    /// Whether a panic that a liar may cause is expected on this thread now.
     static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a function that processes a liar's messages. Returns false if it ended with an expected
-/// panic.
+/// Runs a function that processes messages of a liar. Returns false if an expected panic ended the
+/// function.
 ///
 /// # Panics
 /// Panics if the function panics in any other way.
@@ -45,8 +45,8 @@ pub fn may_end(run: impl FnOnce()) -> bool {
     }
 }
 
-/// Keeps expected panics from being reported. libFuzzer would end at any panic that it is notified
-/// of.
+/// Suppresses reports of expected panics. Without this, libFuzzer would stop, because it stops at
+/// every panic that is reported to it.
 fn keep_quiet() {
     let others = take_hook();
     set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {

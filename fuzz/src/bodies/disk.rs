@@ -12,8 +12,8 @@ use leasehold_wire::Entry;
 use super::{decode_round_trip, peer};
 use crate::memory::{self, per_byte};
 
-/// Memory for each byte of a row. Slots contain the values of envelopes, and sessions contain
-/// outcomes.
+/// Number of bytes of memory for each byte of a row. The row of a slot contains the value of an
+/// envelope; the row of a session contains outcomes.
 const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
 
 /// Decodes the input as the contents of each kind of row.
@@ -46,8 +46,8 @@ fn assert_round_trip<T: PartialEq + std::fmt::Debug>(
     assert_eq!(again, decoded);
 }
 
-/// Decodes a row. The first byte is the length of the row's key, and the second selects the bit
-/// that the disk loses.
+/// Decodes a row. The first byte of the input is the length of the row's key. The second selects a
+/// bit, which is changed as if the disk had lost it.
 pub fn disk_rows(input: &[u8]) {
     let [length, lost, rest @ ..] = input else {
         return;
@@ -71,8 +71,8 @@ pub fn disk_rows(input: &[u8]) {
     }
 }
 
-/// Asserts that a row is recognized as damaged if one of its bits has changed, or if it is in
-/// another place.
+/// Asserts that a row is recognized as damaged if one of its bits has changed. The same must hold
+/// if the row is in the place of another row.
 fn assert_damage_is_noticed(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
     let elsewhere = Column::ALL.into_iter().find(|other| *other != column);
     let moved = elsewhere.map(|other| unseal(other, key, Bytes::copy_from_slice(&sealed)));

@@ -13,9 +13,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
 
-/// Memory for each byte of a frame. A reader reserves four times the bytes that have arrived, in
-/// addition to these bytes. Its buffer at least doubles, and the old and the new buffer exist at
-/// the same time.
+/// Number of bytes of memory for each byte of a frame. A reader holds the bytes that have arrived,
+/// and reserves four times as many. Its buffer at least doubles when it grows, and meanwhile the
+/// old and the new buffer exist at the same time.
 const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
 /// Reads frames. The first byte of the input is the number of bytes that arrive at a time.
@@ -48,7 +48,7 @@ pub fn frames(input: &[u8]) {
     check(stream, &by_splitting);
 }
 
-/// Returns the lengths and checksums of the frames that `read` passes to its callback.
+/// Returns the length and the checksum of each frame that `read` passes to its callback.
 fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usize, u32)> {
     let mut found = Vec::with_capacity(stream.len() / 4);
     memory::within(stream.len(), PER_BYTE, || {
@@ -57,8 +57,8 @@ fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usi
     found
 }
 
-/// Asserts that the frames follow each other in the stream, and that the first one which was not
-/// returned is incomplete or too long.
+/// Asserts that the returned frames follow each other in the stream, and that the next frame, which
+/// was not returned, is incomplete or too long.
 fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     for &(length, checksum) in frames {
         let (prefix, rest) = stream.split_first_chunk().expect("a frame has a prefix");
@@ -78,7 +78,7 @@ fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     }
 }
 
-/// Source of bytes that arrive a few at a time, without delays.
+/// A stream from which a few bytes at a time can be read, without delays.
 struct Chunks<'a> {
     rest: &'a [u8],
     most: usize,

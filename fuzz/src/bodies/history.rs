@@ -1,18 +1,19 @@
-//! Histories: their file format, and the checker that judges them.
+//! Histories: the format of their files, and the checker that judges them.
 
 use leasehold_histories::History;
 
 use crate::memory;
 
-/// Memory for each byte of a history. An event has at least four bytes in the file, and 72 in
-/// memory.
+/// Number of bytes of memory for each byte of a history. An event takes at least four bytes in the
+/// file, and 72 bytes in memory.
 const PER_BYTE: usize = size_of::<leasehold_histories::HistoryEvent>() / 4;
-/// Maximum number of events of a history that is judged. Longer ones are only read, because judging
-/// may legitimately take long.
+/// Maximum number of events of a history that is judged. A longer history is only decoded, because
+/// the checker may legitimately take long for it.
 const JUDGED_EVENTS_MAX: usize = 64;
 const CHECKSUM_BYTES: usize = 4;
 
-/// Decodes the file of a history, and then decodes it again with a correct checksum.
+/// Decodes the file of a history. Then replaces the checksum by the correct one, and decodes the
+/// file again.
 pub fn history(input: &[u8]) {
     read(input);
     let length = input.len().saturating_sub(CHECKSUM_BYTES);

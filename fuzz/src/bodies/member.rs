@@ -1,4 +1,5 @@
-//! Messages of a member that has proved its identity. A replica processes all of them.
+//! Messages of a member that has proved its identity. A replica processes all messages of such a
+//! member.
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -15,17 +16,18 @@ use crate::memory;
 
 /// Maximum number of messages of one input.
 const FRAMES_MAX: usize = 64;
-/// Memory of three replicas for a step of time and the requests in it.
+/// Number of bytes of memory that three replicas may take for a step of time and the requests in
+/// this step.
 const STEP_BYTES: usize = 256 << 10;
-/// Memory for each byte of a message: in the logs, queues and disks of two replicas, and in copies
-/// on the way.
+/// Number of bytes of memory for each byte of a message. Copies of the message are in other
+/// messages, and in the logs, queues and disks of two replicas.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 
-/// Replicas that may lead when the liar sends its first message.
+/// Replicas of which one leads when the liar sends its first message.
 const LEADERS: [ReplicaId; 3] = [VICTIM, LIAR, OTHER];
 
-/// Returns the cluster in which an input begins. The first byte of the input selects the leader,
-/// and whether the third member is cut off.
+/// Returns the cluster to which an input is sent. The first byte of the input selects the leader,
+/// and determines whether the third member is cut off.
 fn initial_cluster(byte: u8) -> Cluster {
     thread_local! {
         static READY: [OnceCell<Cluster>; 3] = const { [const { OnceCell::new() }; 3] };
@@ -49,7 +51,7 @@ fn initial_cluster(byte: u8) -> Cluster {
     cluster
 }
 
-/// Lets up to 1 s pass, and may let clients send requests.
+/// Lets up to 1 s pass. Depending on `step`, also lets clients send requests.
 fn pass(cluster: &mut Cluster, step: u8) {
     let quarters = u64::from(step & 0x3F);
     cluster.pass(Duration::from_millis(quarters * quarters / 4));
@@ -62,8 +64,8 @@ fn pass(cluster: &mut Cluster, step: u8) {
 }
 
 /// Sends the messages of the input to the victim. The first byte selects the cluster
-/// (`initial_cluster`). Messages in frames follow, each after a byte that selects the step of time
-/// before it. An empty frame contains no message.
+/// (`initial_cluster`). The messages follow, each in a frame. The byte before a frame selects the
+/// step of time before the message. An empty frame contains no message.
 pub fn member(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else {
         return;
@@ -117,13 +119,13 @@ pub mod seeds {
     use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
-    /// Step of a second without messages.
+    /// Byte for a step of about one second in which clients send no requests.
     const QUIET: u8 = 63;
-    /// First bytes of inputs, for each leader, with and without the third member.
+    /// First bytes of inputs. They select each leader, with and without the third member.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];
 
-    /// Returns messages of an honest member, and messages that a lying one might send. The numbers
-    /// in the latter are close to the true ones.
+    /// Returns messages of an honest member, and messages that a lying member might send. The
+    /// numbers in the latter are close to the true numbers.
     pub fn member() -> Vec<Vec<u8>> {
         let talks = FIRST_BYTES.iter().flat_map(|first| {
             let steps = [
@@ -146,7 +148,7 @@ pub mod seeds {
         talks.chain(leaves).chain(starts).chain(wrong).collect()
     }
 
-    /// Returns the messages that the liar sends while it does not lie.
+    /// Returns the messages that the liar sends as long as it behaves like any other member.
     fn honest(first: u8, steps: &[u8], begin: impl FnOnce(&mut Cluster)) -> Vec<u8> {
         let mut cluster = initial_cluster(first);
         cluster.captured = Some(VecDeque::new());
@@ -189,7 +191,7 @@ pub mod seeds {
         }
     }
 
-    /// Returns inputs with each kind of message by itself, and one with all messages in sequence.
+    /// Returns an input for each kind of message, and one input with all messages in sequence.
     fn wrong(first: u8) -> Vec<Vec<u8>> {
         let cluster = initial_cluster(first);
         let sent = lies(&cluster);
@@ -218,7 +220,7 @@ pub mod seeds {
         inputs
     }
 
-    /// Returns the sample messages, adapted to the state of the victim.
+    /// Returns the sample messages, with numbers adapted to the state of the victim.
     fn lies(cluster: &Cluster) -> Vec<Message> {
         let victim = cluster.replica(VICTIM);
         let (leader, later) = ballots(cluster);
@@ -232,7 +234,7 @@ pub mod seeds {
         all
     }
 
-    /// Returns the ballot that is in force, and one under which the liar may campaign.
+    /// Returns the ballot in force, and a higher ballot with which the liar may campaign.
     fn ballots(cluster: &Cluster) -> (Ballot, Ballot) {
         let replicas = [VICTIM, LIAR, OTHER].map(|id| cluster.replica(id).leads_at());
         let leader = replicas.into_iter().flatten().max();
@@ -247,8 +249,8 @@ pub mod seeds {
         )
     }
 
-    /// Returns writes in each of the next slots and in the last decided slot, and messages that
-    /// contradict a slot which is committed above a hole.
+    /// Returns writes for each of the next slots and for the last decided slot. Also returns
+    /// messages that contradict a slot which is committed above a hole.
     fn commands(leader: Ballot, later: Ballot, top: Slot) -> Vec<Message> {
         let news = |above: u64| LogNews {
             commit_point: Slot(top.0 + u64::from(above == 0)),

@@ -1,4 +1,5 @@
-//! Bodies of the fuzz targets. The module of each also has its `seeds`, with which fuzzing begins.
+//! Bodies of the fuzz targets. The module of each body also has its `seeds`, with which fuzzing
+//! begins.
 
 pub mod access;
 pub mod client;
@@ -20,8 +21,9 @@ use prost::Message;
 
 use crate::memory;
 
-/// Decodes a generated message. When the result is encoded and decoded again, it must be the same.
-/// The encoded forms are compared, because a number may be NaN, which equals nothing.
+/// Decodes a message of a generated type. The result must be the same after it is encoded and
+/// decoded again. The encoded forms are compared, because a number may be NaN, which is not equal
+/// to itself.
 fn decode_round_trip<M: Message + Default + Debug>(input: &[u8], per_byte: usize) -> Option<M> {
     let decoded = memory::sharing(input, per_byte, |bytes| M::decode(bytes)).ok()?;
     let encoded = decoded.encode_to_vec();

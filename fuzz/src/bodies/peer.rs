@@ -8,11 +8,11 @@ use leasehold_wire::split_frame;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Memory for each byte of a message: the largest element of a list, and the form into which the
-/// core converts it.
+/// Number of bytes of memory for each byte of a message: for the largest element of any list, and
+/// for the form into which the replica's core converts this element.
 pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<ReportedEntry>();
 
-/// Decodes the greetings of both sides, and envelopes.
+/// Decodes the greetings of both sides of a connection, and envelopes.
 pub fn peer(input: &[u8]) {
     decode_round_trip::<proto::Hello>(input, PER_BYTE);
     decode_round_trip::<proto::Greeting>(input, PER_BYTE);
@@ -24,8 +24,8 @@ pub fn peer(input: &[u8]) {
     assert_eq!(framed(again), Some(sent));
 }
 
-/// Returns the frame of an envelope. `None` if it is too long, which can happen when omitted fields
-/// are filled in.
+/// Returns an envelope as a frame; `None` if the frame would be too long. That can happen, because
+/// fields that the input omitted are filled in.
 pub(super) fn framed(envelope: Envelope) -> Option<Bytes> {
     let mut buffer = BytesMut::new();
     match encode_envelope(envelope, &mut buffer) {

@@ -1,4 +1,4 @@
-//! Samples of every message and every stored value, in which no field has its default.
+//! Samples of every message and of every stored value. No field of a sample has its default value.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -328,8 +328,8 @@ pub fn messages() -> Vec<Message> {
 mod tests {
     use super::*;
 
-    /// Returns the number of a message's kind. A message of a new kind does not compile here until
-    /// it has a number.
+    /// Returns the number of a message's kind. If a new kind is added, this function does not
+    /// compile until the new kind has a number.
     fn kind(message: &Message) -> usize {
         match message {
             Message::Ping { .. } => 0,

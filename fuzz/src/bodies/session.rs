@@ -1,5 +1,5 @@
 //! A client's connection after the handshake. A request that the client's token does not allow must
-//! neither be executed nor reveal anything.
+//! not be executed, and its answer must not reveal anything.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -27,15 +27,16 @@ use crate::memory;
 
 /// Maximum number of requests of one input.
 const REQUESTS_MAX: usize = 32;
-/// Memory of three replicas for a request and the time that passes after it.
+/// Number of bytes of memory that three replicas may take for one request and the time that passes
+/// after it.
 const REQUEST_BYTES: usize = 256 << 10;
-/// Memory for each byte of a command. It is copied in the frame, on its way, and in the logs and
-/// states of three replicas.
+/// Number of bytes of memory for each byte of a command. Copies of the command are in its frame, in
+/// messages, and in the logs and states of three replicas.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 const CONNECTION: u64 = 77;
 
 /// A token and its rights: the prefixes that it may read, the prefixes that it may write, and
-/// whether it may see the state of the cluster. The file of tokens is made of these.
+/// whether it may see the state of the cluster. The fixture writes these into the file of tokens.
 struct Grant {
     token: &'static str,
     read: &'static [&'static str],
@@ -67,17 +68,17 @@ const GRANTS: [Grant; 7] = [
     grant("lh_admin", &[], &[], true),
 ];
 
-/// Keys that are stored before the client connects.
+/// Keys that have values before the client connects.
 const STORED: [&str; 6] = ["a/1", "a/2", "b/1", "b/x1", "c", "open/1"];
 
-/// Replicas with stored keys, and the tokens that they accept.
+/// Replicas in which the keys have values, and the tokens that the replicas accept.
 #[derive(Clone)]
 struct SessionFixture {
     cluster: Cluster,
     tokens: Vec<TokenEntry>,
     stored: Vec<(Bytes, Bytes)>,
-    /// Number of values that were accepted before the client connected. A new leader proposes some
-    /// of them again.
+    /// Number of values that the replicas had accepted before the client connected. A new leader
+    /// proposes some of these values again.
     before: usize,
 }
 
@@ -126,8 +127,8 @@ fn token_file() -> String {
     GRANTS.iter().enumerate().map(entry).collect()
 }
 
-/// Runs a client's session. The first byte of the input selects the leader. The frames of the
-/// client follow: its greeting, and requests.
+/// Runs the session of a client. The first byte of the input selects the leader. The frames of the
+/// client follow: one with its greeting, and others with requests.
 pub fn session(input: &[u8]) {
     thread_local! {
         static READY: [OnceCell<SessionFixture>; 2] = const { [const { OnceCell::new() }; 2] };
@@ -149,7 +150,8 @@ pub fn session(input: &[u8]) {
     ready.judge(grant, input);
 }
 
-/// Handles the frames as a node does. Returns the rights of the client, or `None` if it is refused.
+/// Handles the client's frames in the same way as a node. Returns the rights of the client, or
+/// `None` if the client is refused.
 fn talk(ready: &mut SessionFixture, stream: &mut BytesMut) -> Option<&'static Grant> {
     let hello = Hello::decode(next(stream)?).ok()?;
     if hello.magic != MAGIC {
@@ -248,15 +250,15 @@ fn covers(prefixes: &[&str], key: &[u8]) -> bool {
 }
 
 impl SessionFixture {
-    /// Returns the rights of a token in the file of tokens.
+    /// Returns the rights that the file of tokens gives to a token.
     fn rights(&self, token: &[u8]) -> Option<Rights> {
         let digest = (!token.is_empty()).then(|| Digest::of(token));
         let entry = self.tokens.iter().find(|entry| entry.digest == digest);
         entry.map(TokenEntry::rights)
     }
 
-    /// Judges the result of the session. Only keys that the client may write may have changed, and
-    /// only keys that it may read may be revealed.
+    /// Judges the result of the session. No key may have changed that the client may not write, and
+    /// no key may have been revealed that the client may not read.
     fn judge(&mut self, grant: Option<&Grant>, input: &[u8]) {
         let (read, write) = grant.map_or((&[][..], &[][..]), |it| (it.read, it.write));
         let (before, since) = self.cluster.accepted.split_at(self.before);
@@ -279,8 +281,8 @@ impl SessionFixture {
         assert_eq!(untouched(&now), untouched(&self.stored));
     }
 
-    /// Asserts that no value is revealed that the client may not read, unless the client knew it
-    /// already.
+    /// Asserts that the outcome reveals no value that the client may not read. Values that are in
+    /// the client's own input are allowed.
     fn assert_not_leaked(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
         if let Some(Answer::Entries(found)) = &outcome.result {
             let revealed = found.entries.iter();
@@ -306,7 +308,7 @@ fn assert_allowed(value: &Value, read: &[&str], write: &[&str]) {
     }
 }
 
-/// Whether the command is one with which a client checks that a replica responds.
+/// Returns true if clients send this command to check that a replica responds.
 fn is_probe(command: &Command) -> bool {
     !command.is_write() && command.keys().eq([PROBE_KEY.as_bytes()])
 }
@@ -321,8 +323,8 @@ pub mod seeds {
 
     use super::GRANTS;
 
-    /// Returns sessions of each token with all kinds of requests, for keys to which the token has
-    /// rights and for others.
+    /// Returns sessions for each token. They contain requests of all kinds, both for keys to which
+    /// the token has rights and for other keys.
     pub fn session() -> Vec<Vec<u8>> {
         let tokens = GRANTS.iter().map(|grant| grant.token).chain(["lh_nobody"]);
         let each = tokens.flat_map(|token| {

@@ -1,4 +1,4 @@
-//! Input files of the load generator: property files, histograms of field lengths, and interval
+//! Files that the load generator reads: property files, histograms of field lengths, and interval
 //! logs.
 
 use std::collections::BTreeMap;
@@ -17,19 +17,21 @@ use leasehold_ycsb::workload::CoreWorkload;
 
 use crate::memory;
 
-/// Memory for each byte of a property file. Every two bytes may become a property, with its name,
-/// its value and its source, in three forms while it is read.
+/// Number of bytes of memory for each byte of a property file. Every two bytes may be a property.
+/// Its name, value and source exist in three forms while the file is read.
 const PROPERTIES_PER_BYTE: usize = 512;
-/// Memory for each byte of a histogram of field lengths. Every four bytes may become a bucket,
-/// stored twice while the list grows, and an error quotes a line.
+/// Number of bytes of memory for each byte of a histogram of field lengths. Every four bytes may be
+/// a bucket, of which there are two copies while the list grows. An error also quotes a line.
 const LENGTHS_PER_BYTE: usize = 16;
-/// Memory for each byte of an interval log, for a line and its decoded form.
+/// Number of bytes of memory for each byte of an interval log: for a line and the decoded form of
+/// this line.
 const LOG_PER_BYTE: usize = 16;
-/// Memory for each line of a log, which may be a histogram: its bytes, its counts, and the sum.
+/// Number of bytes of memory for each line of a log. The line may be a histogram, which needs
+/// memory for its bytes, its counts, and the sum.
 const LOG_PER_LINE: usize = 4 << 20;
 
-/// Decodes a property file, and everything that is read from it, including the workload that it
-/// describes.
+/// Decodes a property file. Then parses everything that the load generator reads from the
+/// properties, including the workload.
 pub fn properties(input: &[u8]) {
     let mut properties = Properties::new();
     let contents = input.to_vec();
@@ -54,7 +56,7 @@ pub fn properties(input: &[u8]) {
     }
 }
 
-/// Decodes a histogram of field lengths, and draws lengths from it.
+/// Decodes a histogram of field lengths, and takes random lengths from it.
 pub fn length_histogram(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let parse = || LengthHistogram::parse(&text);
@@ -67,8 +69,8 @@ pub fn length_histogram(input: &[u8]) {
     }
 }
 
-/// Decodes an interval log. Then decodes the input as the only histogram of a log, uncompressed and
-/// compressed.
+/// Decodes an interval log. Then decodes the input as the only histogram of another log, once
+/// uncompressed and once compressed.
 pub fn interval_log(input: &[u8]) {
     sums(input);
     sums(line(input).as_bytes());

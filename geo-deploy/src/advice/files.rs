@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use crate::experiment::Experiment;
 use crate::run::MeasuredInterval;
 
-/// Share of a site's operations that a history may lack. A history that lacks more does not belong
-/// to the run.
+/// Maximum share of a site's measured operations that may be missing in a history. If more are
+/// missing, the history does not belong to the run.
 const LOST_MAX: f64 = 0.05;
 
 /// Contents of `manifest.json` that a forecast uses.
@@ -27,7 +27,7 @@ struct SummaryFile {
     runs: Vec<RunFigures>,
 }
 
-/// Measured figures of one strategy.
+/// Measurements of one strategy.
 #[derive(Deserialize)]
 pub(super) struct RunFigures {
     pub(super) label: String,
@@ -86,7 +86,7 @@ impl RunFigures {
     }
 }
 
-/// Contents of the files in one directory.
+/// Contents of the files of a run in one directory.
 pub(super) struct RunFiles {
     dir: PathBuf,
     pub(super) backend: String,

@@ -2,10 +2,10 @@
 //! run, and shown next to the measured figures.
 //!
 //! The demand is taken from the clients' histories, up to the middle of the measured interval.
-//! Requests are counted as replicas count them, and reported as leaders learn of them. So a
-//! forecast is the same that `lease advise` would have made at that time. A strategy that was run
-//! is forecast from the demand of its own run. Any other strategy is forecast from the demand of
-//! the first run of the file, on the assumption that clients would send the same requests.
+//! Requests are counted and reported in the same way as in a cluster. So a forecast is the same as
+//! the one that `lease advise` would have made at that time. The forecast for a strategy that was
+//! run uses the demand of its own run. The forecast for any other strategy uses the demand of the
+//! first run of the file, on the assumption that clients would send the same requests.
 
 mod files;
 mod replay;
@@ -25,17 +25,18 @@ use crate::experiment::{AcceptRepliesName, Experiment};
 pub use files::Means;
 use files::RunFiles;
 
-/// Maximum number of keys in a history's profile. Usually this includes all keys.
+/// Maximum number of keys in the profile of a history. Usually a history has fewer keys, so that
+/// all are included.
 const KEYS_MAX: usize = 1 << 18;
 
-/// One run, and the forecasts from its demand.
+/// One run, and the forecasts from the demand of this run.
 #[derive(Clone, Debug)]
 pub struct RunForecast {
     /// Label of the run.
     pub label: String,
     /// Strategy of the run.
     pub strategy: String,
-    /// Plan by which the run's holders are forecast; `None` if the run has several strategies.
+    /// Plan of the holders, as in the run; `None` if the run has several strategies.
     pub plan: Option<HolderPlan>,
     /// Replica that led during the run.
     pub leader: ReplicaId,
@@ -54,8 +55,8 @@ impl RunForecast {
         all.find(|one| Some(one.plan) == self.plan && one.leader == self.leader)
     }
 
-    /// Returns the relative error of the forecast mean, as a share of the measured mean: positive
-    /// if the forecast is too high, negative if it is too low.
+    /// Returns the error of the forecast mean latency, as a share of the measured mean. The error
+    /// is positive if the forecast is too high, and negative if it is too low.
     pub fn error(&self) -> Option<f64> {
         let own = self.own()?;
         Some(own.mean_ms / self.measured.mean_ms - 1.0)

@@ -1,4 +1,5 @@
-//! Replays a history up to some time, as replicas would have reported it to a leader.
+//! Replays the requests of a history up to some time, as replicas would have reported them to a
+//! leader.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -60,7 +61,7 @@ fn at(event: &HistoryEvent) -> Time {
 struct Replay {
     n: usize,
     demand: Demand,
-    /// Number of keys that can be requested.
+    /// Number of keys in the key space of the workload.
     universe: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Changes of strategy in a run, and the local reads that each change interrupted.
+//! Changes of strategy in a run, and the reads that were not local because of a change.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,8 +12,8 @@ use crate::experiment::StrategyChange;
 use crate::run::{MeasuredInterval, RunEvent, SwitchReads};
 
 impl RunPlan<'_> {
-    /// Returns the changes of strategy with their times in ns, for a measured interval that begins
-    /// at `begin_ns`.
+    /// Returns the changes of strategy with their times in ns. The measured interval begins at
+    /// `begin_ns`.
     pub(crate) fn changes(&self, begin_ns: u64) -> impl Iterator<Item = (u64, &StrategyChange)> {
         let changes = self.strategy.change.iter();
         changes.map(move |change| {
@@ -22,7 +22,7 @@ impl RunPlan<'_> {
         })
     }
 
-    /// Returns the range of keys that a change concerns, as replicas name it.
+    /// Returns the range of keys that a change concerns, in the form that replicas use.
     pub(crate) fn range(&self, change: &StrategyChange) -> KeyRange {
         let keys = self.experiment.workload.keys;
         let (from, to) = change.key_bounds(keys);
@@ -35,7 +35,7 @@ impl RunPlan<'_> {
         KeyRange::new(from, to).unwrap_or_else(KeyRange::all)
     }
 
-    /// Returns the strategy that a change puts in force.
+    /// Returns the strategy that is in force after a change.
     ///
     /// # Errors
     /// If replicas do not know the strategy's name.
@@ -74,12 +74,13 @@ impl RunPlan<'_> {
 /// are the events that replicas announced.
 ///
 /// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key under the
-/// last configuration before the change, and also under the configurations within one
-/// reconfiguration period after it (or before the next change). In this time, replicas list holders
-/// for the new strategy, and do not choose any again. On every backend, the holder of a key is
-/// inferred from its reads: a key is kept if the site's last read before the change was local, and
-/// its last read of that period was local, too. Reads soon after a configuration are ignored here,
-/// because a promise of the configuration before may have served them.
+/// last configuration before the change, and also under the configurations that follow within one
+/// reconfiguration period after the change (or until the next change). In this period, replicas
+/// choose the holders for the new strategy once. On every backend, kept keys are inferred from
+/// reads: a key is kept if the site's last read of the key before the change was local, and the
+/// site's last read of the key in that period was local, too. Reads soon after a new configuration
+/// are ignored here, because they may have been served under a promise of the previous
+/// configuration.
 pub(super) fn switch_reads(
     plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
@@ -111,9 +112,10 @@ pub(super) fn switch_reads(
     changes.iter().zip(starts.windows(2)).map(of).collect()
 }
 
-/// Returns the reads that one change affected. `times_ns` are four times: when reads begin to show
-/// the key's holder before the change; the change; when reads begin to show the holder after the
-/// change; and the end of the settling time.
+/// Returns the reads that one change affected. `times_ns` has four times: the first time from which
+/// reads show whether a site held the key before the change; the time of the change; the first time
+/// from which reads show whether a site held the key after the change; and the end of the settling
+/// time.
 fn of_change(
     change: &StrategyChange,
     operations: &[(Sample, u64)],

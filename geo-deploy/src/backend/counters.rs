@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_wire::StatusReply;
 
-/// Sums the counters of several replicas by name, and omits those that are settings.
+/// Sums the counters of several replicas by name. Omits counters that report settings.
 pub(super) fn sum_counters(
     statuses: impl IntoIterator<Item = StatusReply>,
 ) -> BTreeMap<String, u64> {

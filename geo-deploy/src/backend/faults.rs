@@ -10,19 +10,21 @@ use crate::fault::{Effect, FaultContext, FaultSpec};
 use crate::run::bound::SiteSet;
 use crate::run::{FaultSpan, MeasuredInterval};
 
-/// Makes the choices for `random` independent of everything else that a seed decides.
+/// Number that is combined with a run's seed, so that the choices for the role `random` are
+/// independent of everything else that follows from the seed.
 const RNG_SALT: u64 = 0xfa17;
 
 /// Begin or end of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultTransition {
-    /// The fault of this index begins.
+    /// The fault with this index begins.
     Begin(usize),
-    /// The fault of this index ends.
+    /// The fault with this index ends.
     End(usize),
 }
 
-/// Roles of the replicas when a fault begins, and the replicas that may hold a lease on each key.
+/// State of the cluster when a fault begins: the roles of the replicas, and the replicas that may
+/// hold a lease on each key.
 #[derive(Debug)]
 pub(crate) struct ClusterSnapshot {
     pub(crate) leader: Option<usize>,
@@ -35,12 +37,13 @@ pub(crate) struct ClusterSnapshot {
 /// Replicas that may have held a lease on each key when a fault began.
 #[derive(Clone, Debug)]
 pub(crate) enum LeaseHolders {
-    /// The replicas were not asked.
+    /// The replicas were not asked about leases.
     NotRequested,
-    /// The replicas were asked, but the answer is uncertain. Every key is treated as leased to
-    /// every replica.
+    /// The replicas were asked about leases, but their answers leave the holders uncertain. Every
+    /// key is treated as leased to every replica.
     Unknown,
-    /// Sites that may have held a lease, by the key's number. No other site held one.
+    /// Sites that may have held a lease, by the key's number. No other site held a lease on the
+    /// key.
     Known(Vec<SiteSet>),
 }
 
@@ -65,7 +68,7 @@ struct StartedFault {
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
     /// For each fault, in order of time: its begin in ns, and the replicas that may have held a
-    /// lease on each key then. Empty if the replicas were not asked for every fault.
+    /// lease on each key then. Empty if the replicas were not asked about leases at every fault.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -80,8 +83,8 @@ impl<'a> RunFaults<'a> {
         }
     }
 
-    /// Returns the beginnings and ends of faults in order, with their times in ns, for a measured
-    /// interval that begins at `begin_ns`.
+    /// Returns the beginnings and ends of all faults in order of time, with their times in ns. The
+    /// measured interval begins at `begin_ns`.
     pub(crate) fn transitions(&self, begin_ns: u64) -> Vec<(u64, FaultTransition)> {
         let at_ns = |seconds: f64| begin_ns + (seconds * 1e9) as u64;
         let mut transitions = Vec::new();
@@ -140,8 +143,8 @@ impl<'a> RunFaults<'a> {
         Ok(effects)
     }
 
-    /// Stores the replicas that may have held a lease on each key when the fault began, or that
-    /// these will never be known.
+    /// Stores, for a fault, what is known about the replicas that may have held a lease on each key
+    /// when the fault began.
     pub(crate) fn set_lease_holders(&mut self, index: usize, lease_holders: LeaseHolders) {
         if let Some(started) = self
             .started
@@ -169,7 +172,8 @@ impl<'a> RunFaults<'a> {
             .collect()
     }
 
-    /// Notes that a replica runs again after a restart. This ends the fault that restarted it.
+    /// Notes that a replica runs again after a restart. The fault that restarted the replica ends
+    /// now.
     pub(crate) fn replica_restarted(&mut self, site: usize, now_ns: u64) {
         let restarts =
             |started: &&mut StartedFault| started.effects.contains(&Effect::Restart(site));
@@ -228,8 +232,8 @@ impl<'a> RunFaults<'a> {
 
 impl FaultOutcomes {
     /// Returns the sites that may have held a lease on a key for an operation that ended at
-    /// `ended_ns`. They are those of the last fault up to that time; before any fault, those of the
-    /// first one. `None` if they are not known.
+    /// `ended_ns`. These are the sites at the last fault up to that time, or at the first fault if
+    /// none had begun. `None` if the sites are not known.
     pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
         let after = self.leases.partition_point(|(at_ns, _)| *at_ns <= ended_ns);
         let (_, holders) = self.leases.get(after.saturating_sub(1))?;

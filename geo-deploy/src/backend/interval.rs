@@ -1,22 +1,23 @@
 //! The interval in which operations are measured, the same for all sites.
 //!
-//! An operation is measured if it *began* in the interval: if it was sent in it or, in an open
-//! loop, was due in it. Its full latency is recorded, even if it ends after the interval. Clients
-//! of fast sites continue to send requests until the interval ends, so that all sites are measured
-//! under the same load.
+//! An operation is measured if it *began* in the interval: if it was sent in the interval or, in an
+//! open loop, was due in the interval. The full latency of a measured operation is recorded, even
+//! if the operation ends after the interval. Clients of fast sites continue to send requests until
+//! the interval ends, so that all sites are measured under the same load.
 
 use super::RunPlan;
 use crate::experiment::MeasurementWindow;
 
-/// Measured interval of a running run. Times are in ns since the run began.
+/// Measured interval of a run that has not ended. Times are in ns since the run began.
 #[derive(Debug)]
 pub(crate) struct IntervalTracker {
     window: MeasurementWindow,
-    /// Numbers of clients that have not yet made their warm-up requests, and all of their requests.
+    /// Number of clients that have not yet made all their warm-up requests. The next field is the
+    /// number of clients that have not yet made all their requests.
     warming: u64,
     unfinished: u64,
-    /// Numbers of requests made and to be made in the window; requests beyond a client's share are
-    /// not included.
+    /// Number of requests that were made; the next field is the number that is to be made. Requests
+    /// that a client makes in addition to its own number are not included.
     made: u64,
     requested: u64,
     start_ns: u64,
@@ -25,7 +26,7 @@ pub(crate) struct IntervalTracker {
 }
 
 impl IntervalTracker {
-    /// Creates the interval of a plan with clients that send requests from `start_ns` on.
+    /// Creates the interval of a plan. Clients send the first requests at `start_ns`.
     pub(crate) fn new(plan: &RunPlan<'_>, start_ns: u64) -> IntervalTracker {
         let workload = &plan.experiment.workload;
         let clients = u64::from(workload.clients) * plan.topology().len() as u64;
@@ -81,7 +82,8 @@ impl IntervalTracker {
         self.begin_ns
     }
 
-    /// Whether the interval is over, so that operations which begin at `now_ns` are not measured.
+    /// Whether the interval has ended at `now_ns`. Operations that begin after its end are not
+    /// measured.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.end_ns.is_some_and(|end_ns| now_ns >= end_ns)
     }

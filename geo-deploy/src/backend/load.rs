@@ -19,7 +19,8 @@ pub(crate) struct KeyRequest {
     pub(crate) value: ValueId,
 }
 
-/// Process of a history, which executes one operation at a time. Its number is unique in a run.
+/// A process, in the sense of a history: it executes one operation at a time. The number of the
+/// process is unique in a run.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
@@ -29,8 +30,7 @@ pub(crate) struct HistoryProcess {
 }
 
 impl HistoryProcess {
-    /// Returns the next request of this process. Its value is shared with no other write of the
-    /// run.
+    /// Returns the next request of this process. No other write of the run has the same value.
     pub(crate) fn next_request(&mut self, kind: OpKind, key: u64) -> KeyRequest {
         let value = ValueId(u64::from(self.id + 1) << 32 | self.issued);
         self.issued += 1;
@@ -38,8 +38,8 @@ impl HistoryProcess {
     }
 }
 
-/// Numbers processes so that a history shows their sites: the number modulo the number of sites is
-/// the site's index.
+/// Assigns numbers to processes. The number of a process modulo the number of sites is the index of
+/// its site, so a history shows the site of each process.
 #[derive(Debug)]
 pub(crate) struct ProcessNumbers {
     /// Number of processes made so far, by site.
@@ -66,7 +66,7 @@ impl ProcessNumbers {
     }
 }
 
-/// Stream of the requests of a client or of a site. Its popular keys may change over time.
+/// Stream of the requests of a client or of a site. The popular keys may change over time.
 pub(crate) struct RequestStream {
     stream: SiteStream,
     swaps: Option<SwapSchedule>,
@@ -77,7 +77,8 @@ struct SwapSchedule {
     /// Time of the first exchange, in ns.
     first_ns: u64,
     every_ns: u64,
-    /// Sites whose popular keys are used after an even and after an odd number of exchanges.
+    /// Two sites. After an even number of exchanges, the popular keys are those of the first site;
+    /// after an odd number, those of the second.
     sites: [u64; 2],
     /// Number of exchanges so far.
     done: u64,
@@ -112,7 +113,8 @@ impl RequestStream {
         }
     }
 
-    /// Returns the request to send at `now_ns`. Successive calls must not decrease `now_ns`.
+    /// Returns the kind and the key of the request to send at `now_ns`. Successive calls must not
+    /// decrease `now_ns`.
     pub(crate) fn next(&mut self, now_ns: u64) -> (OpKind, u64) {
         if let Some(swaps) = &mut self.swaps {
             let since = now_ns.checked_sub(swaps.first_ns);
@@ -150,7 +152,8 @@ pub(crate) struct OpenLoop<T> {
     /// Time at which the first request is due, in ns.
     first_ns: f64,
     due: u64,
-    /// Requests that became due while the maximum number was in flight, and have not been sent yet.
+    /// Requests that became due while the maximum number of requests was in flight, and have not
+    /// been sent yet.
     backlog: VecDeque<DueRequest>,
     /// Number of requests that had to wait in the backlog.
     pub(crate) queued: u64,
@@ -170,7 +173,8 @@ pub(crate) struct DueRequest {
 }
 
 impl<T> OpenLoop<T> {
-    /// Returns the open loops of all sites of a plan that have a rate above 0, from `start_ns` on.
+    /// Returns an open loop for each site of a plan that has a rate above 0. The loops begin at
+    /// `start_ns`.
     pub(crate) fn all(plan: &RunPlan<'_>, start_ns: u64) -> Vec<OpenLoop<T>> {
         let workload = &plan.experiment.workload;
         let n = plan.topology().len();
@@ -205,9 +209,9 @@ impl<T> OpenLoop<T> {
         (self.first_ns + self.every_ns * self.due as f64) as u64
     }
 
-    /// Returns the request that is due now and its sender, which `make` creates if no sender is
-    /// idle. Returns `None` if the maximum number of requests is in flight; then the request waits
-    /// in the backlog.
+    /// Returns the request that is due now, together with an idle sender. If no sender is idle,
+    /// `make` creates one. If the maximum number of requests is in flight, puts the request into
+    /// the backlog and returns `None`.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, DueRequest)> {
         let due_ns = self.due_ns();
         let (kind, key) = self.requests.next(due_ns);
@@ -234,7 +238,7 @@ impl<T> OpenLoop<T> {
     }
 }
 
-/// Returns a report's note on requests that waited at clients; `None` if no request did.
+/// Returns a report's note on requests that waited at clients; `None` if no request waited.
 pub(crate) fn queued_note(plan: &RunPlan<'_>, queued: &[(usize, u64)]) -> Option<String> {
     let names = plan.topology().names();
     let sites = queued.iter().filter(|(_, count)| *count > 0);

@@ -32,8 +32,8 @@ use crate::run::RunEvent;
 /// Longest time that a replica may take to report its counters.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Runs all strategies of an experiment, one after another. Each run that has ended is added to
-/// `ended`, even if a later run fails or this future is dropped.
+/// Runs all strategies of an experiment, one after another. Each run is added to `ended` as soon as
+/// it has ended, so it is kept even if a later run fails or this future is dropped.
 ///
 /// # Errors
 /// If a cluster cannot be started or does not become ready.

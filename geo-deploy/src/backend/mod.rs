@@ -25,8 +25,8 @@ pub use repeat::EndedRuns;
 
 use crate::run::{RunEvent, StrategyRun};
 
-/// Callback that receives the progress of a run: its label, the amount that is done, and the total
-/// amount.
+/// Callback that receives the progress of a run: the label of the run, the amount of work that is
+/// done, and the total amount.
 pub type ProgressFn<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// Result of a run of one strategy.
@@ -36,17 +36,19 @@ pub struct RunResult {
     pub run: StrategyRun,
     /// Events of the run: elections, configurations, changes of strategy.
     pub events: Vec<RunEvent>,
-    /// Histories that were judged, one for each run: the requests of the clients and their answers,
-    /// warm-up included.
+    /// Histories of the clients, one for each run. A history has all requests and answers, warm-up
+    /// included.
     pub histories: Vec<History>,
 }
 
-/// Returns the stored name of a key. Names are ordered as the numbers are.
+/// Returns the name under which a key is stored. Names have the same order as the numbers of the
+/// keys.
 pub fn key_name(number: u64) -> Key {
     Key::from(format!("key{number:010}"))
 }
 
-/// Returns a value of `bytes` bytes that no other write of the run uses.
+/// Returns the value with this id, padded to `bytes` bytes. Ids are unique in a run, so no other
+/// write of the run has the same value.
 pub fn value(id: ValueId, bytes: usize) -> Bytes {
     id.to_value(bytes)
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::RunPlan;
 use crate::run::RunEvent;
 
-/// Line of a replica's events file. Fields that a report does not show are omitted.
+/// A line of a replica's events file. Fields of the line that a report does not show are ignored.
 #[derive(Deserialize)]
 struct EventLine {
     unix_ms: u64,

@@ -1,31 +1,30 @@
 //! Bounds on the outage that the protocol allows after a fault.
 //!
-//! - If a holder fails, a write to a key that it holds waits until all promises to the holder
-//!   have expired on every clock. Peers renew their promises until two renewals are not
-//!   answered. The last promise lasts `t_guard + t_lease`, with drift. Then the write commits.
-//!   Reads of the key may wait behind the write. No operation waits for `t_grace`: only a holder
-//!   that answers but does not persist blocks its keys for that time, and nothing is promised
-//!   for this case.
+//! - If a holder fails, a write to a key that it holds waits until all promises to the holder have
+//!   expired on every clock. Peers stop renewing their promises after two renewals were not
+//!   answered. The last promise lasts `t_guard + t_lease`, with drift. After that, the write
+//!   commits. Reads of the key may wait for the write. No operation waits for `t_grace`: this time
+//!   matters only if a holder answers but does not persist, and there is no bound for this case.
 //! - If the leader fails, every operation that needs a leader waits for the next one. The failed
 //!   leader holds every key, so its promises must expire first. The bound is the greater of the
 //!   election timeout and `t_guard + t_lease`, with drift, plus two round trips and 100 ms.
 //! - Operations on other keys do not wait for a failed replica.
 //!
-//! Clients of a replica that no longer answers turn to another one: immediately if the replica
-//! is down, after the timeout of an attempt if it is paused or cut off.
+//! If a replica no longer answers, its clients send requests to another one: immediately if the
+//! replica is down, and after the timeout of an attempt if it is paused or cut off.
 
 use super::RunPlan;
 use crate::fault::{FaultAction, FaultSpec};
 use crate::run::OutageBound;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// Allowance for processing in every bound, in s.
+/// Time for processing that is included in every bound, in s.
 const SLACK_S: f64 = 0.1;
 /// Time in s that a client waits for one replica before it sends the request to another one, too.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
-/// Returns the bounds promised to clients, one entry for each site, for a fault at the sites
-/// `failed` while `leader` led. Empty if nothing is promised.
+/// Returns the bounds on the outage for clients, one entry for each site, after a fault at the
+/// sites `failed` while `leader` led. Empty if no bound is guaranteed.
 pub(crate) fn bounds(
     plan: &RunPlan<'_>,
     fault: &FaultSpec,
@@ -98,8 +97,8 @@ fn durations_s(plan: &RunPlan<'_>) -> (f64, f64) {
     )
 }
 
-/// Returns the longest time, in s, that an operation at a site takes without faults: that of a
-/// write that every replica must acknowledge, behind another such write.
+/// Returns the longest time, in s, that an operation at a site takes without faults. It is the time
+/// of a write that every replica must acknowledge, and that waits for another such write.
 fn usual_s(plan: &RunPlan<'_>, site: usize) -> f64 {
     let topology = plan.topology();
     let bounds = Bounds::new(topology, plan.experiment.leader_index());

@@ -16,8 +16,8 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// Number of each site's most popular keys that are candidates for the most popular key of all
-/// sites.
+/// The most popular key over all sites is chosen among this many of the most popular keys of each
+/// site.
 const CANDIDATES: u64 = 100;
 
 /// Plan of one run of one strategy, which a backend executes.
@@ -26,7 +26,7 @@ pub struct RunPlan<'a> {
     pub experiment: &'a Experiment,
     /// Strategy of the run.
     pub strategy: &'a StrategyPlan,
-    /// Number of the strategy's run, starting at 0.
+    /// Number of this run among the runs of the strategy, starting at 0.
     pub run: u32,
 }
 
@@ -50,8 +50,8 @@ impl<'a> RunPlan<'a> {
         &self.experiment.topology
     }
 
-    /// Returns the approximate number of requests of all clients, warm-up included; 0 if it cannot
-    /// be estimated.
+    /// Returns the approximate number of requests of all clients, warm-up included; 0 if there is
+    /// no estimate.
     pub fn requests(&self) -> u64 {
         let workload = &self.experiment.workload;
         let names = self.topology().names();
@@ -73,13 +73,13 @@ impl<'a> RunPlan<'a> {
         self.strategy.faults(self.experiment)
     }
 
-    /// Whether some requests may stay unanswered.
+    /// Whether some requests may never be answered.
     pub(crate) fn is_doubtful(&self) -> bool {
         let changes = !self.strategy.change.is_empty();
         self.experiment.network.loss > 0.0 || !self.faults().is_empty() || changes
     }
 
-    /// Returns the time of silence of the leader after which other replicas campaign.
+    /// Returns the time without a message from the leader after which other replicas campaign.
     pub(crate) fn election_timeout(&self) -> Duration {
         self.experiment.timing_of_replicas().election_timeout
     }
@@ -105,7 +105,7 @@ impl<'a> RunPlan<'a> {
             .unwrap_or(0)
     }
 
-    /// Returns the strategies by key range, in the form on which replicas agree.
+    /// Returns the strategy of each key range, in the form that replicas store.
     ///
     /// # Errors
     /// If replicas do not know the name of a strategy.

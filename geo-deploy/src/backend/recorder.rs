@@ -1,4 +1,5 @@
-//! Records the requests of clients and the answers, and makes a run's result from them.
+//! Records the requests of clients and the answers, and computes the result of a run from this
+//! record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -24,8 +25,8 @@ const RESERVED_MAX: u64 = 1 << 22;
 /// Number of clients of each site that read keys at the end of a run with faults.
 pub(crate) const READERS: usize = 10;
 
-/// Report's note on the reads at the end. Its text is the same for each of several runs, so it is
-/// shown once.
+/// Note of a report on the reads at the end of a run. The text of the note is the same for every
+/// run, so a report of several runs shows it once.
 pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written was read \
      once more: the history that was judged includes these reads";
 
@@ -65,7 +66,7 @@ pub(crate) struct RunContext<'a> {
 /// Recorder of the requests and answers of the clients of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// All operations, warm-up included, each next to its key's number.
+    /// All operations, warm-up included, each with the number of the key.
     operations: Vec<(Sample, u64)>,
     history: History,
     /// Notes for the report.
@@ -97,7 +98,7 @@ impl Recorder {
         keys.into_iter().collect()
     }
 
-    /// Judges the history, and returns all results that a report needs.
+    /// Checks whether the history is linearizable, and returns all results that a report needs.
     pub(crate) fn finish(mut self, plan: &RunPlan<'_>, context: RunContext<'_>) -> RunResult {
         self.operations.sort_by_key(|(sample, _)| sample.start_ns);
         let (begin_ns, end_ns) = context.interval_ns;
@@ -148,9 +149,9 @@ impl Recorder {
         }
     }
 
-    /// Returns the shares that perfect bookkeeping would have reached on the operations from index
-    /// `first` to before index `after`. Operations before `first` are known in advance. Returns
-    /// `None` for a strategy that does not learn.
+    /// Returns the shares that perfect bookkeeping would have reached on the operations with an
+    /// index of at least `first` and less than `after`. The bookkeeping includes the operations
+    /// before `first`. Returns `None` unless the strategy is `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
@@ -197,8 +198,9 @@ fn swaps(plan: &RunPlan<'_>, measured: MeasuredInterval) -> Vec<run::RunEvent> {
     times.into_iter().map(event).collect()
 }
 
-/// Returns the index of the part that has each operation's key. `parts` are the first keys of the
-/// parts. Returns an empty list if there are fewer than two parts.
+/// Returns, for each operation, the index of the part of the key space that contains the
+/// operation's key. `parts` has the first key of each part. Returns an empty list if there are
+/// fewer than two parts.
 fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
     if parts.len() < 2 {
         return Vec::new();
@@ -263,7 +265,7 @@ impl OperationRecord<'_> {
 }
 
 /// Returns the value that a read found; `None` if the answer says that the key is missing. Any
-/// other answer without a value of a write is treated as damage.
+/// other answer that does not contain a value which a write stored is treated as damage.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
         Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),

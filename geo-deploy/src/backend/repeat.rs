@@ -1,13 +1,14 @@
 //! Repeated runs of one strategy: each has a seed of its own, and all are joined into one result.
 //!
 //! The measured intervals are placed one after another, as in one continuous run. Everything
-//! outside of them is omitted: warm-up and elections before an interval, and the end of the run.
+//! outside these intervals is omitted: warm-up and elections before an interval, and the end of a
+//! run after it.
 
 use super::RunResult;
 use crate::experiment::Experiment;
 use crate::run::{FaultSpan, HistoryVerdict, MeasuredInterval, RunEvent, StrategyRun, SwitchReads};
 
-/// Runs of an experiment that have ended, by the label of their strategy.
+/// Runs of an experiment that have ended, by the label of the strategy.
 #[derive(Debug, Default)]
 pub struct EndedRuns(Vec<(String, Vec<RunResult>)>);
 
@@ -25,7 +26,8 @@ impl EndedRuns {
         self.0.is_empty()
     }
 
-    /// Returns the number of ended runs of each strategy, in words; `None` if all have ended.
+    /// Describes how many runs of each strategy have ended; `None` if all runs of the experiment
+    /// have ended.
     pub fn shortfall(&self, experiment: &Experiment) -> Option<String> {
         let ended = |label: &String| {
             let found = self.0.iter().find(|(of, _)| of == label);
@@ -144,7 +146,8 @@ fn measured(run: &StrategyRun) -> MeasuredInterval {
     run.measured.unwrap_or_default()
 }
 
-/// Joins verdicts: no if any history is not linearizable, yes if all are linearizable.
+/// Joins verdicts. The result is `No` if any history is not linearizable, `Yes` if all histories
+/// are linearizable, and otherwise `Unchecked`.
 fn together(verdicts: &[HistoryVerdict]) -> HistoryVerdict {
     let numbered = || verdicts.iter().zip(1..);
     let one = |wanted: fn(&HistoryVerdict) -> bool| {

@@ -1,5 +1,5 @@
-//! Backend in virtual time: the same replicas without sockets. Results are exact, and take only
-//! seconds.
+//! Backend in virtual time. It runs the same replica code without sockets. Its results are
+//! reproducible and available within seconds.
 
 mod attempts;
 mod changes;
@@ -37,8 +37,8 @@ pub(crate) const SYNC_NS: u64 = 100_000;
 const REORDER_NS: u64 = 300_000_000;
 
 /// Runs all strategies of an experiment, in parallel on as many threads as there are cores. Each
-/// run that has ended is added to `ended`, even if another run fails. After `stop` is set, the
-/// remaining runs end soon, and have no result.
+/// run is added to `ended` as soon as it has ended, even if another run fails. If `stop` is set,
+/// the remaining runs end soon, and have no result.
 ///
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.
@@ -70,8 +70,8 @@ pub fn run(
     failed
 }
 
-/// Runs plans in parallel. Returns the result of each next to the plan's index, in the order in
-/// which they ended. Runs that were stopped are omitted.
+/// Runs plans in parallel. Returns the results in the order in which the runs ended, each with the
+/// index of its plan. Runs that were stopped are omitted.
 fn in_parallel(
     plans: &[RunPlan<'_>],
     progress: ProgressFn<'_>,
@@ -100,8 +100,8 @@ fn in_parallel(
     })
 }
 
-/// Reports progress: within the run if a strategy has a single one, otherwise as the number of runs
-/// that have ended.
+/// Reports progress. If a strategy has a single run, this is the progress of the run; otherwise it
+/// is the number of runs that have ended.
 struct RepeatProgress<'a> {
     progress: ProgressFn<'a>,
     stop: &'a AtomicBool,

@@ -1,9 +1,9 @@
 //! Choice of a client's next operation.
 //!
 //! There are three sets of keys. *Hot* keys are few, and all clients of single keys use them often.
-//! *Cold* keys are many. A *group* is a set of a few keys. Several clients work on a group for a
-//! while, with operations on all of its keys, and never again. So the history of a group is short
-//! enough to be judged as one of transactions.
+//! *Cold* keys are many. A *group* is a set of a few keys. Several clients send operations on all
+//! keys of a group for a while. After that, no client uses the group again. So the history of a
+//! group is short enough to be judged as a history of transactions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,13 +20,13 @@ use super::request::{Belief, OperationKind, OperationRequest, Parts};
 pub const HOT: Range<u64> = 0..48;
 /// Cold keys, which clients rarely use.
 pub const COLD: Range<u64> = 48..2048;
-/// Number of keys of a group.
+/// Number of keys in each group.
 pub const GROUP_KEYS: u64 = 4;
 /// The first key of the first group.
 const GROUPS_FROM: u64 = 10_000;
-/// Share of the operations on single keys that concern hot ones.
+/// Share of the operations on hot keys among all operations on hot and cold keys.
 const HOT_SHARE: f64 = 0.7;
-/// Maximum number of keys with a state that a client remembers.
+/// Maximum number of keys for which a client remembers the state.
 const BELIEFS_MAX: usize = 4096;
 
 /// Kinds of operations of a client of hot and cold keys, each with its relative frequency.
@@ -50,7 +50,7 @@ const GROUPED: [(OperationKind, u32); 7] = [
     (OperationKind::MultiPut, 25),
 ];
 
-/// Draws one of several items, each with a probability in proportion to its weight.
+/// Returns a random item. The probability of each item is in proportion to the weight next to it.
 pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
     let weights: u32 = all.iter().map(|(_, weight)| weight).sum();
     let mut left = rng.random_range(0..weights);
@@ -77,7 +77,8 @@ pub fn group_of(key: u64) -> Option<u64> {
 /// Groups on which clients work at the moment.
 #[derive(Debug)]
 pub struct KeyGroups {
-    /// Numbers of the groups, each with the number of operations that it may still get.
+    /// Numbers of the current groups, each with the number of operations that clients may still
+    /// send on the group.
     open: Vec<(u64, u32)>,
     begun: u64,
     operations: u32,
@@ -93,12 +94,13 @@ impl KeyGroups {
         }
     }
 
-    /// Returns the number of groups that have begun.
+    /// Returns the number of groups that clients have been given so far.
     pub fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Draws the group of the next operation.
+    /// Returns a random group for the next operation, and replaces the group after its last
+    /// operation.
     fn take(&mut self, rng: &mut Pcg64Mcg) -> u64 {
         let at = rng.random_range(0..self.open.len());
         let (group, left) = &mut self.open[at];
@@ -121,7 +123,7 @@ pub enum KeyPool {
     Grouped,
 }
 
-/// Chooses the operations of one client.
+/// Random choice of the operations of one client.
 #[derive(Debug)]
 pub struct Chooser {
     pool: KeyPool,
@@ -133,7 +135,7 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// Creates the chooser of client number `client`. No other client writes its values.
+    /// Creates the chooser of client number `client`. No other client writes the same values.
     pub fn new(pool: KeyPool, client: u32, seed: u64) -> Chooser {
         let values_from = u64::from(client + 1) << 32;
         Chooser {
@@ -231,8 +233,8 @@ impl Chooser {
         (kind, keys)
     }
 
-    /// Learns the state of keys from an answer. `versions` are the versions of the values that were
-    /// read or written.
+    /// Remembers the state of keys after an answer. `versions` are the versions of the values that
+    /// were read or written.
     pub fn learn(&mut self, parts: &Parts, versions: &BTreeMap<u64, Version>) {
         if self.beliefs.len() > BELIEFS_MAX {
             self.beliefs.clear();

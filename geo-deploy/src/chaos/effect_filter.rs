@@ -1,5 +1,5 @@
-//! Selects the effects of a fault that are possible now: a role may be resolved to a replica that
-//! already suffers a fault.
+//! Selects the effects of a fault that are possible now. Others may not be, because a role may be
+//! resolved to a replica that already has a fault.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,8 +7,8 @@ use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
-/// Time after its start in which a replica has opened its data, also on a busy machine. On a full
-/// disk it cannot start: it reports that and ends.
+/// Time after the start of a replica in which it has opened its data, even on a busy machine. A
+/// replica on a full disk cannot start: it reports this and ends.
 const OPENED: Duration = Duration::from_secs(3);
 
 /// Filter that keeps only the effects of a fault that are possible now.
@@ -20,7 +20,8 @@ pub(super) struct EffectFilter<'a> {
 }
 
 impl EffectFilter<'_> {
-    /// Creates a filter for a fault that ends at `until_s`, beside the faults in `active`.
+    /// Creates a filter for a fault that ends at `until_s`. The faults in `active` are in effect at
+    /// the same time.
     pub fn new<'a>(
         statuses: &'a [ProcessStatus],
         active: &'a [ActiveFault],
@@ -33,9 +34,9 @@ impl EffectFilter<'_> {
         }
     }
 
-    /// Returns the possible effects. Effects on processes that do not run are dropped. So are
-    /// effects after which a replica would be started on a full disk, and those that would take
-    /// down a majority, unless all replicas go down together.
+    /// Returns the possible effects. Effects on processes that do not run are dropped. Effects that
+    /// would lead to the start of a replica on a full disk are dropped, too. So are effects after
+    /// which a majority would be down, unless the fault takes down all replicas together.
     pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {
@@ -74,13 +75,14 @@ impl EffectFilter<'_> {
         self.is_up(site) && since.is_ok_and(|since| since >= OPENED)
     }
 
-    /// Whether the disk has room when the replica is started at the end of the fault.
+    /// Whether the replica's disk has room at the end of the fault, when the replica is started.
     fn will_have_room(&self, site: usize) -> bool {
         let full_until_s = self.full_until(site);
         full_until_s.is_none_or(|full_until_s| self.until_s > Some(full_until_s))
     }
 
-    /// Returns the time, in seconds, until which the disk is full; `None` if it is not full.
+    /// Returns the time, in seconds, until which the replica's disk is full; `None` if the disk is
+    /// not full.
     fn full_until(&self, site: usize) -> Option<f64> {
         let full = |fault: &&ActiveFault| fault.undo.contains(&Effect::FreeDisk(site));
         self.active.iter().find(full).map(|fault| fault.until_s)

@@ -1,4 +1,4 @@
-//! Files of a round that are needed to understand a violation, and to reproduce it.
+//! Files of a round with which a violation can be understood and reproduced.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use super::result::RoundResult;
 use super::round::RoundFacts;
 use crate::fault::FaultSpec;
 
-/// File that marks the directory of a round with a violation.
+/// Name of a file that exists only in the directories of rounds with a violation.
 const VIOLATION: &str = "violation.txt";
 
-/// Makes sure that the directory exists and is empty. If an earlier run left the evidence of a
-/// violation in it, the directory is renamed instead of emptied.
+/// Makes sure that the directory exists and is empty. If the directory has the evidence of a
+/// violation from an earlier run, it is renamed, and a new directory is created.
 pub fn make_empty(dir: &Path) -> anyhow::Result<()> {
     if dir.join(VIOLATION).exists() {
         move_aside(dir)?;

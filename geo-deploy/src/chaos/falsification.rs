@@ -1,5 +1,5 @@
-//! Positive controls: the record of a round is changed as a faulty replica would have caused it.
-//! The verdicts of a judge that does not notice this are worthless.
+//! Tests of the judge. The record of a round is changed so that it looks as if a replica had been
+//! faulty. If the judge does not detect this, its verdicts are worthless.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use super::record::RoundRecord;
 pub enum Falsification {
     /// A read is added that returns a value which was overwritten before the read began.
     StaleRead,
-    /// Reads return the value before the last acknowledged write.
+    /// Reads return an earlier value of a key although a later write of the key was acknowledged.
     LostWrite,
 }
 
-/// Falsifies a record. Returns false if that is impossible, because no key was written twice, one
-/// write after the other.
+/// Falsifies a record. Returns false if this is impossible: there must be a key with two
+/// acknowledged writes, the second of which began after the first had ended.
 pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
     let Some(pair) = last_write_pair(&record.history) else {
         return false;
@@ -43,8 +43,8 @@ struct WritePair {
     at_ns: u64,
 }
 
-/// Returns the last such pair of writes to the hottest key that has one, so that many other
-/// operations happen around it.
+/// Returns the last pair of successive writes of one key. The key is the hottest one that has such
+/// a pair, so that many other operations happen at about the same time.
 fn last_write_pair(history: &History) -> Option<WritePair> {
     let mut writes: BTreeMap<u64, Vec<(u64, u64, ValueId)>> = BTreeMap::new();
     for event in history.events() {
@@ -83,7 +83,8 @@ impl WritePair {
         }
     }
 
-    /// Returns `event`, but with the old value if it is a read that found the new one at any time.
+    /// Returns `event`. If it is a read that found the new value, the old value replaces the new
+    /// one.
     fn lose(&self, event: &HistoryEvent) -> HistoryEvent {
         let new = HistoryAction::Read {
             value: Some(self.new),

@@ -1,5 +1,5 @@
-//! Carries out a schedule of faults on a cluster: begins each fault at its time, and ends it. The
-//! roles of the replicas are requested when the fault begins.
+//! Carries out a schedule of faults on a cluster: begins each fault at its time, and ends it. When
+//! a fault begins, replicas are asked which of them has a role that the fault names.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,25 +11,25 @@ use crate::backend::local::LocalCluster;
 use crate::fault::{Effect, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
-/// Carries out the faults of a schedule, and ends them.
+/// Begins and ends the faults of a schedule.
 pub struct FaultInjector<'a> {
     topology: &'a Topology,
     rng: Pcg64Mcg,
     waiting: VecDeque<FaultSpec>,
     active: Vec<ActiveFault>,
-    /// Account of the faults so far.
+    /// Numbers and a log of the faults so far.
     pub account: FaultAccount,
 }
 
-/// Account of the faults of a schedule.
+/// Numbers and a log of the faults of a schedule that have begun or ended.
 #[derive(Clone, Debug, Default)]
 pub struct FaultAccount {
     /// Number of faults that began, by kind.
     pub begun: BTreeMap<String, u64>,
-    /// Number of faults that could not begin, because their targets were down already or no replica
-    /// had the role.
+    /// Number of faults that could not begin. Either the targets of such a fault were down already,
+    /// or no replica had the role that it names.
     pub skipped: u64,
-    /// Log of the events, one line with its time for each.
+    /// Log of the beginnings and ends of faults: one line for each, with the time.
     pub log: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> FaultInjector<'a> {
         Ok(())
     }
 
-    /// Ends all active faults, and drops those that have not begun.
+    /// Ends all active faults. The faults that have not begun are dropped.
     ///
     /// # Errors
     /// As [`FaultInjector::step`].
@@ -97,7 +97,7 @@ impl<'a> FaultInjector<'a> {
         self.end(cluster, f64::INFINITY, now_s)
     }
 
-    /// Ends the active faults with an end time up to `until_s`.
+    /// Ends the active faults with an end time of at most `until_s`.
     fn end(&mut self, cluster: &mut LocalCluster, until_s: f64, now_s: f64) -> anyhow::Result<()> {
         let over = self.active.extract_if(.., |fault| fault.until_s <= until_s);
         let mut effects = Vec::new();
@@ -192,7 +192,7 @@ fn link(effect: Effect, names: &[&str]) -> String {
     sites.join(">")
 }
 
-/// Returns the kind of a fault by which [`FaultAccount::begun`] counts it.
+/// Returns the kind of a fault, as [`FaultAccount::begun`] names it.
 fn kind(fault: &FaultSpec) -> String {
     let name = fault.action.name();
     match (fault.action, fault.direction) {

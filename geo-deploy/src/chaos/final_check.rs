@@ -23,7 +23,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause between two attempts, and between two checks of the processes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Number of keys of one scan. Their values must fit into one answer.
+/// Number of keys that one scan reads. The values of these keys must fit into one answer.
 const SCAN_KEYS: u64 = 1000;
 /// Key that is written to see whether a replica accepts writes. No client uses it.
 const PROBE: u64 = 9_999;
@@ -33,7 +33,8 @@ const READERS_FROM: u32 = 1 << 16;
 /// All entries that were read through one replica: keys, values and versions.
 type Dump = Vec<(Bytes, Bytes, Option<Version>)>;
 
-/// Reads at the end of a round.
+/// Checks at the end of a round: that every replica serves, and that all replicas have the same
+/// data.
 pub struct FinalCheck<'a> {
     /// Cluster of the round, without faults.
     pub cluster: &'a mut LocalCluster,
@@ -45,11 +46,12 @@ pub struct FinalCheck<'a> {
     pub groups: u64,
 }
 
-/// Forbidden actions of replicas, one message each.
+/// Violations by replicas, such as different data at two replicas. Each is described by one
+/// message.
 pub type ReplicaViolations = Vec<String>;
 
 impl FinalCheck<'_> {
-    /// Waits until every replica serves a write and a read.
+    /// Waits until each replica has served a write and a read.
     ///
     /// # Errors
     /// If a replica does not serve within a minute, or a process has ended by itself.
@@ -197,7 +199,8 @@ fn single(key: u64) -> OperationRequest {
     }
 }
 
-/// Splits parts into those on hot and cold keys and those on each group.
+/// Splits the parts of an operation: one list for all hot and cold keys, and one list for each
+/// group of keys.
 fn by_group(parts: Parts) -> Vec<Parts> {
     let of = |(key, _): &(u64, _)| group_of(*key);
     parts

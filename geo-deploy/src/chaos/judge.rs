@@ -1,23 +1,25 @@
-//! Judges a round by its clients' history alone.
+//! Judges a round from the history of the clients alone.
 //!
-//! Hot and cold keys are judged one by one, over the whole round. An operation on several of them
-//! must be in order on each key. Groups are judged as histories of transactions, with all keys of a
-//! group together. Both histories include the reads at the end, after every replica was killed. So
-//! a lost acknowledged write shows as a final read of an earlier value.
+//! Hot and cold keys are judged one by one, over the whole round. So an operation on several of
+//! these keys is judged separately for each key. Groups are judged as histories of transactions,
+//! with all keys of a group together. Both kinds of histories include the reads at the end, after
+//! every replica was killed and restarted. If an acknowledged write was lost, such a read finds an
+//! earlier value.
 
 use leasehold_histories::linearizability;
 use leasehold_histories::serializability;
 
 use super::record::RoundRecord;
 
-/// Maximum number of states that are explored for one group, which takes some seconds.
+/// Maximum number of states that are explored for one group. Exploring this many takes some
+/// seconds.
 const STEPS: usize = 2_000_000;
 
 /// Verdict on a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Judgement {
-    /// Number of operations on hot and cold keys. An operation on several keys is included once for
-    /// each key.
+    /// Number of operations on hot and cold keys. An operation on several keys counts once for each
+    /// key.
     pub operations: usize,
     /// Number of hot and cold keys that were judged.
     pub keys: usize,
@@ -25,9 +27,10 @@ pub struct Judgement {
     pub transactions: usize,
     /// Number of groups that were judged.
     pub groups: usize,
-    /// Reasons why checks had no result, such as that they took too long.
+    /// For each check without a result, the reason, for example that it took too long.
     pub undecided: Vec<String>,
-    /// Violations: answers that no state explains, and contradictions that the checkers found.
+    /// Descriptions of violations: answers that a correct store could not have given, and histories
+    /// that the checkers found to be incorrect.
     pub violations: Vec<String>,
 }
 

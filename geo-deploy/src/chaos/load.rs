@@ -1,5 +1,5 @@
-//! Clients of a round. At every site, some clients stay with its replica, and others send requests
-//! to another replica when it does not answer.
+//! Clients of a round. At every site, some clients use only the replica of the site. Others roam:
+//! they send requests to another replica if that one does not answer.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ use crate::backend::local::ClientAccess;
 
 /// Pause of a client after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Largest delay that a slow client makes up for by sending its next operations earlier.
+/// Largest delay that a client makes up for: a delayed client sends the next operations at shorter
+/// intervals.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
 /// Timeouts of clients. Some are short, and leave many operations with an unknown outcome.
 const TIMEOUTS: [Duration; 3] = [
@@ -30,14 +31,15 @@ const TIMEOUTS: [Duration; 3] = [
 ];
 /// Number of operations after which a client begins a new session.
 const SESSION_OPERATIONS: u64 = 400;
-/// Number of groups in use at a time, and the number of operations on each group.
+/// Number of groups that are in use at the same time. Clients send [`GROUP_OPERATIONS`] operations
+/// on each group.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// One client in this many at each site works on groups, and one in this many roams.
+/// At each site, one client in `GROUPED_EVERY` works on groups, and one in `ROAMING_EVERY` roams.
 const GROUPED_EVERY: usize = 4;
 const ROAMING_EVERY: usize = 3;
-/// Divisor of the timeout of a client that roams: it sends a request to another replica, too, after
-/// this fraction of its timeout.
+/// Divisor of the timeout of a client that roams. After the resulting time, the client also sends
+/// its request to another replica.
 const ROAM_AFTER: u32 = 4;
 
 /// Rate and number of the clients, and the addresses of the replicas.
@@ -45,8 +47,8 @@ const ROAM_AFTER: u32 = 4;
 pub struct LoadSettings {
     /// Settings that clients of the cluster need besides its addresses.
     pub access: ClientAccess,
-    /// Addresses of all replicas as clients of each site use them: their own replica first, then
-    /// the others by distance.
+    /// For each site, the addresses of all replicas in the order in which clients of the site use
+    /// them: the site's own replica first, then the others by distance.
     pub addresses: Vec<Vec<SocketAddr>>,
     /// Number of clients at each site.
     pub clients: usize,
@@ -71,7 +73,7 @@ struct SharedLoadState {
 }
 
 impl LoadGenerator {
-    /// Starts all clients on the current local set. Times are measured from `began`.
+    /// Starts all clients as tasks of the current `LocalSet`. Times are measured from `began`.
     pub fn start(settings: LoadSettings, began: Instant) -> LoadGenerator {
         let sites = settings.addresses.len();
         let now_ns = began.elapsed().as_nanos() as u64;
@@ -120,7 +122,8 @@ impl SharedLoadState {
 struct Worker {
     number: u32,
     site: usize,
-    /// Whether the client sends requests to another replica when that of its site does not answer.
+    /// Whether the client sends requests to another replica if the replica of its own site does not
+    /// answer.
     roams: bool,
     timeout: Duration,
     chooser: Chooser,

@@ -1,8 +1,8 @@
-//! Chaos runs: replica processes behind the emulated WAN suffer all kinds of faults while clients
-//! at every site send operations. The history of the clients is judged.
+//! Chaos runs: all kinds of faults are injected into replica processes behind the emulated WAN,
+//! while clients at every site send operations. After that, the history of the clients is judged.
 //!
-//! A run is a sequence of *rounds*. Each round has a cluster of its own, one strategy, a schedule
-//! of faults that is determined by the seed ([`schedule`]), and a load of all kinds of operations.
+//! A run is a sequence of *rounds*. Each round has a new cluster, one strategy, a schedule of
+//! faults that follows from the seed ([`schedule`]), and clients that send all kinds of operations.
 //! At the end of a round all faults have ended, and every replica must serve. Then all replicas are
 //! killed and started again, and all keys are read through each of them. Finally the round is
 //! judged.
@@ -40,7 +40,8 @@ use crate::backend::local::{DownReason, LocalCluster, ProcessEvent};
 use crate::experiment::Experiment;
 use crate::topology::Topology;
 
-/// Returns the default settings of a round's cluster, and the strategies that rounds use in turn.
+/// Returns the default settings of a round's cluster, with the strategies. Each round uses the next
+/// strategy.
 ///
 /// # Errors
 /// Never, if the file that is built into this program is valid.

@@ -10,16 +10,17 @@ use leasehold_wire::Path;
 use super::chooser::group_of;
 use super::request::{OperationKind, Parts};
 
-/// Maximum number of unexplained answers that are kept; a single one is a violation.
+/// Maximum number of answers without an explanation that are kept in the record. Even a single one
+/// is a violation.
 const WRONG_MAX: usize = 20;
 
 /// Outcome of an operation.
 #[derive(Clone, Debug)]
 pub enum OperationOutcome {
-    /// The operation was answered. The parts are what the answer says of each key.
+    /// The operation was answered. The parts are the effects on each key according to the answer.
     Answered(Parts),
-    /// The operation was not answered. It may have been executed, or may still be; the parts are
-    /// its possible effects.
+    /// The operation was not answered. It may have been executed, or may be executed later. The
+    /// parts are the possible effects on each key.
     Unknown(Parts),
     /// The operation failed, and had no effect.
     Failed,
@@ -58,7 +59,7 @@ pub struct CompletedOperation {
     pub client: u32,
     /// Index of the client's site in the topology.
     pub site: usize,
-    /// Whether the client sends requests to other replicas when that of its own site does not
+    /// Whether the client sends requests to other replicas if the replica of its own site does not
     /// answer.
     pub roams: bool,
     /// Kind of the operation.
@@ -80,16 +81,16 @@ pub struct RoundRecord {
     pub groups: BTreeMap<u64, Vec<Transaction>>,
     /// Number of operations with each outcome, by kind of operation.
     pub counts: BTreeMap<OperationKind, OutcomeCounts>,
-    /// Answers that no state of the store explains.
+    /// Descriptions of answers that a correct store could not have given, whatever its state.
     pub wrong: Vec<String>,
     /// Number of answers, by the path on which the replicas served them.
     pub paths: BTreeMap<Path, u64>,
-    /// Longest times without an answer, one entry for each site: first for the clients that stay
-    /// with the site's replica, then for those that roam.
+    /// Longest times without an answer, one entry for each site. The first value of an entry is for
+    /// the clients that use only the site's replica, the second for those that also use others.
     pub gaps: Vec<[AnswerGap; 2]>,
 }
 
-/// Longest time without an answer since the load began.
+/// Longest time without an answer to one kind of clients at a site, since the clients began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerGap {
     last_ns: u64,
@@ -123,7 +124,7 @@ impl RoundRecord {
         }
     }
 
-    /// Notes an operation that ended.
+    /// Adds an operation that ended to the record.
     pub fn add(&mut self, operation: &CompletedOperation) {
         let counts = self.counts.entry(operation.kind).or_default();
         match &operation.end {
@@ -140,14 +141,15 @@ impl RoundRecord {
         }
     }
 
-    /// Ends the record: the clients have ended, so the last gap of each site ends at `now_ns`.
+    /// Ends the record after the clients have ended. The last time without an answer at each site
+    /// ends at `now_ns`.
     pub fn close(&mut self, now_ns: u64) {
         let gaps = self.gaps.iter_mut().flatten();
         gaps.for_each(|gap| gap.answered(now_ns));
     }
 
-    /// Notes a read that was made after the clients had ended. It is judged, but not included in
-    /// any count.
+    /// Adds a read that was made after the clients had ended. The read is judged, but is not
+    /// included in any count.
     pub fn add_final_read(&mut self, operation: &CompletedOperation) {
         if let OperationOutcome::Answered(parts) = &operation.end {
             self.append(operation, parts, Some(operation.now_ns));
@@ -159,7 +161,7 @@ impl RoundRecord {
         *self.paths.entry(path).or_default() += 1;
     }
 
-    /// Notes an answer that no state of the store explains.
+    /// Adds the description of an answer that a correct store could not have given.
     pub fn wrong(&mut self, what: String) {
         if self.wrong.len() < WRONG_MAX {
             self.wrong.push(what);
@@ -197,7 +199,8 @@ impl RoundRecord {
         total
     }
 
-    /// Returns the operations on groups as a history that can be stored, one event for each key.
+    /// Returns the operations on groups as one history for a file, with an event for each key of an
+    /// operation.
     pub fn grouped(&self) -> History {
         let mut history = History::new();
         for transaction in self.groups.values().flatten() {

@@ -1,5 +1,5 @@
-//! One operation of the load: its encoding as a request, and the meaning of its answer for each
-//! key.
+//! One operation of a client: how it is encoded as a request, and how its answer is interpreted for
+//! each key.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub enum OperationKind {
     Put,
     /// Removes one key.
     Delete,
-    /// Writes one key if it has the state that the client believes it to have.
+    /// Compare-and-swap: writes one key if the key has the state that the client expects.
     Cas,
     /// Reads all keys of a range atomically.
     Scan,
@@ -67,7 +67,7 @@ impl OperationKind {
     }
 }
 
-/// State of a key as a client believes it; `None` if the key has no value.
+/// State that a client believes a key to have; `None` if the key has no value.
 pub type Belief = Option<(ValueId, Version)>;
 
 /// An operation that a client is about to send.
@@ -80,14 +80,17 @@ pub struct OperationRequest {
     pub keys: Vec<u64>,
     /// Values to write, one for each key.
     pub values: Vec<ValueId>,
-    /// State that a compare-and-swap expects; ignored by other kinds.
+    /// State of the key that a compare-and-swap expects. Other kinds of operations ignore this
+    /// field.
     pub expected: Belief,
 }
 
-/// State that was read, or action that was performed, for each key of an operation.
+/// Actions of an operation on single keys: for each key, the value that was read, or the write that
+/// was performed.
 pub type Parts = Vec<(u64, HistoryAction)>;
 
-/// An answer that no state of the store explains; the message says why.
+/// Error for an answer that a correct store could not have given, whatever its state. The message
+/// says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnexplainedAnswer(pub String);
 
@@ -122,7 +125,8 @@ impl OperationRequest {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }
 
-    /// Returns the possible effects of an operation that was never answered: its writes.
+    /// Returns the possible effects of this operation if it was never answered. These are all
+    /// writes of the operation.
     pub fn possible_effects(&self) -> Parts {
         if self.kind.is_write() {
             self.effects(true)
@@ -131,7 +135,7 @@ impl OperationRequest {
         }
     }
 
-    /// Returns the effects of the operation that follow from its answer.
+    /// Returns the effects of this operation according to its answer.
     ///
     /// # Errors
     /// If the answer does not fit this operation, or contains a value that was never written.
@@ -226,8 +230,8 @@ impl OperationRequest {
     }
 }
 
-/// Returns the value that is stored for an id. Sizes differ: most values are small, and some fill
-/// pages.
+/// Returns the value that is stored for an id. Most values are small, and some are as large as
+/// several pages.
 pub fn stored(id: ValueId) -> Bytes {
     let mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let size = match mixed % 64 {

@@ -22,28 +22,30 @@ pub struct RoundResult {
     pub seconds: f64,
     /// Number of faults that began, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Number of faults of the schedule that could not begin.
+    /// Number of faults in the schedule that could not begin.
     pub skipped: u64,
     /// Number of operations with each outcome, by kind of operation.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
     /// Number of answers, by the path on which the replicas served them.
     pub paths: BTreeMap<&'static str, u64>,
-    /// Longest time without an answer at any site, for clients that stay with their site's replica.
+    /// Longest time without an answer at any site, for clients that use only the replica of their
+    /// own site.
     pub outage: SiteOutage,
-    /// Longest time without an answer at any site, for clients that roam.
+    /// Longest time without an answer at any site, for clients that also use replicas of other
+    /// sites.
     pub outage_roaming: SiteOutage,
-    /// Largest memory of any replica during the round, in bytes; 0 on systems that do not report
-    /// it.
+    /// Largest memory use of any replica during the round, in bytes; 0 on systems that do not
+    /// report memory use.
     pub memory_bytes: u64,
     /// Verdict on the history of the clients.
     pub judged: Judgement,
-    /// Forbidden actions of replicas.
+    /// Violations by replicas, such as excessive memory use. Each is described by one message.
     pub broken: Vec<String>,
     /// Directory with the evidence of a violation; `None` if there is no violation.
     pub kept: Option<PathBuf>,
 }
 
-/// Time without an answer at one site.
+/// A time in which no client of some kind at a site got an answer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SiteOutage {
     /// Name of the site.
@@ -55,7 +57,7 @@ pub struct SiteOutage {
 }
 
 impl RoundResult {
-    /// Returns messages about all violations of the round.
+    /// Returns a message for each violation of the round.
     pub fn violations(&self) -> impl Iterator<Item = &String> {
         self.judged.violations.iter().chain(&self.broken)
     }
@@ -67,8 +69,9 @@ impl RoundResult {
 }
 
 impl SiteOutage {
-    /// Returns the longest outage of a round for one kind of clients: those that roam, or those
-    /// that stay with a replica.
+    /// Returns the longest outage of a round at any site for one kind of clients. If `roams` is
+    /// true, these are the clients that also use replicas of other sites; otherwise they are the
+    /// clients that use only the replica of their own site.
     pub fn longest(record: &RoundRecord, roams: bool, sites: &Topology) -> SiteOutage {
         let gaps = record.gaps.iter().map(|gaps| gaps[usize::from(roams)]);
         let longest = gaps

@@ -1,5 +1,6 @@
-//! One round: it starts a cluster, carries out a schedule under load, kills all replicas, and
-//! judges the record.
+//! One round. A cluster is started, and a schedule of faults is carried out while clients send
+//! operations. Finally all replicas are killed and restarted, and the record of the operations is
+//! judged.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,19 +27,20 @@ use crate::fault::FaultSpec;
 /// Settings that are the same for all rounds of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program to start as `serve`; usually this one.
+    /// The program that is started with `serve`; usually this program itself.
     pub program: PathBuf,
     /// Directory in which each running round has a directory of its own.
     pub dir: PathBuf,
-    /// Settings of the cluster, and the strategies that rounds use in turn.
+    /// Settings of the cluster, and its strategies. Each round uses the next strategy.
     pub experiment: Experiment,
     /// Seed of all random choices of the run.
     pub seed: u64,
-    /// Time for which clients send operations in a round, in seconds, and frequency of faults.
+    /// Duration of the clients' load in a round, and mean time between faults.
     pub schedule: ScheduleSettings,
     /// Intended number of operations a second, over all clients.
     pub rate: f64,
-    /// Way in which the record is falsified, as a test of the judge; `None` for a real run.
+    /// Way in which each record is falsified, as a test of the judge; `None` for a run without such
+    /// a test.
     pub self_test: Option<Falsification>,
 }
 
@@ -51,7 +53,7 @@ pub struct Round<'a> {
     pub number: u32,
 }
 
-/// Facts about a round that has ended, for its verdict.
+/// Facts about a round that has ended, from which its result is computed.
 pub(super) struct RoundFacts {
     pub record: RoundRecord,
     pub account: FaultAccount,

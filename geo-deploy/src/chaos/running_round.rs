@@ -1,4 +1,4 @@
-//! Steps of a round: while its clients run, and after they have ended.
+//! The steps of a round while clients send operations, and those after the clients have ended.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
 
-/// Time between two checks of the processes, and resolution of the times of faults.
+/// Time between two checks of the processes. The times of faults have the same resolution.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ pub struct RoundProgress<'a> {
     pub failing: Vec<&'a str>,
 }
 
-/// Callback that receives the progress of a round, some times a second.
+/// Callback that receives the progress of a round, about twice a second.
 pub type RoundProgressFn<'a> = &'a dyn Fn(&RoundProgress<'_>);
 
 /// A round while it runs.
@@ -52,7 +52,7 @@ pub(super) struct RunningRound<'a> {
 }
 
 impl RunningRound<'_> {
-    /// Carries out the schedule until the clients' time is over.
+    /// Carries out the schedule of faults for as long as clients send operations.
     pub async fn run_schedule(
         &mut self,
         injector: &mut FaultInjector<'_>,
@@ -112,7 +112,7 @@ impl RunningRound<'_> {
         final_check.read_everything(record).await
     }
 
-    /// Measures the replicas' memory, and keeps the largest value.
+    /// Measures the memory of each replica, and stores the largest value so far.
     fn measure_memory(&mut self) {
         let statuses = self.cluster.process_statuses();
         let processes = statuses.iter().filter_map(|found| found.process);

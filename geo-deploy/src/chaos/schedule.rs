@@ -1,4 +1,5 @@
-//! Schedule of the faults of a round with their times. It is determined by a seed alone.
+//! Schedule of a round: the faults with their times. The seed and the settings determine the
+//! schedule.
 //!
 //! Every fault ends before the round does. At most a minority of the replicas is down or restarting
 //! at the same time, unless all are killed together. Pauses, full disks and cut links may make a
@@ -12,13 +13,13 @@ use super::chooser::weighted;
 use crate::fault::{self, Direction, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
-/// Time in seconds between the end of all faults and the end of the round, so that replicas work
-/// again when it ends.
+/// Time in seconds between the end of all faults and the end of the round. In this time, the
+/// replicas recover.
 const QUIET_S: f64 = 2.0;
-/// Time in seconds after its start for which a replica is regarded as down.
+/// Time in seconds after the start of a replica in which the replica is still regarded as down.
 const STARTING_S: f64 = 1.0;
-/// Maximum number of faults drawn for one time until one fits. If none fits, no fault begins at
-/// that time.
+/// Maximum number of random faults that are tried for one point in time. If none of them is
+/// possible, no fault begins at that time.
 const DRAWS_MAX: usize = 8;
 /// Resolution of times in a schedule: whole milliseconds, so that they are easy to read.
 const PER_SECOND: f64 = 1e3;
@@ -44,7 +45,7 @@ enum FaultKind {
     Blackout,
 }
 
-/// Length of a schedule, and the frequency of its faults.
+/// Length of a schedule, and mean time between faults.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduleSettings {
     /// Length of the schedule, in seconds.
@@ -53,7 +54,8 @@ pub struct ScheduleSettings {
     pub every_s: f64,
 }
 
-/// Draws the faults of a round, in the order in which they begin.
+/// Returns random faults for a round, in the order in which they begin. The same seed gives the
+/// same faults.
 pub fn draw(seed: u64, settings: ScheduleSettings, topology: &Topology) -> Vec<FaultSpec> {
     let mut generator = FaultGenerator {
         rng: Pcg64Mcg::seed_from_u64(seed),
@@ -84,7 +86,8 @@ struct FaultGenerator<'a> {
 }
 
 impl FaultGenerator<'_> {
-    /// Draws the time until the next fault: exponentially distributed, in whole ms.
+    /// Returns a random time until the next fault, in seconds: exponentially distributed, and
+    /// rounded to whole milliseconds.
     fn pause(&mut self, mean_s: f64) -> f64 {
         let pause_s = -mean_s * (1.0 - self.rng.random::<f64>()).ln();
         whole_ms(pause_s.max(0.05))
@@ -105,8 +108,8 @@ impl FaultGenerator<'_> {
         }
     }
 
-    /// Draws the end of a fault that begins at `at_s`. The logarithm of its duration is uniformly
-    /// distributed, so that short faults are as likely as long ones.
+    /// Returns a random end for a fault that begins at `at_s`. The logarithm of the fault's
+    /// duration is uniformly distributed, so that short faults are as likely as long ones.
     fn until(&mut self, at_s: f64, shortest_s: f64, longest_s: f64) -> f64 {
         let times = longest_s / shortest_s.max(0.001);
         let length_s = shortest_s * times.powf(self.rng.random::<f64>());
@@ -155,7 +158,7 @@ fn whole_ms(seconds: f64) -> f64 {
     (seconds * PER_SECOND).round() / PER_SECOND
 }
 
-/// Whether a fault is possible beside those that were drawn before it.
+/// Whether a fault is possible together with the faults in `before`.
 fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     if fault.until_s.is_some_and(|until_s| until_s <= fault.at_s) {
         return false;
@@ -176,8 +179,8 @@ fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     alone && few && fault::check(&beside, topology).is_ok()
 }
 
-/// Returns the number of replicas that a fault takes down. A role is regarded as a replica of its
-/// own.
+/// Returns the number of replicas that a fault takes down. Each role is counted as one more
+/// replica.
 fn replicas_down(fault: &FaultSpec) -> usize {
     match fault.action {
         FaultAction::Kill | FaultAction::Stop | FaultAction::Restart => fault.target.len(),

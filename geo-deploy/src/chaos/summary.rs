@@ -1,4 +1,4 @@
-//! Summary of a run of several rounds, for people (`text`) and for programs (`summary.json`).
+//! Summary of a run of several rounds: as text for people, and as `summary.json` for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,8 +18,8 @@ pub struct ChaosSummary {
     pub faults_total: u64,
     /// Number of faults that began, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Number of faults of the schedules that could not begin, because their targets were down
-    /// already or no replica had the role.
+    /// Number of faults of the schedules that could not begin. Either the targets of such a fault
+    /// were down already, or no replica had the role that it names.
     pub skipped: u64,
     /// Number of operations that ended.
     pub operations_total: u64,
@@ -27,13 +27,13 @@ pub struct ChaosSummary {
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
     /// Number of answers, by the path on which the replicas served them.
     pub paths: BTreeMap<&'static str, u64>,
-    /// Number of histories that took too long to judge.
+    /// Number of checks of histories that had no result, for example because they took too long.
     pub undecided: usize,
-    /// Longest time without an answer at any site, for clients that stay with their site's replica,
-    /// as (number of the round, outage).
+    /// Longest time without an answer at any site, for clients that use only the replica of their
+    /// own site, as (number of the round, outage).
     pub outage: (u32, SiteOutage),
-    /// Longest time without an answer at any site, for clients that roam, as (number of the round,
-    /// outage).
+    /// Longest time without an answer at any site, for clients that also use replicas of other
+    /// sites, as (number of the round, outage).
     pub outage_roaming: (u32, SiteOutage),
     /// Results of the rounds, in their order.
     pub rounds: Vec<RoundResult>,
@@ -201,7 +201,7 @@ impl ChaosSummary {
     }
 }
 
-/// Replaces `longest` if `outage` is longer.
+/// Replaces `longest` by `outage` and the number of its round, if `outage` is longer.
 fn longer(longest: &mut (u32, SiteOutage), round: u32, outage: &SiteOutage) {
     if outage.seconds > longest.1.seconds {
         *longest = (round, outage.clone());

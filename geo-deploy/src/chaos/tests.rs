@@ -1,5 +1,6 @@
-//! Tests of a round without replicas: the load's own operations on a store that is correct by
-//! construction. The judge must accept its answers, and must refuse a falsified record.
+//! Tests of a round without replicas: the operations of the clients are executed on a store that is
+//! correct by construction. The judge must accept the answers of this store, and must refuse a
+//! falsified record.
 
 use std::collections::BTreeMap;
 
@@ -83,8 +84,8 @@ impl Store {
     }
 }
 
-/// Eight clients with concurrent operations. Some operations are never answered; some of these are
-/// executed, immediately or much later.
+/// Eight clients with concurrent operations. Some operations are never answered. Of the unanswered
+/// operations, some are executed immediately, some much later, and some never.
 struct World {
     store: Store,
     record: RoundRecord,
@@ -115,7 +116,8 @@ impl World {
         }
     }
 
-    /// Each client begins an operation. The operations are executed in random order, and end.
+    /// Lets each client begin an operation. The operations are then executed in random order, and
+    /// end.
     fn step(&mut self) {
         let mut requests: Vec<(u32, u64, OperationRequest)> = Vec::new();
         for client in 0..CLIENTS {

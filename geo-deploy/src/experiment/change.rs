@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::validate::check;
 use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan};
 
-/// A change to another strategy at some time: `[[strategies.change]]` of an experiment.
+/// A change to another strategy at some time. It is a section `[[strategies.change]]` of an
+/// experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyChange {
@@ -14,8 +15,8 @@ pub struct StrategyChange {
     pub at_s: f64,
     /// Name of the new strategy.
     pub strategy: String,
-    /// Keys that the change concerns: the beginning and the end of their range in key order, as
-    /// shares of the key space from 0 to 1.
+    /// Range of keys that the change concerns: the beginning and the end in key order, as shares of
+    /// the key space from 0 to 1.
     #[serde(default = "all_keys")]
     pub keys: [f64; 2],
 }
@@ -37,7 +38,8 @@ impl StrategyChange {
         self.keys == all_keys()
     }
 
-    /// Describes the change as marks and events do: "quorum", "all for keys 50% to 100%".
+    /// Describes the change in the form that marks and events use, for example "quorum" or "all for
+    /// keys 50% to 100%".
     pub(crate) fn words(&self) -> String {
         if self.covers_all_keys() {
             return self.strategy.clone();

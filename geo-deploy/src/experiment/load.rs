@@ -1,4 +1,4 @@
-//! Load of the clients, and the interval in which it is measured.
+//! Load of the clients, and the interval in which operations are measured.
 
 use std::collections::BTreeMap;
 
@@ -43,18 +43,19 @@ impl RequestRate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasurementWindow {
     /// The interval begins when the slowest client has made its warm-up requests. It ends when the
-    /// slowest client has made all its requests. All clients continue to send requests until then.
+    /// slowest client has made all its requests. Until then, the other clients continue to send
+    /// requests.
     Counts {
-        /// Number of requests of each client before the interval.
+        /// Number of warm-up requests of each client, which it makes before the measured interval.
         warmup: u64,
-        /// Total number of requests of each client.
+        /// Total number of requests of each client, including warm-up requests.
         requests: u64,
     },
-    /// The interval is given by times.
+    /// The beginning and the duration of the interval are given in seconds.
     Seconds {
-        /// Time from the first request to the beginning of the interval, in s.
+        /// Time from the first request of a client to the beginning of the measured interval, in s.
         warmup_s: f64,
-        /// Duration of the interval, in s.
+        /// Duration of the measured interval, in s.
         seconds: f64,
     },
 }

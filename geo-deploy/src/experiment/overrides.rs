@@ -1,5 +1,5 @@
-//! `--set key=value`, which sets any field of an experiment by its dotted name. The most frequent
-//! fields have short names.
+//! The option `--set key=value`, which sets any field of an experiment by the dotted name of the
+//! field. The most frequent fields have short names.
 //!
 //! Overrides change the effective experiment as a TOML table, so they can set exactly the fields
 //! that a file can set.
@@ -22,7 +22,8 @@ const ALIASES: [(&str, &str); 8] = [
     ("clients", "workload.clients"),
 ];
 
-/// Optional fields of the timing. The table of an experiment without them does not name them.
+/// Optional fields of `[timing]`. The effective experiment contains such a field only if it is set,
+/// so the names are listed here.
 const TIMING_FIELDS: [&str; 4] = [
     "heartbeat_ms",
     "election_timeout_ms",
@@ -60,8 +61,8 @@ pub(super) fn apply(
     })
 }
 
-/// Removes the experiment's counts of requests if an override sets the measured time in seconds,
-/// and the measured time if an override sets counts.
+/// Removes fields that an override makes obsolete: the numbers of requests if an override sets the
+/// measured time in seconds, and the measured time if an override sets numbers of requests.
 fn without_replaced(
     mut experiment: Experiment,
     sets: &[String],
@@ -97,8 +98,8 @@ fn dotted_name(key: &str) -> &str {
     alias.map_or(key, |(_, path)| path)
 }
 
-/// Keeps the named strategies, in the given order. A strategy that the experiment does not have is
-/// added with its default settings.
+/// Keeps only the named strategies, in the given order. A strategy that the experiment does not
+/// have is added with default settings.
 fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentError> {
     let names = names
         .split(',')
@@ -179,8 +180,8 @@ fn as_table(experiment: &Experiment) -> Result<Table, ExperimentError> {
     Ok(table)
 }
 
-/// Writes `text` at the dotted `path`; returns `None` if the path does not exist. A missing last
-/// step is added, because it may be an optional field.
+/// Writes `text` at the dotted `path`; returns `None` if the path does not exist. If only the last
+/// step of the path is missing, it is added, because it may be an optional field.
 fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
     let mut steps = parents.split('.').filter(|step| !step.is_empty());

@@ -1,7 +1,8 @@
-//! Descriptions of accepted values for users. The parser's own messages name types of Rust.
+//! Descriptions of accepted values in plain words. They replace the names of Rust types in the
+//! parser's messages.
 
-/// Types as the parser names them, each with a description of the accepted value. Longer names come
-/// first.
+/// Names of types in the parser's messages, each with a description of the accepted value. Longer
+/// names are listed first.
 const TYPES: [(&str, &str); 17] = [
     ("usize", WHOLE),
     ("u64", WHOLE),
@@ -24,7 +25,7 @@ const TYPES: [(&str, &str); 17] = [
 const WHOLE: &str = "a whole number, 0 or more";
 const TEXT: &str = "a text";
 
-/// Values that the parser found, as its messages name them, each with a description.
+/// Names of kinds of values in the parser's messages about what it found, each with a description.
 const FOUND: [(&str, &str); 7] = [
     ("string ", "the text "),
     ("integer ", "the whole number "),
@@ -36,7 +37,7 @@ const FOUND: [(&str, &str); 7] = [
 ];
 
 /// Rewrites the parser's message in the words of [`TYPES`] and [`FOUND`]. A message of another form
-/// is not changed: it is one of ours, or it lists the accepted values.
+/// is not changed, because it is one of this program's own messages, or lists the accepted values.
 pub(super) fn words(message: &str) -> String {
     if let Some((found, expected)) = split(message, "unknown variant ") {
         return format!("there is no {found}, and {expected} is expected");

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRepliesName {
-    /// No other replica. Origins and holders learn of commits from the leader.
+    /// No other replica receives votes. Origins and holders learn of commits from the leader.
     Leader,
-    /// Every replica that is the origin of a command in the batch.
+    /// Every replica that is the origin of a command in the batch receives votes.
     #[default]
     Origin,
-    /// Every replica. Holders detect commits by themselves, as in Roster.
+    /// Every replica receives votes. Holders detect commits by themselves, as in Roster.
     All,
 }
 

@@ -5,7 +5,7 @@ use crate::fault::FaultSpec;
 
 impl Experiment {
     /// Returns the TOML of [`Experiment::to_toml`], extended by the effective values of `[timing]`.
-    /// Comments explain the omitted fields if their absence has a meaning.
+    /// If the absence of a field has a meaning, a comment explains the meaning.
     pub fn shown(&self) -> String {
         let timing = self.timing_of_replicas();
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).ok();
@@ -56,7 +56,7 @@ impl Experiment {
     }
 }
 
-/// Describes omitted fields of faults. `of` is the prefix of the fields' names.
+/// Describes the omitted fields of faults. The names of these fields have the prefix `of`.
 fn of_faults(of: &str, faults: &[FaultSpec]) -> Vec<String> {
     let mut notes = Vec::new();
     for (number, fault) in (1..).zip(faults) {

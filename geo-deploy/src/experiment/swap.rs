@@ -1,4 +1,4 @@
-//! A workload that changes: two sites exchange their popular keys.
+//! A workload that changes over time: two sites repeatedly exchange their popular keys.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,14 @@ use crate::topology::Topology;
 pub struct KeySwap {
     /// Names of the two sites.
     pub sites: [String; 2],
-    /// Time between two exchanges, in s. The first is this time after the beginning of the measured
-    /// interval.
+    /// Time between two exchanges, in s. It is also the time from the beginning of the measured
+    /// interval to the first exchange.
     pub every_s: f64,
 }
 
 impl KeySwap {
-    /// Returns the site with which `site` exchanges its keys, if any.
+    /// Returns the site with which `site` exchanges its popular keys; `None` if `site` is not one
+    /// of the two.
     pub(crate) fn partner(&self, site: usize, topology: &Topology) -> Option<usize> {
         let [a, b] = [&self.sites[0], &self.sites[1]].map(|name| topology.index(name));
         match Some(site) {
@@ -29,8 +30,8 @@ impl KeySwap {
         }
     }
 
-    /// Returns the times of the exchanges in a measured interval of this length, in s since its
-    /// beginning.
+    /// Returns the times of the exchanges in a measured interval of this length, in s since the
+    /// beginning of the interval.
     pub(crate) fn times_s(&self, length_s: f64) -> Vec<f64> {
         let times = (1..).map(|number| f64::from(number) * self.every_s);
         times.take_while(|at_s| *at_s < length_s).collect()

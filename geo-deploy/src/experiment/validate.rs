@@ -1,4 +1,4 @@
-//! Checks of an experiment's fields, each by itself and together with others.
+//! Checks of an experiment's fields: of single fields, and of combinations of fields.
 
 use leasehold_leases::StrategySpec;
 
@@ -64,7 +64,7 @@ impl Experiment {
         )
     }
 
-    /// Checks faults. `of` is the prefix of the fields' names.
+    /// Checks faults. In errors, the names of the faults' fields have the prefix `of`.
     fn validate_faults(&self, of: &str, faults: &[FaultSpec]) -> Result<(), ExperimentError> {
         fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
             field: format!("{of}{}", refused.field),
@@ -175,7 +175,7 @@ impl StrategyPlan {
         })
     }
 
-    /// Returns the name of a field as overrides write it.
+    /// Returns the full name of a field of this strategy, as overrides write it.
     pub(super) fn field(&self, name: &str) -> String {
         format!("strategies.{}.{name}", self.label)
     }

@@ -4,14 +4,14 @@ use super::effect::unknown;
 use super::{Direction, FaultAction, FaultSpec, FaultTarget, list};
 use crate::topology::Topology;
 
-/// Refusal of a list of faults: the wrong field, its value, and how to fix it.
+/// Error for an invalid list of faults: the wrong field, its value, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidFault {
     /// Name of the field, for example `fault.2.until_s`; faults are numbered from 1.
     pub field: String,
     /// Value of the field.
     pub found: String,
-    /// Correct values of the field, or another way to fix the fault.
+    /// Description of the correct values of the field, or of another way to fix the fault.
     pub fix: String,
 }
 
@@ -107,8 +107,9 @@ fn check_targets(
     Ok(())
 }
 
-/// Checks that targets and other ends differ: a site has no link to itself. Roles are compared by
-/// name only, because which site has a role is not known before the fault begins.
+/// Checks that no site is both a target and at the far end of the failing links: a site has no link
+/// to itself. Roles are compared by name only, because which site has a role is not known before
+/// the fault begins.
 fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
     let everyone = fault.target.contains(&FaultTarget::All);
     require(
@@ -154,9 +155,9 @@ fn check_links(fault: &FaultSpec) -> Result<(), Problem> {
     require(good, "loss", fault.loss, fix)
 }
 
-/// Checks that two faults of processes do not overlap at a replica: a pause of a dead process, for
-/// example, would have no meaning. Roles are compared by name, because the replica that will have a
-/// role is not known yet.
+/// Checks that two faults of processes do not overlap at a replica: for example, a dead process
+/// cannot be paused. Roles are compared by name, because it is not known yet which replica will
+/// have a role.
 fn check_overlap(fault: &FaultSpec, other: &FaultSpec, number: usize) -> Result<(), Problem> {
     if fault.action.affects_links() || other.action.affects_links() {
         return Ok(());

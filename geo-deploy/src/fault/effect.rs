@@ -23,20 +23,20 @@ pub enum Effect {
     Pause(usize),
     /// The process is resumed.
     Resume(usize),
-    /// A failure is added to one direction of a link, beside other failures that it may have.
+    /// A failure is added to one direction of a link. Other failures of the link continue.
     Fail {
-        /// The site that messages leave.
+        /// The site that sends messages over the link.
         from: usize,
-        /// The site that messages are sent to.
+        /// The site that receives messages over the link.
         to: usize,
         /// Failure of the link.
         how: LinkState,
     },
     /// A failure of one direction of a link ends.
     Mend {
-        /// The site that messages leave.
+        /// The site that sends messages over the link.
         from: usize,
-        /// The site that messages are sent to.
+        /// The site that receives messages over the link.
         to: usize,
         /// Failure that ends; other failures of the link remain.
         how: LinkState,
@@ -50,7 +50,7 @@ pub enum Effect {
 /// Failure of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkState {
-    /// Whether no message passes.
+    /// Whether the link is cut, so that no message passes.
     pub cut: bool,
     /// Extra delay of a message, in ms.
     pub delay_ms: f64,
@@ -59,8 +59,8 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// Combines several failures of one direction: a single cut cuts it, delays are added, and a
-    /// message arrives only if no failure loses it.
+    /// Combines several failures of one direction of a link. The direction is cut if any failure
+    /// cuts it. Delays are added. A message arrives only if none of the failures loses it.
     pub fn of(all: impl IntoIterator<Item = LinkState>) -> LinkState {
         let both = |a: LinkState, b: LinkState| LinkState {
             cut: a.cut || b.cut,
@@ -71,7 +71,8 @@ impl LinkState {
     }
 }
 
-/// Roles of the replicas at the time when a fault begins.
+/// State of the cluster at the time when a fault begins, from which the roles in a fault are
+/// resolved.
 #[derive(Debug)]
 pub struct FaultContext<'a> {
     /// Sites of the replicas, and the round trips between them.
@@ -87,7 +88,7 @@ pub struct FaultContext<'a> {
 }
 
 impl FaultContext<'_> {
-    /// Returns the sites that the targets stand for, each once, in ascending order.
+    /// Returns the sites of the targets, in ascending order and without repetition.
     ///
     /// # Errors
     /// If a site is unknown, or no replica has a role that is named; the message says what to do.
@@ -134,8 +135,8 @@ impl FaultContext<'_> {
         }
     }
 
-    /// Returns the site that is nearest to the leader; the first one in the topology's order if no
-    /// replica leads.
+    /// Returns the one of these sites that is nearest to the leader. If no replica leads, returns
+    /// the first of the sites in the topology's order.
     fn nearest_to_leader(&self, sites: impl Iterator<Item = usize>) -> Option<usize> {
         let distance = |site: &usize| {
             self.leader
@@ -155,8 +156,8 @@ pub(super) fn unknown(name: &str, topology: &Topology) -> String {
 }
 
 impl FaultSpec {
-    /// Returns this fault with sites instead of roles. Each role is resolved once, and chance
-    /// decides once.
+    /// Returns this fault with sites instead of roles. The result has the same sites whenever it is
+    /// used, even for the role `random`.
     ///
     /// # Errors
     /// If no replica has a role that the fault names.
@@ -174,7 +175,7 @@ impl FaultSpec {
     }
 
     /// Describes the fault by its sites, followed by the requested roles in brackets: "kill OR
-    /// (holder)". `named` is this fault with its roles resolved, from [`FaultSpec::named`].
+    /// (holder)". `named` must be the result of [`FaultSpec::named`] for this fault.
     pub fn in_words(&self, named: &FaultSpec) -> String {
         if list(&self.target) == list(&named.target) {
             named.to_string()

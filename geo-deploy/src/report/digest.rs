@@ -1,10 +1,10 @@
-//! Samples of a report, which are sorted once for all tables and figures.
+//! Latencies of a report's samples. They are sorted once, and used in all tables and figures.
 
 use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 
 use super::ExperimentReport;
 
-/// Class of operations, which tables and plots show separately: reads or writes.
+/// Class of operations: reads or writes. Tables and plots show the two classes separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Reads,
@@ -105,7 +105,7 @@ impl Latencies {
     }
 }
 
-/// Latencies of one run, by site.
+/// Sorted latencies of one run, by site.
 #[derive(Clone, Debug)]
 pub(super) struct Digest {
     pub reads: Vec<Latencies>,
@@ -121,7 +121,8 @@ impl Digest {
     }
 }
 
-/// Digests all runs of a report. Samples of sites that are not in the topology are ignored.
+/// Returns the sorted latencies of every run of a report. Samples of sites that are not in the
+/// topology are ignored.
 pub(super) fn digest(report: &ExperimentReport) -> Vec<Digest> {
     let sites = report.topology.len();
     let of_run = |samples: &[Sample]| {

@@ -1,4 +1,5 @@
-//! The plots: distributions of latency, shares per site, and time lines of faults.
+//! The plots of a report: distributions of latency, shares for each site, and time lines of runs
+//! with faults.
 
 mod bars;
 pub(super) mod cdf;
@@ -63,8 +64,9 @@ pub(super) fn file_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// Returns the number of each run's look. The first run of a strategy has the look of the strategy,
-/// which is the same in every report. Further runs of the strategy have the remaining looks.
+/// Returns a number for each run, which determines the colour and the line pattern. The first run
+/// of a strategy has a number that is the same in every report. Further runs of the strategy get
+/// the remaining numbers.
 pub(super) fn looks(runs: &[StrategyRun]) -> Vec<usize> {
     let usual: Vec<usize> = runs.iter().map(|run| usual_look(&run.strategy)).collect();
     let mut looks = Vec::new();
@@ -152,8 +154,8 @@ impl LegendKey {
     }
 }
 
-/// Draws a legend downwards from `y`, in as many rows as necessary. Returns the position of the
-/// last row.
+/// Draws a legend that begins at `y`, in as many rows as necessary. Returns the vertical position
+/// of the last row.
 fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
@@ -174,7 +176,7 @@ fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     y
 }
 
-/// Returns a latency in ms in the form that an axis or a mark shows.
+/// Formats a latency, which is given in ms, as the label of an axis or a mark.
 fn ms_label(ms: f64) -> String {
     let rounded = (ms * 100.0).round() / 100.0;
     if ms >= 10.0 {
@@ -217,8 +219,8 @@ impl LogAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Returns the values that have a grid line, and whether each is labelled. The fewer decades
-    /// the axis has, the closer the lines are.
+    /// Returns the values that have a grid line, and whether each is labelled. An axis with fewer
+    /// powers of ten has more lines in each.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
         let steps: &[f64] = if decades < 1.3 {

@@ -12,12 +12,12 @@ use super::digest::{Class, Digest};
 use super::summary::ExperimentSummary;
 use super::{ExperimentReport, StrategyRun};
 
-/// Factor between latencies of two lines of the CDF: half a percent. Latencies that are closer
-/// share a line.
+/// Least ratio of the latencies on two successive lines of a CDF: latencies that differ by less
+/// than half a percent have a common line.
 const CDF_STEP: f64 = 1.005;
 /// Length of an interval in the log of histograms.
 const HLOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Duration of a line of the timeline, in ms.
+/// Length of the stretch of time that one line of the timeline covers, in ms.
 const TIMELINE_MS: u64 = 100;
 
 /// Returns the CDFs, with one line for each run, site, operation and step:
@@ -70,7 +70,7 @@ pub(super) fn latency_hlog(report: &ExperimentReport, path: &Path) -> anyhow::Re
     Ok(write_hlog(path, started, HLOG_INTERVAL, &runs)?)
 }
 
-/// Operations of one run, site and class in one line of the timeline.
+/// Operations of one run, site and class (reads or writes) that belong to one line of the timeline.
 #[derive(Default)]
 struct Bucket {
     started: u64,
@@ -147,9 +147,9 @@ impl Bucket {
     }
 }
 
-/// Returns the outages, with one line for each strategy, run (if there are several), fault, site
-/// and group of operations ([`super::outage`]). A field is empty if its value is unknown, or if no
-/// bound is guaranteed.
+/// Returns the outages as CSV. There is one line for each strategy, run (if there are several),
+/// fault, site and group of operations ([`super::outage`]). A field is empty if its value is
+/// unknown, or if no bound is guaranteed.
 pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     let mut csv = String::from(
         "strategy,run,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
@@ -192,7 +192,7 @@ fn line(csv: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(csv, "{arguments}");
 }
 
-/// Quotes a label if necessary, because labels are free text.
+/// Quotes a label for CSV if necessary, because labels are free text.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))

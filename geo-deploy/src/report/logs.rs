@@ -4,9 +4,9 @@
 //!
 //! The logs of several load generators in one run are combined. Time is divided at the beginning
 //! and the end of every interval, and each piece shows all intervals that cover it, with their
-//! histograms merged. Nothing is smoothed, and nothing shorter than the intervals of a log can be
-//! shown. If a log is long, each pixel shows the combination of several pieces, and their extremes.
-//! So memory use and the size of drawings are bounded, regardless of the length of a log.
+//! histograms merged. Nothing is smoothed. The intervals of a log limit the resolution. If a log is
+//! long, each pixel shows the combination of several pieces, and their extremes. So memory use and
+//! the size of drawings are bounded, regardless of the length of a log.
 
 mod gather;
 mod grid;
@@ -28,7 +28,7 @@ pub type NamedLogs = (String, Vec<PathBuf>);
 /// Draws the logs into `dir`, as SVG, PNG and PDF. Returns the names of the drawings.
 ///
 /// # Errors
-/// Returns an error if a log cannot be read, if there is nothing to draw or too much for one
+/// Returns an error if a log cannot be read, if the logs have nothing to draw or too much for one
 /// drawing, or if a file cannot be written.
 pub fn plot(logs: &[NamedLogs], dir: &Path) -> anyhow::Result<Vec<String>> {
     let gathered = gather::gather(logs)?;

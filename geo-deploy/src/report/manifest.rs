@@ -17,7 +17,7 @@ pub struct Manifest {
     pub started_unix_s: u64,
     /// Revision of the source.
     pub revision: String,
-    /// Whether the source differed from that revision; `None` if that is not known.
+    /// Whether the source differed from the revision; `None` if that is not known.
     pub dirty: Option<bool>,
     /// Version of the compiler.
     pub compiler: String,

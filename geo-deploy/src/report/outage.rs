@@ -1,4 +1,4 @@
-//! The outages that clients saw because of faults.
+//! The outages that clients observed because of faults.
 //!
 //! Operations are divided into groups by site, by kind (read or write), and by whether a failed
 //! site held a lease on their key when the fault began. For each such group:
@@ -17,11 +17,12 @@
 //!   wait shows that one key stalled. The outage does not show this if other keys of the group were
 //!   served.
 //!
-//! Writes that were in flight through a failed replica belong to the group of leased keys.
+//! Writes that were in flight when a fault began, and had been sent to the failed replica, belong
+//! to the group of leased keys.
 //!
 //! - The *medians* before and after the fault are over all reads or all writes of the site, for all
-//!   keys. Holders follow demand even during a fault, so the keys of one group may have other
-//!   holders after the fault than before.
+//!   keys. Demand determines the holders even during a fault, so the keys of a group may have
+//!   different holders before and after the fault.
 //!
 //! A bound is kept if neither the outage nor the longest wait exceeds it.
 
@@ -38,7 +39,8 @@ pub(super) use rows::table;
 
 use super::{ExperimentReport, FaultSpan, OutageBound, StrategyRun};
 
-/// Effect of a fault on one group of operations.
+/// Effect of a fault on one group of operations: the operations of one kind at one site, on keys
+/// that were leased to a failed site or on other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
     /// Number of the run, from 1; `None` if there is only one run.
@@ -53,9 +55,9 @@ pub struct Outage {
     pub operation: &'static str,
     /// Whether a failed site held a lease on the keys; `None` if that is not known.
     pub leased: Option<bool>,
-    /// Whether the fault concerns the clients' own site.
+    /// Whether the clients' own site is one of the failed sites.
     pub at_failed_site: bool,
-    /// Number of operations of the group that were due at some time in the window.
+    /// Number of operations of the group that were due at some time in the window of the fault.
     pub due: u64,
     /// Number of these operations that failed.
     pub failed: u64,
@@ -63,20 +65,22 @@ pub struct Outage {
     pub timed_out: u64,
     /// The outage: the longest time without a success although an operation was due, in s.
     pub outage_s: f64,
-    /// The longest time that one operation was due, in s.
+    /// The longest wait: the longest time in s that one operation was due.
     pub longest_s: f64,
-    /// Upper bound on both the outage and the longest wait, in s; `None` if none is guaranteed.
+    /// Upper bound on both the outage and the longest wait, in s; `None` if no bound is guaranteed.
     pub bound_s: Option<f64>,
-    /// Median latency in ms of the site's reads or writes of all keys that started before this
-    /// fault and after the previous one (or after the beginning of the run).
+    /// Median latency in ms before the fault. It is over the site's reads or writes, of any key,
+    /// that started after the previous fault (or after the beginning of the run) and before this
+    /// one.
     pub median_before_ms: Option<f64>,
-    /// Median latency in ms of the site's reads or writes of all keys that started in the last
-    /// third of the window.
+    /// Median latency in ms after the fault. It is over the site's reads or writes, of any key,
+    /// that started in the last third of the fault's window.
     pub median_after_ms: Option<f64>,
 }
 
 impl Outage {
-    /// Whether the bound was kept; `None` if no bound is guaranteed.
+    /// Returns true if the outage and the longest wait are within the bound; `None` if no bound is
+    /// guaranteed.
     pub fn within_bound(&self) -> Option<bool> {
         Some(self.waited_s() <= self.bound_s?)
     }
@@ -135,8 +139,8 @@ pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outag
     all
 }
 
-/// Returns the number of a fault's run, if there are several runs, and the number of the fault in
-/// that run.
+/// Returns the number of the run in which a fault began, and the number of the fault in that run.
+/// The number of the run is `None` if there is only one run.
 fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     let repeat = |fault: &FaultSpan| run.repeat_at(fault.at_s);
     let of_run = repeat(&run.faults[index]);
@@ -163,10 +167,11 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
     all
 }
 
-/// Splits the operations of a site and class by whether a site of the fault held a lease on their
-/// keys. A write that was in flight through a failed replica is treated as leased. The client sends
-/// it again. If the leader then has the write twice, it cannot tell the result before all earlier
-/// slots are executed, including blocked ones.
+/// Splits the operations of a site and class into two groups: those on keys on which a site of the
+/// fault held a lease, and the others. A write that was in flight through a failed replica is
+/// treated as leased. The reason is that the client sends the write again. A leader that has a
+/// write twice cannot report the result before all earlier slots are executed, including blocked
+/// ones.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -185,8 +190,8 @@ fn by_lease(
     })
 }
 
-/// Returns the bound that is guaranteed for a group. If the leases are not known, it is the greater
-/// of the two bounds.
+/// Returns the bound that is guaranteed for a group. If it is not known whether the keys were
+/// leased, returns the greater of the two bounds.
 fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f64> {
     let (held, other) = match class {
         Class::Reads => (bound.leased_reads_s, bound.other_reads_s),
@@ -250,8 +255,8 @@ impl FaultWindow {
         }
     }
 
-    /// Returns the observed outage; `None` if no operation was due. The caller fills in the group
-    /// and the medians of the site.
+    /// Returns the observed outage; `None` if no operation was due. The caller must set the fields
+    /// for the group and the medians.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
         let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();

@@ -18,7 +18,7 @@ struct Section {
     heading: &'static str,
     warnings: Vec<String>,
     paragraphs: Vec<String>,
-    /// Names of the figures, which are shown before the tables.
+    /// Names of the plots, which are shown before the tables.
     figures: Vec<String>,
     tables: Vec<Table>,
     /// Notes, which are shown after everything else as a list.
@@ -58,7 +58,8 @@ fn sections(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Secti
     sections
 }
 
-/// Returns the sections on the experiment's measurements: latencies, local reads and fast writes.
+/// Returns the sections that show the measurements: latencies, local reads, and writes at their
+/// minimum latency.
 fn results(report: &ExperimentReport, summary: &ExperimentSummary) -> [Section; 5] {
     [
         Section {
@@ -239,7 +240,7 @@ pub(super) fn html(
     whole(&title, &lead, &report.experiment.description, &body)
 }
 
-/// Returns a page that needs no other file.
+/// Returns an HTML page that needs no other file.
 pub(super) fn whole(title: &str, lead: &str, description: &str, body: &str) -> String {
     let [title, lead, description] = [title, lead, description].map(escape);
     format!(

@@ -1,4 +1,4 @@
-//! Figures that the paper reports, for runs that repeat one of its experiments.
+//! Values that the paper reports, for runs that repeat one of the paper's experiments.
 
 use super::{ExperimentReport, StrategyRun};
 use crate::topology::Topology;
@@ -18,7 +18,8 @@ const LOCAL_READS: f64 = 80.0;
 /// §5.2: "over 70% of updates have the minimum latency".
 const WRITES_AT_MINIMUM: f64 = 70.0;
 
-/// Returns the paper's share of fast reads at a site, in percent, if the run repeats the paper's.
+/// Returns the share of fast reads at a site that the paper reports, in percent; `None` if the run
+/// does not repeat the paper's experiment.
 pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &str) -> Option<f64> {
     match repeated(report, run)? {
         "table2" => TABLE_2
@@ -29,14 +30,14 @@ pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &s
     }
 }
 
-/// Returns the paper's share of writes at the minimum latency over all sites, in percent, if the
-/// run repeats the paper's.
+/// Returns the share of writes at the minimum latency over all sites that the paper reports, in
+/// percent; `None` if the run does not repeat the paper's experiment.
 pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) -> Option<f64> {
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }
 
 /// Returns the experiment of the paper that a run of quorum leases repeats. Topology, leader and
-/// workload must be the paper's; otherwise the figures cannot be compared.
+/// workload must be the same as in the paper; otherwise the results cannot be compared.
 fn repeated<'a>(report: &'a ExperimentReport, run: &StrategyRun) -> Option<&'a str> {
     let experiment = &report.experiment;
     let reads = match experiment.name.as_str() {

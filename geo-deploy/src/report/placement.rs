@@ -1,4 +1,5 @@
-//! Measured mean latencies next to those that the workload's true rates allow.
+//! Measured mean latencies next to those that would be possible if the workload's true rates were
+//! known.
 
 use serde::Serialize;
 
@@ -8,15 +9,16 @@ use super::{ExperimentReport, StrategyRun};
 use crate::backend::RunPlan;
 use crate::true_rates::{PlacementCost, PlacementModel};
 
-/// Mean latencies of a run that the true rates allow.
+/// Costs of choices of holders that would be possible in a run if the workload's true rates were
+/// known.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementComparison {
     /// Cost of the holders that the strategy would choose if it knew the true rates.
     pub strategy: PlacementCost,
     /// Cost of the best holders of every key.
     pub optimum: PlacementCost,
-    /// Whether the measured mean to compare with is the mean by site, as in a closed loop.
-    /// Otherwise it is the mean by operation.
+    /// Whether these costs must be compared with the measured mean of the sites' means, as in a
+    /// closed loop. Otherwise they must be compared with the measured mean over all operations.
     pub measured_by_site: bool,
 }
 
@@ -48,8 +50,8 @@ impl PlacementComparison {
     }
 }
 
-/// Returns a table with a line for each strategy: the measured mean, the mean that the true rates
-/// allow, and the optimum.
+/// Returns a table with a line for each strategy: the measured mean, the mean that the strategy
+/// could reach if the true rates were known, and the optimum.
 pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "strategy",
@@ -127,7 +129,7 @@ fn rows(of: &str, optimum: &PlacementCost) -> [Vec<String>; 3] {
     ]
 }
 
-/// Returns an explanation of the figures that the true rates allow.
+/// Returns an explanation of the latencies that are computed from the true rates.
 pub(super) fn prose(summary: &ExperimentSummary) -> Vec<String> {
     let mut runs = summary.runs.iter();
     let Some(allowed) = runs.find_map(|run| run.true_rates.as_ref()) else {

@@ -1,4 +1,4 @@
-//! The text of a report. All its claims are computed from the run itself.
+//! The text of a report. All claims in the text are computed from the run itself.
 
 use super::outage::Outage;
 use super::summary::{ExperimentSummary, RunSummary};
@@ -7,8 +7,8 @@ use super::tables::bookkeeping_minimum;
 use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
 use crate::wan::NetworkReport;
 
-/// Difference from perfect bookkeeping, in percentage points, below which local reads are as good
-/// as it.
+/// Largest difference, in percentage points, at which the share of local reads is regarded as equal
+/// to the share under perfect bookkeeping.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
 /// Returns the result in one sentence, for the title.
@@ -65,8 +65,8 @@ fn words_of(report: &ExperimentReport, run: &RunSummary) -> String {
     }
 }
 
-/// Describes the effect of a run's faults on clients at the sites that did not fail, or at all
-/// sites if each of them failed. Returns `None` if there were no faults.
+/// Describes the effect of a run's faults on clients at the sites that did not fail. If every site
+/// failed, it describes the effect on clients at all sites. Returns `None` if there were no faults.
 fn of_outages(run: &RunSummary) -> Option<String> {
     let first = run.outages.first()?;
     let everywhere = run.outages.iter().all(|o| o.at_failed_site);
@@ -117,7 +117,8 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Describes the number of bounds that were exceeded by faults of a run, and the worst case.
+/// Describes how many bounds on outages were exceeded in a run, and the case with the largest
+/// excess.
 fn broken_bounds(run: &RunSummary) -> Option<String> {
     let excess = |o: &Outage| {
         o.bound_s
@@ -146,7 +147,7 @@ fn broken_bounds(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Returns an explanation of the network's figures.
+/// Returns the paragraphs that explain the measurements of the network.
 pub(super) fn network(report: &ExperimentReport) -> Vec<String> {
     if tables::has_measured(report) {
         vec![
@@ -273,7 +274,7 @@ pub(super) fn configurations(report: &ExperimentReport) -> Vec<String> {
     report.runs.iter().filter_map(of_run).collect()
 }
 
-/// Returns an explanation of the distributions.
+/// Returns the paragraphs that explain the plots of latency distributions.
 pub(super) fn reading_the_curves(report: &ExperimentReport) -> Vec<String> {
     vec![
         "Each panel is one site. A curve shows which share of the operations (up) was answered \

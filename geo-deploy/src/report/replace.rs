@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use leasehold_histories::history::History;
 
-/// Names of files that every report has, or every report of one of the two kinds.
+/// Names of files that are in every report, or in every report of one of the two kinds.
 const NAMES: [&str; 7] = [
     "manifest.json",
     "summary.json",
@@ -20,10 +20,12 @@ const NAMES: [&str; 7] = [
 /// Names of files that only some reports have.
 const SOMETIMES: [&str; 3] = ["timeline.csv", "outages.csv", "course.csv"];
 
-/// Directory in `out` for the partial report of an experiment that did not reach its end.
+/// Directory within the output directory. It has the partial report of an experiment that was
+/// interrupted.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// Makes `out` a directory that can take a report and the histories with these names.
+/// Creates the directory `out` if necessary, and checks that a report and histories with these
+/// names can be written to it.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be written, or if a file with one of the names does not
@@ -45,7 +47,8 @@ pub fn prepare(out: &Path, histories: &[String]) -> anyhow::Result<()> {
     refuse_others(&out.join(INCOMPLETE), histories)
 }
 
-/// Fails if a file has a name of a report or of these histories, but does not belong to a report.
+/// Returns an error if a file has the name of a report's file or of one of these histories, but
+/// does not belong to a report.
 fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
     let of_others = |name: &str| {
         let name = dir.join(name);

@@ -1,4 +1,4 @@
-//! The figures of a run, which are written to `summary.json` and shown in all tables.
+//! Summary of a run's measurements. It is written to `summary.json` and shown in all tables.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +30,8 @@ pub struct ExperimentSummary {
     pub backend: String,
     /// Seed of the experiment.
     pub seed: u64,
-    /// Description of the tolerance: the largest excess of a write's latency over its bound at
-    /// which the write is still at its minimum.
+    /// Description of the tolerance. A write is at its minimum latency if its latency exceeds the
+    /// write's bound by at most the tolerance.
     pub minimum_tolerance: String,
     /// Summaries of the runs, one for each strategy.
     pub runs: Vec<RunSummary>,
@@ -74,13 +74,14 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of all writes that were at their minimum latency.
     pub min_latency_fraction: f64,
-    /// Mean latency that the strategy could reach if the workload's true rates were known, and the
-    /// least mean of all choices of holders.
+    /// Computed mean latencies for the case that the rate of every request is known: one for the
+    /// strategy's choice of holders, and one for the best choice of holders.
     pub true_rates: Option<PlacementComparison>,
-    /// Time until the strategy was as good as before, for each change of the clients' requests.
+    /// For each change of the clients' requests: the time until the strategy's mean latency was
+    /// about as low as before the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapting: Vec<Adaptation>,
-    /// Reads that a change of strategy should not have affected, for each change.
+    /// For each change of strategy: reads that the change should not have affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchReads>,
     /// Summaries of the parts of the key space, if there are several.
@@ -98,7 +99,7 @@ pub struct RunSummary {
     /// Summaries of the outages, one for each kind of fault, site and group of operations.
     #[serde(rename = "outages", skip_serializing_if = "Vec::is_empty")]
     pub outage_groups: Vec<OutageGroup>,
-    /// Counters of the replicas, by name.
+    /// Counters by name, summed over all replicas.
     pub counters: BTreeMap<String, u64>,
     /// Summaries of the sites, in the topology's order.
     pub sites: Vec<SiteSummary>,
@@ -158,10 +159,10 @@ pub struct ReadSummary {
     /// Share of reads that would have been local under quorum leases with perfect bookkeeping;
     /// `None` if that was not computed.
     pub bookkeeping_fraction: Option<f64>,
-    /// Share of reads that took less than 10 ms, by any path.
+    /// Share of reads that took less than 10 ms, whichever replica served them.
     pub under_10ms_fraction: f64,
-    /// Latencies in ms that distance alone allows, one for each set of holders that the strategy
-    /// fixes. Empty if holders are learned.
+    /// Least latencies in ms that the distances between sites allow, one for each set of holders
+    /// that the strategy fixes. Empty if the strategy learns the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,
@@ -186,17 +187,17 @@ pub struct WriteSummary {
     pub failed: u64,
     /// Number of writes that were not answered in time.
     pub timed_out: u64,
-    /// Share of writes with a latency of at most `bound_ms` and the tolerance that the summary
-    /// states.
+    /// Share of writes with a latency that exceeds `bound_ms` by at most the tolerance that the
+    /// summary states.
     pub min_latency_fraction: f64,
-    /// Share of writes at their minimum that perfect bookkeeping would have reached; `None` if that
-    /// was not computed.
+    /// Share of writes that would have had their minimum latency under quorum leases with perfect
+    /// bookkeeping; `None` if that was not computed.
     pub bookkeeping_fraction: Option<f64>,
-    /// Latency of a write under a leader lease, in ms: the least that any strategy allows at this
-    /// site.
+    /// Latency of a write under a leader lease, in ms. No strategy allows a lower latency for
+    /// writes at this site.
     pub bound_ms: f64,
-    /// Latencies in ms that distance alone allows, one for each set of holders that the strategy
-    /// fixes. Empty if holders are learned.
+    /// Least latencies in ms that the distances between sites allow, one for each set of holders
+    /// that the strategy fixes. Empty if the strategy learns the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,
@@ -286,7 +287,7 @@ fn mean_by_site_ms(sites: &[SiteSummary]) -> f64 {
     sum / answered().count().max(1) as f64
 }
 
-/// Figures over all sites. Each site is weighted by its number of operations.
+/// Means and shares over all sites. Each site is weighted by its number of operations.
 struct Totals {
     reads: u64,
     writes: u64,
@@ -380,7 +381,8 @@ fn writes(
     }
 }
 
-/// Returns the sets of holders that a strategy fixes in advance; empty if it learns them.
+/// Returns the sets of holders that a strategy fixes in advance; empty if the strategy learns the
+/// holders.
 fn holder_sets(report: &ExperimentReport, run: &StrategyRun) -> Vec<SiteSet> {
     let topology = &report.topology;
     match run.strategy.as_str() {

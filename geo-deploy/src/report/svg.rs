@@ -1,8 +1,9 @@
-//! A drawing surface for plots: SVG in which colours are chosen by purpose.
+//! Drawing of plots as SVG. The code names the purpose of a colour, not the colour itself.
 //!
-//! The same drawing can be a file or a part of the report's page. In a file colours are literal. In
-//! the page they are variables that follow light and dark mode. Lines differ by pattern as well as
-//! by colour. We know no plotting library that writes both forms, so we have our own.
+//! The same drawing can be a file or a part of the report's page. In a file, colours are fixed. In
+//! the page, colours are variables, which differ between light and dark mode. Lines differ by
+//! pattern as well as by colour. We know no plotting library that writes both forms, so we have our
+//! own.
 
 use std::fmt::{Display, Write};
 
@@ -14,8 +15,8 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
-    /// A series' colour mixed with the background's. The mixture is an opaque colour: the lines
-    /// below do not show through, and PDFs of the same drawing are equal.
+    /// A series' colour mixed with the background's. The mixture is an opaque colour, so lines
+    /// below are not visible, and PDFs of the same drawing are identical.
     Pale(usize),
     /// A colour slightly darker than the background.
     Shade,
@@ -95,7 +96,7 @@ impl Stroke {
     }
 }
 
-/// Point of a text that is placed at the given coordinates.
+/// Alignment of a text: the point of the text that is placed at the given coordinates.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,
@@ -142,7 +143,8 @@ pub(super) struct Svg {
     height: f64,
     title: String,
     body: String,
-    /// Path that is being drawn, and its style. Further parts in the same style are added to it.
+    /// Path that is being drawn. Further parts are added to this path as long as they have the same
+    /// style.
     path: String,
     style: String,
 }
@@ -173,8 +175,8 @@ impl Svg {
         self.join(stroke_style(stroke), path);
     }
 
-    /// Draws a line through `points`, which are sorted, in horizontal and vertical steps. Of steps
-    /// that are too close to be distinguished, only the last is drawn.
+    /// Draws a line through `points`, which are sorted, in horizontal and vertical steps. If
+    /// several steps are too close to be distinguished, only the last of them is drawn.
     pub(super) fn stairs(&mut self, points: &[(f64, f64)], stroke: Stroke) {
         let Some((first, rest)) = points.split_first() else {
             return;
@@ -338,8 +340,8 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// Draws a part of a path. It joins the previous parts in one element if the style is the same,
-    /// because time lines have thousands of parts.
+    /// Draws a part of a path. If the style is that of the previous part, both become one SVG
+    /// element, because time lines have thousands of parts.
     fn join(&mut self, style: String, part: std::fmt::Arguments<'_>) {
         if style != self.style {
             self.close_path();

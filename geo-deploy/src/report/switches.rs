@@ -1,5 +1,5 @@
-//! Changes of strategy and their cost to clients, and parts of the key space that have their own
-//! strategies.
+//! Tables of the changes of strategy with their effect on clients, and of the parts of the key
+//! space that have different strategies.
 
 use leasehold_ycsb::sample::{OpOutcome, Sample};
 use serde::Serialize;
@@ -11,8 +11,8 @@ use super::tolerance::Tolerance;
 use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
-/// Largest relative difference between a part's mean and that of its strategy by itself at which
-/// they are considered equal.
+/// Largest relative difference at which two means are regarded as equal: the mean latency of a part
+/// of the key space, and that of the same part in a run where its strategy applies to all keys.
 const AS_ALONE: f64 = 0.02;
 
 /// Returns a table with a line for each change of strategy; `None` if there was none.
@@ -68,7 +68,7 @@ pub(super) fn prose(report: &ExperimentReport) -> Option<String> {
     })
 }
 
-/// Figures of one part of the key space in one run.
+/// Measurements of one part of the key space in one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PartSummary {
     /// First key of the part.
@@ -150,8 +150,8 @@ fn figures<'a>(
     }
 }
 
-/// Returns a table with a line for each part and run. Each part is shown next to the same part of a
-/// run in which its strategy is that of all keys.
+/// Returns a table with a line for each part and run. Each part is shown next to the same part in
+/// another run, in which the part's strategy applies to all keys.
 pub(super) fn parts_table(summary: &ExperimentSummary) -> Option<Table> {
     let title =
         "Parts of the key space, each beside the same keys in the run where its strategy is alone";

@@ -2,7 +2,8 @@
 
 use super::svg::escape;
 
-/// A table. Its first column is text, and the others are figures, unless they are marked as text.
+/// A table. The first column is text. The other columns are numbers, unless they are marked as
+/// text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Table {
     pub title: String,
@@ -10,11 +11,11 @@ pub(super) struct Table {
     pub rows: Vec<Vec<String>>,
     /// Whether all columns are text.
     pub words: bool,
-    /// Number of columns at the beginning that are text.
+    /// Number of columns, counted from the first, that are text.
     pub words_first: usize,
 }
 
-/// Sign that replaces a missing figure.
+/// Character in place of a missing value.
 const DASH: &str = "–";
 
 impl Table {
@@ -28,7 +29,7 @@ impl Table {
         }
     }
 
-    /// Omits columns without a figure.
+    /// Removes columns without any value.
     pub(super) fn without_empty_columns(mut self) -> Table {
         let empty = |rows: &[Vec<String>], column: usize| {
             let mut cells = rows.iter().filter_map(|row| row.get(column));
@@ -113,7 +114,7 @@ impl Table {
     }
 }
 
-/// Returns a count with separated thousands.
+/// Formats a number with separators between the thousands.
 pub(super) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -126,7 +127,7 @@ pub(super) fn grouped(count: u64) -> String {
     text
 }
 
-/// Returns milliseconds with two decimals below ten, and one otherwise.
+/// Formats a number of milliseconds: with two decimals below ten, and with one decimal otherwise.
 pub(super) fn ms(value: f64) -> String {
     if value < 10.0 {
         format!("{value:.2}")
@@ -135,7 +136,8 @@ pub(super) fn ms(value: f64) -> String {
     }
 }
 
-/// Returns several bounds in ms, or a dash if the strategy does not determine them.
+/// Formats several bounds in ms. Returns a dash if there are none, because the strategy does not
+/// fix the holders.
 pub(super) fn bounds(values: &[f64]) -> String {
     let shown = |value: &f64| format!("{}", (value * 10.0).round() / 10.0);
     match values {
@@ -149,7 +151,7 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// Returns a share as a percentage, or a dash if there is none.
+/// Formats a share as a percentage. Returns a dash if there is no share.
 pub(super) fn percent_or_dash(share: Option<f64>) -> String {
     share.map_or_else(|| DASH.to_owned(), percent)
 }

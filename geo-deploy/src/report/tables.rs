@@ -55,8 +55,8 @@ pub(super) fn overview(report: &ExperimentReport, summary: &ExperimentSummary) -
     table
 }
 
-/// Returns a table for each strategy, with one line for each site: the measurement next to its
-/// bound.
+/// Returns a table for each strategy, with one line for each site. Each measurement is shown next
+/// to the bound for it.
 pub(super) fn per_run(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Table> {
     let runs = report.runs.iter().zip(&summary.runs);
     runs.map(|(run, figures)| sites(run, figures)).collect()
@@ -115,7 +115,7 @@ fn site(figures: &SiteSummary) -> Vec<String> {
     ]
 }
 
-/// Returns tables of means, percentiles and paths, for which the per-site tables have no room.
+/// Returns tables of means, percentiles and paths, which do not fit into the tables of [`per_run`].
 pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     let columns = [
         "site",
@@ -155,8 +155,9 @@ pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     summary.runs.iter().map(table).collect()
 }
 
-/// Returns a table of local reads next to perfect bookkeeping and the paper's figures, for the
-/// strategies that learn holders; `None` if there is no such run.
+/// Returns a table for the strategies that learn holders. It shows the share of local reads next to
+/// the share under perfect bookkeeping and that in the paper. Returns `None` if no run has such a
+/// strategy.
 pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "site",
@@ -231,8 +232,8 @@ pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// Returns a table of the measured interval of each run, and of the number of operations of each
-/// site in it, including failed ones.
+/// Returns a table with the measured interval of each run, and the number of operations of each
+/// site in this interval, including failed ones.
 pub(super) fn measured(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy", "from s", "to s"];
     columns.extend(report.topology.names());
@@ -260,8 +261,8 @@ fn dash() -> String {
     "–".to_owned()
 }
 
-/// Returns a table of the requested round trips. If round trips were measured, it has every pair of
-/// sites next to the results of the probes in each run.
+/// Returns a table of the requested round trips. If round trips were measured, the table has a line
+/// for every pair of sites, and it also shows the results of the probes in each run.
 pub(super) fn network(report: &ExperimentReport) -> Table {
     let networks = report
         .runs
@@ -327,8 +328,8 @@ fn probed_rtts(
     table
 }
 
-/// Returns the events in order, without configurations. If there are many, only the first ones are
-/// returned.
+/// Returns a table of the events in order of time, without new configurations. If there are many
+/// events, the table has only the first ones.
 pub(super) fn events(report: &ExperimentReport) -> Table {
     let mut events = report.all_events();
     events.retain(|event| event.kind != RunEvent::CONFIGURATION);

@@ -31,8 +31,8 @@ fn experiment(keys: u64) -> Experiment {
     Experiment::find("fig6").unwrap().with(&sets).unwrap()
 }
 
-/// Returns a run of an ideal cluster: every operation takes its bound and the round trip within its
-/// site.
+/// Returns a run of an ideal cluster: the latency of every operation is the lower bound plus the
+/// round trip within a site.
 fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
     let topology = &e.topology;
     let bounds = Bounds::new(topology, CA);
@@ -714,8 +714,8 @@ fn terminal_tables_line_up() {
     }
 }
 
-/// A run of 40 s in which a site reads once a second. Reads take 1 ms, and 100 ms for the 10 s
-/// after a change at 20 s.
+/// A run of 40 s in which a site sends one read a second. Each read takes 1 ms; but in the 10 s
+/// after a change at 20 s, each read takes 100 ms.
 fn changed(kind: &str, text: &str) -> ExperimentReport {
     let slow = |at_s: u64| (20..30).contains(&at_s);
     let read = |at_s: u64| Sample {

@@ -1,4 +1,4 @@
-//! The files of a throughput experiment: bars of reads and writes a second, and of the servers'
+//! The files of a throughput experiment: plots of reads and writes a second, and of the replicas'
 //! processor time for each operation.
 
 use std::path::Path;
@@ -47,7 +47,7 @@ pub struct ThroughputReport {
     rows: Vec<CaseRow>,
 }
 
-/// Function that returns a figure to be compared.
+/// Function that returns one of the values of a throughput.
 type Value = fn(&OperationThroughput) -> f64;
 
 fn median(
@@ -366,7 +366,7 @@ fn compared(
     )
 }
 
-/// Returns the colour of a strategy, which is the same in every report.
+/// Returns the number of the colour of a strategy. A strategy has the same colour in every report.
 fn look(strategy: &str) -> usize {
     match strategy {
         "quorum" => 0,
@@ -408,7 +408,7 @@ fn cells(row: &CaseRow, reads: bool) -> Vec<String> {
     ]
 }
 
-/// Writes a value with its significant digits.
+/// Formats a value: with two decimals below 10, with one below 100, and otherwise with none.
 fn short(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.2}"),

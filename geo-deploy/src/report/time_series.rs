@@ -1,5 +1,5 @@
-//! Course of a run over time: means over stretches of a few seconds. When the clients' requests
-//! change, the time until a strategy is as good as before.
+//! A run over time: mean latencies over stretches of a few seconds. For each change of the clients'
+//! requests, the report also shows how long it took until the strategy was as good as before.
 
 use std::fmt::Write;
 
@@ -13,9 +13,11 @@ use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Maximum length of a stretch of time for which a mean is shown, in s.
 const STRETCH_S: f64 = 5.0;
-/// Ratio to the steady mean up to which a mean is as good as before.
+/// Largest ratio of a mean latency to the mean before a change at which the strategy is regarded as
+/// being as good as before.
 const AS_BEFORE: f64 = 1.1;
-/// Number of reconfiguration periods within which `cost` must be as good as before.
+/// Maximum number of reconfiguration periods after a change until the strategy `cost` must be as
+/// good as before.
 const PERIODS_MAX: f64 = 2.0;
 
 /// A deliberate change by clients or operators, which is not a fault.
@@ -27,7 +29,7 @@ pub(super) struct ChangeMark {
     pub text: String,
 }
 
-/// Answered operations that started in a stretch of time.
+/// Summary of the answered operations that started in a stretch of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TimeSlice {
     /// Beginning of the stretch, in s since the measured interval began.
@@ -64,20 +66,23 @@ impl TimeSlice {
 pub struct Adaptation {
     /// Time of the change, in s since the measured interval began.
     pub at_s: f64,
-    /// Mean latency of the last two reconfiguration periods before the change, in ms.
+    /// Steady mean: the mean latency in the last two reconfiguration periods before the change, in
+    /// ms.
     pub steady_ms: f64,
     /// Greatest mean latency of a stretch after the change, in ms.
     pub worst_ms: f64,
-    /// Time in s from the change to the first stretch from which on all means, up to the next
-    /// change, are at most a tenth above the steady one; `None` if there is no such stretch.
+    /// Time in s from the change to the first stretch in which the strategy was as good as before.
+    /// The mean latency of this stretch, and the mean from this stretch to the next change, exceed
+    /// the steady mean by at most a tenth. `None` if there is no such stretch.
     pub back_after_s: Option<f64>,
-    /// `back_after_s` in reconfiguration periods.
+    /// The same time as `back_after_s`, as a number of reconfiguration periods.
     pub back_after_periods: Option<f64>,
-    /// Whether the strategy was as good as before soon enough; `None` if nothing is required of it.
+    /// Whether the strategy was as good as before within the required time; `None` if no time is
+    /// required for this strategy.
     pub kept: Option<bool>,
 }
 
-/// Whether a report has something to show over time.
+/// Whether the report shows means over time.
 pub(super) fn is_shown(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| !marks(report, run).is_empty())
 }
@@ -114,8 +119,8 @@ fn period_s(report: &ExperimentReport) -> f64 {
     report.experiment.lease.reconfigure().as_secs_f64()
 }
 
-/// Divides the measured interval into stretches of time. The last stretch may be shorter, and is
-/// omitted if it is much shorter.
+/// Divides the measured interval into stretches of time. The last stretch may be shorter than the
+/// others; if it is much shorter, it is omitted.
 pub(super) fn time_slices(report: &ExperimentReport, run: &StrategyRun) -> Vec<TimeSlice> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let start_s = run.measured.unwrap_or_default().start_s;

@@ -2,8 +2,8 @@
 
 use super::ExperimentReport;
 
-/// Largest excess of a write's latency over its bound: the greater of an absolute and a relative
-/// value.
+/// Largest difference between a write's latency and the bound for it at which the write is at its
+/// minimum. It is the greater of an absolute and a relative value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,
@@ -11,9 +11,9 @@ pub(super) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Returns the tolerance for a report. In virtual time, only the round trip within a site and a
-    /// sync are added to the bound. Real processes on one machine also add the delays of its
-    /// scheduler, timers and disk.
+    /// Returns the tolerance for a report. In virtual time, a write at its minimum takes longer
+    /// than the bound only by a round trip within a site and a sync. With real processes on one
+    /// machine, there are also the delays of the scheduler, the timers and the disk.
     pub(super) fn of(report: &ExperimentReport) -> Tolerance {
         match report.backend.as_str() {
             "sim" => Tolerance {
@@ -27,7 +27,7 @@ impl Tolerance {
         }
     }
 
-    /// Returns the greatest latency that is within the tolerance.
+    /// Returns the greatest latency, in ms, that is within the tolerance for this bound.
     pub(super) fn limit_ms(self, bound_ms: f64) -> f64 {
         bound_ms + self.ms.max(bound_ms * self.share)
     }

@@ -1,16 +1,17 @@
-//! Shares that one policy reaches with perfect bookkeeping: the share of reads that it would have
-//! served locally, and the share of writes that it would have left at their minimum latency.
+//! Perfect bookkeeping: an idealized `quorum` strategy that knows every read as soon as it happens.
+//! This module computes the share of reads that would then have been local, and the share of writes
+//! that would have had their minimum latency.
 //!
 //! No strategy knows reads that have not happened yet. So even a strategy that learns of every read
-//! immediately, and changes holders without delay, misses the first reads of a key. This module
-//! computes the shares that such a strategy would reach on the operations of one run, in their
-//! order. It follows the policy of `quorum`: a key is held by the leader and by the N/2 other sites
+//! immediately, and changes holders without delay, misses the first reads of a key. The shares are
+//! those that such a strategy would reach on the operations of one run, in their order. The
+//! strategy follows the policy of `quorum`: a key is held by the leader and by the N/2 other sites
 //! that have read it most often. Among sites with equally many reads, those nearer to the leader
 //! are preferred, so they hold the keys that no site has read. The shares depend on the number of
 //! requests, so every run is compared with its own shares.
 //!
 //! The shares are a yardstick for `quorum`, not an upper bound. Holders that were chosen earlier,
-//! or by another policy, can suit later requests better, so a run may exceed the shares.
+//! or by another policy, may fit later requests better. So a run may have higher shares.
 
 use std::collections::HashMap;
 
@@ -19,17 +20,18 @@ use foldhash::fast::FixedState;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 use crate::topology::Topology;
 
-/// One operation, in order of issue over all sites.
+/// One operation of a run. Operations are listed in the order in which they were issued, over all
+/// sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuedOperation {
-    /// Site at which it was issued, by index in the topology.
+    /// Site at which the operation was issued, by index in the topology.
     pub site: usize,
-    /// Whether it is a read; otherwise it is a write.
+    /// Whether the operation is a read; otherwise it is a write.
     pub is_read: bool,
     /// Number of the key.
     pub key: u64,
-    /// Whether it belongs to the measured phase. Earlier operations are not measured, but their
-    /// reads are part of the bookkeeping.
+    /// Whether the operation is in the measured interval. Reads before the interval are not
+    /// measured, but are part of the bookkeeping.
     pub measured: bool,
 }
 
@@ -44,8 +46,8 @@ pub struct Bookkeeping {
     pub writes_at_minimum: Vec<f64>,
 }
 
-/// Distance, in ms, above its leader-lease bound up to which a write is still regarded as at its
-/// minimum.
+/// A write is regarded as being at its minimum if its latency exceeds the bound under a leader
+/// lease by at most this value, in ms.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 #[derive(Clone, Copy, Default)]
@@ -104,13 +106,14 @@ struct Ledger {
     bounds: Bounds,
     n: usize,
     leader: usize,
-    /// Sites other than the leader's, the nearest to the leader first. Their order decides between
-    /// sites with equally many reads.
+    /// Sites other than the leader's, the nearest to the leader first. The earlier of two sites
+    /// with equally many reads is preferred.
     nearest: Vec<usize>,
     /// Index in `counts` at which the counts of each key begin.
     rows: HashMap<u64, usize, FixedState>,
     counts: Vec<u32>,
-    /// Whether writes stay at their minimum, by the site that writes and the holders of the key.
+    /// Whether a write has its minimum latency, by the site of the client and the set of the key's
+    /// holders.
     minimum: HashMap<(usize, SiteSet), bool, FixedState>,
 }
 
@@ -223,8 +226,8 @@ mod tests {
         assert_eq!(found.local_reads[0], 1.0);
     }
 
-    /// Returns the paper's workload: keys drawn by Zipf 0.99 from 100,000, ranked differently at
-    /// each site, and ten clients at each site that take turns.
+    /// Returns the paper's workload: random keys by Zipf 0.99 from 100,000, ranked differently at
+    /// each site. Each site has ten clients, which send operations in turn.
     fn paper_stream(
         reads: f64,
         requests: u64,

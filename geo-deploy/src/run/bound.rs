@@ -1,4 +1,5 @@
-//! Lower bounds: the latency that distance alone costs any implementation.
+//! Lower bounds on latency: the latency that follows from the distances between sites, in any
+//! implementation.
 //!
 //! The formulas are those of [`leasehold_leases::latency`], by which replicas choose holders. This
 //! module applies them to the round trips of a topology.
@@ -80,8 +81,8 @@ impl Bounds {
         distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
     }
 
-    /// Returns the least latency, in ms, that any strategy allows for a write at `origin`: that of
-    /// a key that the leader alone holds.
+    /// Returns the least latency, in ms, of a write at `origin` under any strategy. It is the
+    /// latency for a key that only the leader holds.
     pub fn write_min_ms(&self, origin: usize) -> f64 {
         let alone = SiteSet::one(self.0.leader().index());
         self.write_ms(origin, alone, Replies::LeaderAndOrigin)
@@ -94,8 +95,9 @@ impl Bounds {
         held.then(|| self.any_read_ms(origin, holders))
     }
 
-    /// Returns the least latency, in ms, of a read at `origin`. Unlike [`Bounds::read_ms`] it also
-    /// covers a key without holders: then the leader serves the read after it has asked a majority.
+    /// Returns the least latency, in ms, of a read at `origin`. Unlike [`Bounds::read_ms`], this
+    /// function includes keys without holders. A read of such a key is served by the leader after
+    /// it has asked a majority.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }
@@ -171,8 +173,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the formula with its definition: the minimum over all majorities, computed one
-        /// by one.
+        /// Compares the formula with its definition, the minimum over all majorities, for which
+        /// each majority is examined.
         #[test]
         fn best_majority_is_the_best_of_all(t in matrices(), leader in 0usize..8, origin in 0usize..8, holders: u64) {
             let n = t.len();

@@ -1,7 +1,7 @@
-//! Facts that a backend reports about one run: its operations, events and faults.
+//! Facts that a backend reports about one run: operations, events and faults.
 //!
-//! All times of a run are measured from the same moment, *the beginning of the run*: the starts of
-//! samples, events, faults and the measured interval.
+//! All times are measured from the same moment, *the beginning of the run*. This includes the times
+//! of samples, events, faults and the measured interval.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::wan::NetworkReport;
 /// Verdict on whether a run's history was linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryVerdict {
-    /// The history was checked and is linearizable. The text says what was checked.
+    /// The history was checked and is linearizable. The text describes the check.
     Yes(String),
     /// The history was checked and is not linearizable. The text is the counterexample.
     No(String),
@@ -32,8 +32,8 @@ impl HistoryVerdict {
         }
     }
 
-    /// Returns the text of the verdict: what was checked, the counterexample, or the reason why the
-    /// history was not checked.
+    /// Returns the text of the verdict: a description of the check, a counterexample, or the reason
+    /// why the history was not checked.
     pub fn text(&self) -> &str {
         match self {
             HistoryVerdict::Yes(text)
@@ -43,11 +43,11 @@ impl HistoryVerdict {
     }
 }
 
-/// Event during a run: an election, a new configuration, the end of a lease. Faults are stored in
-/// [`StrategyRun::faults`]; [`StrategyRun::fault_events`] turns them into events.
+/// Event during a run, such as an election, a new configuration or the end of a lease. Faults are
+/// stored in [`StrategyRun::faults`]; [`StrategyRun::fault_events`] turns them into events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEvent {
-    /// Label of the run; `None` if the event concerns all runs.
+    /// Label of the run in which the event occurred; `None` if the event concerns all runs.
     pub run: Option<String>,
     /// Seconds since the run began (virtual time in the simulator).
     pub at_s: f64,
@@ -102,13 +102,13 @@ pub struct FaultSpan {
     /// Action of the fault and its targets, for example "kill OR". Reports treat faults with the
     /// same text as repetitions of one fault.
     pub text: String,
-    /// Bounds promised to clients, one entry for each site, by the site's index in the topology;
-    /// empty if nothing is promised.
+    /// Upper bounds on the outage for the clients of each site, by the site's index in the
+    /// topology; empty if no bound is guaranteed.
     pub bounds: Vec<OutageBound>,
 }
 
 /// Longest outage, in seconds, that clients of one site may see because of a fault. A field is
-/// `None` if nothing is promised for its operations.
+/// `None` if no bound is guaranteed for these operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutageBound {
     /// Bound for reads of keys on which a replica of a failed site held a lease.
@@ -130,14 +130,14 @@ pub struct StrategyRun {
     pub strategy: String,
     /// Description of the workload.
     pub workload: String,
-    /// Number of operations of the whole run, warm-up included. `counters` cover the same
-    /// operations.
+    /// Number of operations of the whole run, warm-up included. The values in `counters` refer to
+    /// the same operations.
     pub issued: u64,
     /// Every operation that started in the measured interval, failed ones included.
     pub samples: Vec<Sample>,
-    /// Sites that held a lease on the key of each sample. They are the holders at the time of the
-    /// last fault that began before the operation ended, or else of the first fault after that.
-    /// Empty if they are not known.
+    /// Sites that held a lease on the key of each sample. The holders are those at the beginning of
+    /// the last fault that began before the operation ended. If there was no such fault, they are
+    /// those at the beginning of the first fault. Empty if the holders are not known.
     pub leased_to: Vec<SiteSet>,
     /// First key of each part of the key space that some strategy of the experiment treats
     /// separately. Fewer than two entries mean that the key space has no parts.
@@ -145,12 +145,13 @@ pub struct StrategyRun {
     /// Index in `parts` of the part that has the key of each sample. Empty if there is only one
     /// part.
     pub part_of: Vec<u8>,
-    /// Local reads that each change of strategy should not have affected, in order of time.
+    /// For each change of strategy, in order of time: the reads that should have been local despite
+    /// the change.
     pub switches: Vec<SwitchReads>,
     /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
-    /// Measured intervals of repeated runs, placed one after the other. Empty if the strategy was
-    /// run once.
+    /// Measured intervals of repeated runs. In the result, these intervals follow one after the
+    /// other. Empty if the strategy was run once.
     pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,
@@ -160,19 +161,21 @@ pub struct StrategyRun {
     pub virtual_s: Option<f64>,
     /// Verdict on whether the history of the run was linearizable.
     pub linearizable: HistoryVerdict,
-    /// Share of reads (0 to 1) that perfect bookkeeping would have served locally, for each site.
+    /// For each site, the share of reads (0 to 1) that would have been local with perfect
+    /// bookkeeping; `None` if it was not computed.
     pub bookkeeping_local: Option<Vec<f64>>,
-    /// Share of writes (0 to 1) that perfect bookkeeping would have left at their minimum latency,
-    /// for each site.
+    /// For each site, the share of writes (0 to 1) that would have had their minimum latency with
+    /// perfect bookkeeping; `None` if it was not computed.
     pub bookkeeping_minimum: Option<Vec<f64>>,
     /// Notes about this run for the reader of a report.
     pub notes: Vec<String>,
     /// Counters of the replicas by name, summed over all replicas.
     pub counters: BTreeMap<String, u64>,
-    /// Median round trips in ms between each pair of sites, measured by probes in the measured
-    /// interval.
+    /// Median round trip in ms for each pair of sites, as measured by probes in the measured
+    /// interval; `None` if there were no probes.
     pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
-    /// Comparison of the network that probes measured with the configured one.
+    /// Comparison of the configured network with the one that probes measured; `None` if there were
+    /// no probes.
     pub network: Option<NetworkReport>,
 }
 
@@ -253,15 +256,16 @@ pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
     runs
 }
 
-/// Reads that a change of strategy should not have affected: reads of keys that the site held both
-/// before and after the change.
+/// Reads that a change of strategy should not have affected. These are reads of keys that the
+/// reading site held both before and after the change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SwitchReads {
     /// Time of the change, in s since the measured interval began.
     pub at_s: f64,
     /// Strategy after the change.
     pub to: String,
-    /// Number of reads of such keys in the settling time.
+    /// Number of reads, of keys that the site held before and after the change, in the settling
+    /// time after the change.
     pub reads: u64,
     /// Number of these reads that were not local.
     pub lost: u64,

@@ -16,8 +16,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::fault::{FaultSpec, FaultTarget};
 
-/// Timeout for reading or writing a line, on either side. The supervisor does not answer while it
-/// starts replicas.
+/// Timeout for reading or writing a line, both in the supervisor and in its clients. The supervisor
+/// does not answer while it starts replicas.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of connections that are served at a time; others wait. The WAN needs the
 /// remaining file descriptors.
@@ -30,7 +30,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlRequest {
-    /// Confirm that the supervisor is there.
+    /// Confirm that the supervisor runs.
     Here,
     /// End the replicas and the supervisor.
     Down,
@@ -40,7 +40,8 @@ pub enum ControlRequest {
     Begin {
         /// Fault that is to begin.
         fault: FaultSpec,
-        /// Key with the holders that the role `holder` refers to; `None` for the hottest key.
+        /// The role `holder` refers to a holder of this key. If this is `None`, the role refers to
+        /// a holder of the hottest key.
         key: Option<String>,
     },
     /// Start replicas that are down.
@@ -81,9 +82,10 @@ pub struct NodeReport {
     pub state: String,
     /// Time since the process entered this state, in s.
     pub for_s: f64,
-    /// Reason why the process is down, and whether it is started again; `None` if it is not down.
+    /// Text with the reason why the process is down, and whether it is started again; `None` if the
+    /// process is not down.
     pub why: Option<String>,
-    /// Identifier of the process; `None` if it is down.
+    /// Identifier of the process; `None` if the process is down.
     pub process: Option<u32>,
 }
 
@@ -96,7 +98,7 @@ pub struct FaultReport {
     pub text: String,
     /// Time since the fault began, in s.
     pub for_s: f64,
-    /// Time until the fault ends by itself, in s; `None` if it does not.
+    /// Time until the fault ends by itself, in s; `None` if it does not end by itself.
     pub ends_in_s: Option<f64>,
 }
 
@@ -132,7 +134,7 @@ pub(super) fn ask(
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// Request of a client that sent the token, and the sender for its response.
+/// Request of a client that sent the correct token, and the sender for the response to it.
 pub(super) struct PendingRequest {
     pub request: ControlRequest,
     pub reply: ReplySender,

@@ -1,7 +1,7 @@
-//! Comparison of a cluster's settings with those at the first start of its data. The sites, the
-//! strategy and the lease durations are part of the data. With other settings, the replicas would
-//! keep the old ones, or start a second, empty cluster beside the first. Later changes by `lease
-//! set` are not compared: they stay in force.
+//! Comparison of a cluster's settings with the settings under which its data was created. The
+//! sites, the strategy and the lease durations are part of the data. If a cluster were started with
+//! other settings, the replicas would keep the old ones, or would start a second, empty cluster
+//! beside the first. Changes by `lease set` remain in force, and are not compared.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::backend::RunPlan;
 use crate::backend::local::DataState;
 use crate::cluster_file::ClusterFile;
 
-/// Refuses a plan if its sites, strategy or durations differ from those of the data in `dir`.
-/// Returns whether there is data.
+/// Checks that a plan has the same sites, strategy and lease durations as the data in `dir`.
+/// Returns the state of this data.
 ///
 /// # Errors
-/// If there are differences; the error says how to fix them. Or if the configuration cannot be
+/// If there are differences (the error says how to fix them), or if the configuration cannot be
 /// read.
 pub(super) fn check(plan: &RunPlan<'_>, dir: &Path) -> anyhow::Result<DataState> {
     let path = dir.join("cluster.toml");
@@ -112,7 +112,8 @@ mod tests {
                        t_lease_ms = 1000\nt_guard_ms = 750\nrenew_ms = 150\n\
                        reconfigure_ms = 10000\ngrace_ms = 2000\nrho = 0.001\n";
 
-    /// Returns the directory of a cluster with these sites that has been started before.
+    /// Returns a directory with the files that a cluster with these sites leaves after it was
+    /// started.
     fn begun(sites: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let nodes = sites.iter();

@@ -1,19 +1,20 @@
 //! Decides when a replica that died is started again.
 //!
-//! A replica is started again only if its death was not requested. The wait grows with each death
-//! in a row, so that a replica which cannot run does not keep the machine busy. After some deaths
-//! the replica is not started any more.
+//! A replica is started again only if its death was not requested. After each further death in a
+//! row, the wait is longer, so that a replica that cannot run does not keep the machine busy. After
+//! too many deaths in a row, the replica is not started any more.
 
 use std::time::{Duration, Instant};
 
-/// Wait after the first death. It doubles with each further one.
+/// Wait before a restart after the first death of a replica. The wait doubles with each further
+/// death in a row.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Number of deaths in a row after which a replica is not started any more.
 const DEATHS_MAX: u32 = 5;
-/// Running time after which a replica has recovered: its next death is treated as the first one.
+/// If a replica has run for this time, its next death is treated as the first one.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// Restart policy of one replica, and the events of its life that the policy depends on.
+/// Restart policy of one replica, and the past starts and deaths on which the policy depends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestartPolicy {
     enabled: bool,
@@ -60,7 +61,8 @@ impl RestartPolicy {
         self.refused = true;
     }
 
-    /// Returns true once when the replica is to be started.
+    /// Returns true if it is time to start the replica again. Returns true only once for each
+    /// death.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {
@@ -70,7 +72,7 @@ impl RestartPolicy {
         due
     }
 
-    /// Describes, for people, what happens next to a replica that has died.
+    /// Describes for users whether, and when, a replica that has died is started again.
     pub fn words(&self, now: Instant, site: &str) -> String {
         match self.due {
             Some(due) => {

@@ -17,8 +17,8 @@ use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
 use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
-/// Longest time that replicas take to end after their supervisor has died: a planned end takes at
-/// most 2 s, and then the storage is closed.
+/// Longest time that replicas take to end after their supervisor has died. A planned end takes at
+/// most 2 s. After that, the storage is closed.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Address at which the clients of a site connect.
@@ -113,8 +113,8 @@ impl ClusterState {
         })
     }
 
-    /// Replaces the file in one step: a reader finds the whole new file, the whole old one, or
-    /// none. Other users cannot read the file, because it contains the token.
+    /// Replaces the file in one step, so that no reader finds a part of a file. Other users cannot
+    /// read the file, because it contains the token.
     pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, new) = (ClusterState::path(dir), dir.join("state.json.new"));
         let write = || {
@@ -139,8 +139,8 @@ impl ClusterState {
         }
     }
 
-    /// Whether the supervisor still answers. An open port alone would prove nothing, because
-    /// another program may have it by now.
+    /// Whether the supervisor still answers. It is not enough that its port is open, because
+    /// another program may use the same port now.
     pub fn is_alive(&self) -> bool {
         self.request(ControlRequest::Here, ANSWER_WITHIN).is_ok()
     }
@@ -153,8 +153,8 @@ impl ClusterState {
         control::ask(self.control, &self.token, request, within)
     }
 
-    /// Waits for the replicas to end after their supervisor has died. Returns those that still run,
-    /// because they were started by hand.
+    /// Waits for the replicas to end after their supervisor has died. Returns the ports of the
+    /// replicas that still run: somebody started them by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
@@ -192,11 +192,14 @@ fn read_error(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
     }
 }
 
-/// Lock of the process that starts or runs the cluster of a directory.
+/// Lock on a directory. It is held by the process that starts or runs the cluster of this
+/// directory.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock is held while the file is open")] File);
 
 impl Lock {
+    /// Takes the lock on the directory `dir`.
+    ///
     /// # Errors
     /// If another process has the lock; the error names that process.
     pub fn take(dir: &Path) -> anyhow::Result<Lock> {
@@ -226,7 +229,8 @@ impl Lock {
         Ok(Lock(file))
     }
 
-    /// Takes the lock of a run that uses `dir` alone. It creates no lock file in `dir`.
+    /// Takes the lock with which a run excludes other runs from `dir`. No lock file is created in
+    /// `dir`.
     ///
     /// # Errors
     /// If another run has the lock.
@@ -242,8 +246,8 @@ impl Lock {
     }
 }
 
-/// Tries several times to lock the file, and returns true on success. Another command may hold the
-/// lock just briefly, to test it.
+/// Tries several times to lock the file, and returns true on success. Several attempts are
+/// necessary because another command may hold the lock for a moment, just to test it.
 fn is_locked(file: &File) -> bool {
     (0..10).any(|attempt| {
         if attempt > 0 {

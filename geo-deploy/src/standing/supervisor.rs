@@ -20,10 +20,10 @@ use crate::topology::Topology;
 /// Time between two checks of processes and faults.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Fault that is active, with its number and its effects, which are undone at its end.
+/// Active fault: its number, a description, and the effects that are undone when the fault ends.
 struct NumberedFault {
     number: u64,
-    /// Action of the fault, its targets, and the roles that were asked for.
+    /// Description of the fault: the action, the targets, and the roles that the request named.
     text: String,
     effects: Vec<Effect>,
     began: Instant,
@@ -61,8 +61,8 @@ impl<'a> Supervisor<'a> {
         &self.cluster
     }
 
-    /// Serves requests until one asks to end the cluster. Returns the sender for the response to
-    /// it.
+    /// Serves requests until a request asks to end the cluster. Returns the sender for the response
+    /// to that request.
     pub async fn run(&mut self, mut requests: Receiver<PendingRequest>) -> Option<ReplySender> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -80,7 +80,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends the replicas in any state, also paused ones.
+    /// Ends all replicas, whether they run or are paused.
     pub fn end(&mut self) {
         self.cluster.stop();
     }
@@ -101,7 +101,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles events of processes, starts replicas that are due, and ends faults that are over.
+    /// Handles events of processes, starts replicas that are due to be started again, and ends
+    /// faults at their end times.
     fn poll(&mut self, now: Instant) {
         for (site, happened) in self.cluster.poll() {
             let name = self.name(site);
@@ -139,7 +140,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Starts a replica that died. If that fails, it is treated as another death.
+    /// Starts a replica that died. A failed start is treated as another death of the replica.
     fn start_again(&mut self, site: usize, now: Instant) {
         let name = self.name(site);
         match self.cluster.perform(Effect::Start(site)) {
@@ -218,7 +219,7 @@ impl<'a> Supervisor<'a> {
         vec![line]
     }
 
-    /// Starts or resumes the replicas that the targets stand for.
+    /// Starts or resumes the replicas that the targets name.
     async fn start_or_resume(
         &mut self,
         targets: &[FaultTarget],
@@ -252,8 +253,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Removes an effect that was undone by hand, so that it is not undone again at its fault's
-    /// end.
+    /// Removes an effect that a user has undone, so that it is not undone again when its fault
+    /// ends.
     fn forget(&mut self, inverse: Effect) {
         for active in &mut self.faults {
             active
@@ -310,7 +311,7 @@ impl<'a> Supervisor<'a> {
         lines
     }
 
-    /// Returns the warning that no majority of the replicas is left; `None` if there is one.
+    /// Returns a warning if less than a majority of the replicas runs; otherwise `None`.
     fn majority_lost(&self) -> Option<String> {
         let statuses = self.cluster.process_statuses();
         let n = statuses.len();
@@ -400,8 +401,7 @@ fn undo_hint(action: FaultAction, sites: &str) -> String {
     }
 }
 
-/// Refuses a fault that makes no sense by itself. The message uses the names of the command's
-/// options.
+/// Returns an error if a fault is invalid. The message uses the names of the command's options.
 fn check(fault: &FaultSpec, topology: &Topology) -> Result<(), String> {
     if let Some(s) = fault.until_s
         && !(s > 0.0 && s <= fault::TIME_S_MAX)

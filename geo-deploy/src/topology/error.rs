@@ -2,7 +2,7 @@
 
 use super::{RTT_MS_MAX, SITES_MAX};
 
-/// Error of a topology, and its fix.
+/// Error in a topology. The message describes how to correct it.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TopologyError {
@@ -57,7 +57,7 @@ pub enum TopologyError {
         unknown: String,
         known: String,
     },
-    /// A value that is not a latency.
+    /// The value for a round trip is not a number of milliseconds in the accepted range.
     #[error(
         "{field} = {found}: a round trip is a number of milliseconds from 0 to {RTT_MS_MAX}; correct it"
     )]
@@ -71,7 +71,7 @@ pub enum TopologyError {
         found: f64,
         local: f64,
     },
-    /// A pair of sites has two different values.
+    /// The round trip of a pair of sites is given twice, with different values.
     #[error(
         "rtt_ms.{a}.{b} = {ab}, but rtt_ms.{b}.{a} = {ba}; a round trip is the same from both ends: keep one of them"
     )]
@@ -81,7 +81,7 @@ pub enum TopologyError {
         ab: f64,
         ba: f64,
     },
-    /// Pairs of sites have no value.
+    /// Some pairs of sites have no round trip.
     #[error("rtt_ms: no round trip for {pairs}; add for example {example}")]
     NotComplete { pairs: String, example: String },
 }

@@ -1,4 +1,4 @@
-//! The form of a topology in a file, and the checks when it is read.
+//! The format of topology files, and the checks when such a file is read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RTT_MS_MAX, SITES_MAX, Site, Topology, TopologyError, is_plain_name};
 
-/// Contents of the file, in which a pair of sites may be given under either of them.
+/// Contents of a topology file. The round trip of a pair of sites may be given under either site.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TopologyFile {
@@ -96,7 +96,7 @@ fn place(
     Ok((*a, *b))
 }
 
-/// Returns the full matrix, from pairs that may be given once or twice.
+/// Returns the full matrix of round trips. Each pair of sites may be given once or twice.
 fn complete(
     file: &TopologyFile,
     found: &[Vec<Option<f64>>],
@@ -142,7 +142,7 @@ fn check_diagonal(
     }
 }
 
-/// Returns the value of a pair, which may be given under either site.
+/// Returns the round trip of a pair of sites, which may be given under either site.
 fn one_of(
     sites: &[String],
     found: &[Vec<Option<f64>>],
@@ -161,7 +161,7 @@ fn one_of(
 }
 
 impl From<Topology> for TopologyFile {
-    /// Writes every pair once, under the site that comes first.
+    /// Gives every pair of sites once, under the site that comes first.
     fn from(topology: Topology) -> TopologyFile {
         let names: Vec<String> = topology.sites.into_iter().map(|site| site.name).collect();
         let mut rows: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();

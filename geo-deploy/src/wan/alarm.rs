@@ -1,8 +1,9 @@
-//! One timer for all tasks that wait on the relays' thread.
+//! One timer for all tasks of the relays' thread that wait for a point in time.
 //!
 //! The runtime's own timer has a resolution of a millisecond, which would be a tenth of a short
-//! link's delay. Some kernels have a timer that a task can wait for as for a socket. On these it is
-//! used instead: it is exact, and needs no second thread.
+//! link's delay. Some kernels have a timer for which a task can wait in the same way as for a
+//! socket. On such a kernel, this timer is used instead, because it is exact and needs no second
+//! thread.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -22,9 +23,9 @@ pub(crate) struct TimerQueue {
 
 struct Sleeper {
     due: Instant,
-    /// Distinguishes sleepers with the same due time.
+    /// Number that distinguishes waiting tasks with the same due time.
     number: u64,
-    /// Waker of the task; `None` once the task has stopped waiting.
+    /// Waker of the task; `None` as soon as the task no longer waits.
     waker: Rc<RefCell<Option<Waker>>>,
 }
 
@@ -53,7 +54,8 @@ impl TimerQueue {
         .await;
     }
 
-    /// Wakes all sleepers when they are due. It never returns, and runs as a task of its own.
+    /// Wakes each waiting task when it is due. This function never returns, and must run as a
+    /// separate task.
     pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;
@@ -185,8 +187,8 @@ mod timer {
 
     use tokio::sync::Notify;
 
-    /// Timer of the runtime: it has a resolution of a millisecond, but is available on every
-    /// system.
+    /// Timer of the asynchronous runtime. It has a resolution of only a millisecond, but is
+    /// available on every system.
     pub(super) struct RuntimeTimer {
         due: Cell<Option<Instant>>,
         changed: Notify,

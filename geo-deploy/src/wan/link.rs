@@ -1,4 +1,5 @@
-//! One direction of a link between two sites: its settings, and the times at which bytes leave it.
+//! One direction of a link between two sites: the settings, and the times at which bytes leave the
+//! link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use tokio::sync::watch;
 
-/// Bytes in one packet: each packet is lost with the probability `loss`.
+/// Number of bytes in one packet. A loss concerns a whole packet.
 const PACKET_BYTES: usize = 1_460;
-/// Maximum number of times in a row that a packet is lost.
+/// Maximum number of times that one packet is lost, one after the other.
 const LOSSES_MAX: u32 = 16;
 
 /// Settings of one direction of a link.
@@ -18,7 +19,7 @@ const LOSSES_MAX: u32 = 16;
 pub struct LinkSettings {
     /// Time from the arrival of bytes to their departure.
     pub delay: Duration,
-    /// Maximum random delay that is added. Bytes still arrive in order.
+    /// Maximum of the random delay that is added to `delay`. Bytes nevertheless arrive in order.
     pub jitter: Duration,
     /// Bandwidth in bytes per second; `None` if it is unlimited.
     pub bytes_per_second: Option<u64>,
@@ -26,13 +27,13 @@ pub struct LinkSettings {
     pub loss: f64,
     /// Extra delay of a packet for each time it was lost.
     pub retransmit: Duration,
-    /// Whether the link is cut: then it holds all bytes until it is restored.
+    /// Whether the link is cut. A cut link holds all bytes until it is restored.
     pub cut: bool,
 }
 
 impl LinkSettings {
-    /// Returns settings without losses and jitter, and with half of the round trip as the delay. If
-    /// a loss is added, it is noticed a round trip later, but not before TCP's 200 ms.
+    /// Returns settings without losses and jitter, and with half of the round trip as the delay.
+    /// The field `retransmit` is the round trip plus 200 ms, which is the shortest timeout of TCP.
     pub fn of_round_trip_ms(rtt_ms: f64) -> LinkSettings {
         let rtt = Duration::from_secs_f64(rtt_ms.max(0.0) / 1e3);
         LinkSettings {
@@ -46,7 +47,7 @@ impl LinkSettings {
     }
 }
 
-/// One direction of a link between two sites, as used by threads other than the relays' own.
+/// One direction of a link between two sites. Any thread can change its settings.
 #[derive(Debug)]
 pub struct Link {
     settings: watch::Sender<LinkSettings>,
@@ -57,7 +58,8 @@ pub struct Link {
 
 #[derive(Debug)]
 struct TransmitState {
-    /// Time at which the last byte taken in has left the sender, at the link's bandwidth.
+    /// Time at which the last byte that the link accepted has left the sender, at the link's
+    /// bandwidth.
     sent_by: Option<Instant>,
     rng: Pcg64Mcg,
 }
@@ -126,15 +128,16 @@ impl Link {
         let _ = settings.wait_for(|settings| !settings.cut).await;
     }
 
-    /// Ignores poisoning: the state is consistent after every statement, so a panic in
-    /// another thread cannot leave it half changed.
+    /// Locks the state, even if another thread panicked while it held the lock. The state is
+    /// consistent after every statement, so such a panic does not matter.
     fn state(&self) -> MutexGuard<'_, TransmitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TransmitState {
-    /// Returns the largest number of times in a row that any packet of a chunk was lost.
+    /// Returns a random number of losses for a chunk of `bytes` bytes: the number of times in a row
+    /// that at least one packet of the chunk is lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
             return 0;

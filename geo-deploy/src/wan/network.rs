@@ -1,5 +1,5 @@
-//! Comparison of the network that probes measured with the configured one, and whether it is close
-//! enough.
+//! Comparison of the configured network with the one that probes measured, and a verdict on whether
+//! the difference is small enough.
 
 use std::time::Duration;
 
@@ -7,21 +7,23 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Largest median lateness, in ms, of a valid network: reports call an operation "at its minimum"
-/// if it is within 1 ms of its bound.
+/// Largest median lateness of a valid network, in ms. It is 1 ms because reports call an operation
+/// "at its minimum" if its latency is within 1 ms of its bound.
 const LATE_P50_MS_MAX: f64 = 1.0;
-/// Largest 99th percentile of lateness, in ms, of a valid network. Beyond it, more than one message
-/// in a hundred waited for a processor longer than one time slice of the scheduler (3 to 4 ms).
+/// Largest 99th percentile of lateness, in ms, of a valid network. At a greater value, more than
+/// one message in a hundred waited for a processor longer than one time slice of the scheduler (3
+/// to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
-/// Least number of probes for a verdict: with fewer, the 99th percentile is meaningless.
+/// Least number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;
 
-/// Measurements of the emulated network in some interval.
+/// Measurements of the emulated network over one interval of time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NetworkReport {
     /// Round trips of every pair of sites that has a completed probe.
     pub pairs: Vec<PairReport>,
-    /// Lateness of the probes of all pairs: time in excess of delay and jitter, in ms.
+    /// Lateness of the probes of all pairs: the round-trip time in excess of the configured delay
+    /// and jitter, in ms.
     pub late: Lateness,
     /// Verdict that follows from the lateness.
     pub verdict: NetworkVerdict,
@@ -36,17 +38,17 @@ pub struct PairReport {
     pub b: usize,
     /// Number of completed probes.
     pub probes: usize,
-    /// Median of the configured network: the sum of both directions' delays and jitter.
+    /// Median round trip of the configured network: the sum of both directions' delays and jitter.
     pub asked_p50_ms: f64,
-    /// 99th percentile of the configured network.
+    /// 99th percentile of the round trip of the configured network.
     pub asked_p99_ms: f64,
-    /// Median of the probes.
+    /// Median of the round-trip times that the probes measured.
     pub p50_ms: f64,
-    /// 99th percentile of the probes.
+    /// 99th percentile of the round-trip times that the probes measured.
     pub p99_ms: f64,
 }
 
-/// Lateness of probes: measured time minus configured time, in ms.
+/// Lateness of probes: the measured round-trip time minus the configured one, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Lateness {
     /// Number of probes, of all pairs of sites.
@@ -57,7 +59,8 @@ pub struct Lateness {
     pub p99_ms: f64,
 }
 
-/// Verdict on whether results of a run on the emulated network are valid for the configured one.
+/// Verdict on whether the results of a run are valid for the configured network, although the
+/// emulated network may differ from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {
@@ -103,8 +106,8 @@ impl NetworkReport {
         }
     }
 
-    /// Returns the median round trips in ms, by the indices of both sites; 0 on the diagonal and
-    /// for pairs without probes.
+    /// Returns the median round trips in ms, by the indices of both sites. The value is 0 for a
+    /// site and itself, and for pairs without probes.
     pub fn matrix_ms(&self, sites: usize) -> Vec<Vec<f64>> {
         let mut rows = vec![vec![0.0; sites]; sites];
         for pair in &self.pairs {
@@ -114,7 +117,7 @@ impl NetworkReport {
         rows
     }
 
-    /// Returns a warning for a reader of the run; `None` if the network is valid.
+    /// Returns a warning for readers of the run's results; `None` if the network is valid.
     pub fn warning(&self) -> Option<String> {
         let Lateness {
             probes,
@@ -150,7 +153,8 @@ fn judge(late: Lateness) -> NetworkVerdict {
     }
 }
 
-/// Evaluates the probes of one pair that were sent while its links had their configured delays.
+/// Evaluates the probes of one pair of sites. Includes only probes that were sent while the links
+/// of the pair had their configured delays.
 fn pair(settings: &PairSettings, probes: &[Probe]) -> Option<PairReport> {
     let of_pair = |probe: &&Probe| probe.pair == settings.pair && probe.expected == settings.delay;
     let took = probes.iter().filter(of_pair).filter_map(|probe| probe.took);

@@ -1,9 +1,9 @@
-//! Probes: messages that carry their send time through the relays' own thread and links to an echo
-//! and back.
+//! Probes: messages that measure the emulated network. A probe is sent over the links of a pair of
+//! sites, through the relays' thread, to an echo server and back.
 //!
-//! A probe meets the same delays as a message between two replicas: time in sockets, a thread that
-//! waited for a processor, a timer that fired late. So probes can show that a machine is too busy
-//! for the network that it emulates.
+//! A probe is delayed like a message between two replicas: in sockets, by a thread that waits for a
+//! processor, or by a timer that fires late. So probes can show that the machine is too busy to
+//! emulate the network.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,11 +19,11 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::link::Link;
 
-/// Time between two probes of a pair of sites. This gives over a hundred probes in half a minute,
-/// at the cost of a few wake-ups a second.
+/// Time between two probes of a pair of sites. At this interval there are over a hundred probes in
+/// half a minute, and only a few wake-ups a second.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Path of a probe: a pair of sites, the relay that leads to the echo, and the links of both
+/// Path of a probe: a pair of sites, the relay to the echo server, and the links of both
 /// directions.
 #[derive(Clone, Debug)]
 pub(super) struct ProbePath {
@@ -40,11 +40,11 @@ pub(super) struct Probe {
     pub sent: Instant,
     /// Sum of the delays of both directions, without jitter, when the probe was sent.
     pub expected: Duration,
-    /// Number of times that the settings of either direction had changed when the probe was sent.
+    /// Number of changes of the settings of both links before the probe was sent.
     changes: u64,
     /// Whether both directions were free of cuts and losses when the probe was sent.
     sound: bool,
-    /// Round-trip time; `None` while it is under way.
+    /// Round-trip time; `None` while the probe has not come back.
     pub took: Option<Duration>,
 }
 
@@ -68,9 +68,10 @@ impl Probe {
 pub(super) struct Probes(Mutex<Vec<Probe>>);
 
 impl Probes {
-    /// Returns the probes that were sent in the given time, if the settings of their links did not
-    /// change on the way. A probe that is still under way after more than its expected time is
-    /// included with its time so far.
+    /// Returns the probes that were sent in the given time. Omits probes that were sent over links
+    /// with cuts or losses, and probes during which the settings of a link changed. A probe that
+    /// has not come back although its expected time has passed is included, with the time so far as
+    /// the round-trip time.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);
@@ -118,8 +119,8 @@ impl Probes {
         probe.sound &= probe.changes == path.changes();
     }
 
-    /// Ignores poisoning: the list is consistent after every statement, so a panic in another
-    /// thread does not matter.
+    /// Locks the list, even if another thread panicked while it held the lock. The list is
+    /// consistent after every statement, so such a panic does not matter.
     fn lock(&self) -> MutexGuard<'_, Vec<Probe>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,8 +132,8 @@ impl ProbePath {
     }
 }
 
-/// Starts to send probes, in a thread of its own. The thread ends when `stopped` is resolved or its
-/// sender is dropped.
+/// Starts a thread that sends probes. The thread ends when `stopped` is resolved or its sender is
+/// dropped.
 pub(super) fn spawn(
     paths: Vec<ProbePath>,
     echo: TcpListener,

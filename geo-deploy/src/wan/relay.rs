@@ -1,5 +1,5 @@
-//! The relays' thread: accepts connections, dials their targets, and forwards bytes late but in
-//! order.
+//! The relays' thread: it accepts connections, connects to their targets, and forwards bytes in
+//! order after the link's delay.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,14 +22,14 @@ use super::link::Link;
 
 /// Maximum number of bytes read in one step.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of bytes queued for one direction of one connection. At this limit the relay
-/// stops reading, which has the same effect on the sender as a full TCP window.
+/// Maximum number of bytes that are queued for one direction of one connection. While the queue is
+/// full, the relay does not read. This has the same effect on the sender as a full TCP window.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Pause after a failed accept, because an immediate retry would probably fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the thread, which ends when `stopped` is resolved or its sender is dropped. `beside` runs
-/// on the same thread; tests use it to keep the thread busy.
+/// Starts the relays' thread. It ends when `stopped` is resolved or its sender is dropped. The task
+/// `beside` runs on the same thread; tests use such a task to keep the thread busy.
 pub(super) fn spawn(
     plans: Vec<RelayPlan>,
     stopped: oneshot::Receiver<()>,
@@ -124,7 +124,7 @@ async fn connect(
 
 struct Chunk {
     due: Instant,
-    /// The bytes; empty to mark the end of the stream.
+    /// Bytes to forward. If there are none, the stream ends here.
     bytes: Vec<u8>,
 }
 

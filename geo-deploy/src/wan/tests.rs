@@ -1,5 +1,5 @@
-//! Tests with real sockets. No upper limits on time are asserted: a busy machine may be late, but
-//! must never be early, lose bytes or reorder them.
+//! Tests with real sockets. The tests have no upper limits on delays, because a busy machine may
+//! deliver bytes late. But it must never deliver bytes early, lose them or reorder them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -178,7 +178,7 @@ fn wrong_numbers_of_targets_are_refused() {
     );
 }
 
-/// Returns the report of probes that were sent from now on, as soon as `enough` accepts it.
+/// Sends probes from now on, and returns the report about them as soon as `enough` accepts it.
 fn probed(wan: &Wan, enough: impl Fn(&NetworkReport) -> bool) -> NetworkReport {
     let from = Instant::now();
     wan.probe().unwrap();
@@ -220,8 +220,8 @@ fn the_set_up_of_a_connection_is_no_probe() {
     assert_eq!(setting_up.late.probes, 0, "{setting_up:?}");
 }
 
-/// The relays' thread is busy most of the time, as if it had to wait for a processor. The relay's
-/// own measurements of a message are nevertheless on time; only probes show the delay.
+/// The relays' thread is busy most of the time, as if it had to wait for a processor. By the
+/// relay's own clock messages are still on time; only probes show the delay.
 #[test]
 fn a_starved_relay_makes_the_run_invalid() {
     let busy = async {

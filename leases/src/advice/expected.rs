@@ -61,8 +61,9 @@ impl HolderLatencies {
     }
 }
 
-/// Returns the mean remaining time of the newest of many intervals of this length, which begin at
-/// random at this rate. The mean includes 0 for times at which no interval is open.
+/// Intervals of this length begin at random times, at this rate. Returns the mean, over all
+/// moments, of the time until the newest open interval ends. If no interval is open at a moment,
+/// this time is 0.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }
@@ -72,7 +73,8 @@ pub(super) struct ForecastSum<'a> {
     distance: &'a Distance,
     conditions: &'a Conditions,
     by_holders: HashMap<ReplicaSet, HolderLatencies, FixedState>,
-    /// Forecast for each origin. Its latencies and shares are sums until the forecast is finished.
+    /// Forecast for each origin. Until the forecast is finished, latencies and shares are stored as
+    /// sums.
     sites: Vec<SiteForecast>,
     /// For each replica, the rate of writes to keys that it holds, in operations a second.
     stalled: Vec<f64>,

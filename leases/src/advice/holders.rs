@@ -19,7 +19,7 @@ pub enum HolderPlan {
     All,
     /// The leader and the N/2 other replicas that read a key most hold it.
     Quorum,
-    /// The holders with the lowest cost hold a key.
+    /// Each key is held by the set of replicas with the lowest cost.
     Cost,
     /// Holders stay as they are. This is the plan for ranges for which the operator chose holders.
     AsNow,
@@ -118,7 +118,8 @@ impl PlanChooser {
     }
 }
 
-/// Converts a count to an integer with the same order. Counts are never negative.
+/// Converts a count to an integer, so that integers compare as the counts do. Counts are never
+/// negative.
 fn ordered(count: f32) -> u32 {
     count.to_bits()
 }

@@ -1,5 +1,5 @@
 //! Forecast for every strategy under every leader: expected latencies, shares of operations, and
-//! the replicas that would stall writes if they failed.
+//! the replicas that would make writes wait if they failed.
 //!
 //! A forecast is made from distances ([`Distance`]), the expected demand by key ([`Profile`]), and
 //! the holders that a strategy would choose for this demand. It includes the time that reads wait
@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Maximum excess of a write's latency over the least that any strategy allows, in ms, with which
-/// the write is included in the writes at their minimum.
+/// Tolerance, in ms, for counting a write as one at minimum latency: its latency may exceed the
+/// least latency that any strategy allows by this much.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions, besides demand, from which a forecast is made.
@@ -40,7 +40,7 @@ pub struct Conditions {
     pub sync_ms: f64,
     /// Holders of keys that no client has read, under `quorum`.
     pub unlisted: UnlistedHolders,
-    /// Preference of the strategy `cost`, besides distance.
+    /// Preference with which the strategy `cost` chooses holders.
     pub preference: Preference,
 }
 
@@ -58,12 +58,13 @@ pub struct Forecast {
     pub read_ms: f64,
     /// Mean latency of writes, in ms.
     pub write_ms: f64,
-    /// Share of reads that the client's own replica serves by itself.
+    /// Share of reads that are served by the client's own replica without another replica.
     pub local: f64,
     /// Share of writes at their minimum latency under this leader.
     pub at_minimum: f64,
-    /// For each replica, the share of writes that would wait for its leases to end if it failed.
-    /// The share for the leader is 0, because writes wait for its successor under every plan.
+    /// For each replica, the share of writes that would wait until the replica's leases end, if the
+    /// replica failed. The share for the leader is 0, because under every plan writes would wait
+    /// for a new leader.
     pub stalled: Vec<f64>,
     /// For each replica, the forecast for its clients.
     pub sites: Vec<SiteForecast>,
@@ -80,23 +81,23 @@ pub struct SiteForecast {
     pub read_ms: f64,
     /// Mean latency of a write, in ms.
     pub write_ms: f64,
-    /// Share of reads that the replica serves by itself.
+    /// Share of reads that the replica serves without another replica.
     pub local: f64,
     /// Share of writes at their minimum latency.
     pub at_minimum: f64,
 }
 
 impl Forecast {
-    /// Returns the replica that stalls the most writes when it fails, and their share of all
-    /// writes; `None` if no replica stalls any.
+    /// Returns the replica that makes the most writes wait when it fails, and the share of all
+    /// writes that wait; `None` if no replica makes writes wait.
     pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
         let all = self.stalled.iter().enumerate();
         let worst = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)))?;
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// Returns the number of replicas besides the leader that may each fail without stalling a
-    /// write.
+    /// Returns the number of replicas, other than the leader, of which each may fail alone without
+    /// making a write wait.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)
@@ -163,7 +164,8 @@ pub fn forecast(
     sum.forecast(plan)
 }
 
-/// Returns the forecast with the lowest mean latency, and the first of several equal ones.
+/// Returns the forecast with the lowest mean latency. If several have the same lowest latency,
+/// returns the first of them.
 pub fn best(forecasts: &[Forecast]) -> Option<&Forecast> {
     let all = forecasts.iter();
     all.min_by(|a, b| a.mean_ms.total_cmp(&b.mean_ms))

@@ -1,9 +1,10 @@
 //! Demand of a cluster, in a form small enough for one message.
 //!
-//! A profile contains the busiest keys, and a sample of the others. A key is drawn for the sample
+//! A profile contains the busiest keys, and a sample of the others. A key is chosen for the sample
 //! with a probability proportional to its rate. Each key of the sample represents a number of keys,
 //! chosen such that sums over the profile are right on average (priority sampling: Duffield, Lund
-//! and Thorup). The draw depends only on the key, so the same demand results in the same profile.
+//! and Thorup). The random choice depends only on the key, so the same demand results in the same
+//! profile.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -18,7 +19,7 @@ use crate::types::ReplicaSet;
 /// Maximum number of keys in a profile that is sent.
 pub const KEYS_MAX: usize = 4096;
 
-/// Maximum number of numbers in a profile that is sent. They take 1 MiB.
+/// Maximum count of numbers (rates, counts and weights) in a profile that is sent. They take 1 MiB.
 const NUMBERS_MAX: usize = 1 << 18;
 
 /// Keys with the same demand.
@@ -29,7 +30,8 @@ pub struct KeyGroup {
     /// Expected rates of each key, in operations a second: the reads of every origin, then the
     /// writes of every origin.
     pub rates: Rates,
-    /// Reads of every origin so far, by which `quorum` chooses holders.
+    /// Number of reads by each origin so far. The strategy `quorum` chooses holders by these
+    /// numbers.
     pub reads: SmallVec<[f32; 5]>,
     /// Current holders of the keys.
     pub holders: ReplicaSet,
@@ -182,9 +184,9 @@ impl ProfileBuilder {
     }
 
     /// Returns the profile of the keys that were added. `unrequested` represents the keys that no
-    /// client has requested, and has no counts. `totals` are the rates of all operations for each
-    /// origin, in operations a second. The expected rates of the keys that were added are scaled so
-    /// that the rates of all keys add up to `totals`.
+    /// client has requested. It must have no counts. `totals` are the rates of all operations for
+    /// each origin, in operations a second. The expected rates of the keys that were added are
+    /// scaled so that the rates of all keys add up to `totals`.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
         let threshold = if self.sampled.len() > self.keys_max {
             self.sampled.pop().map_or(0.0, |sampled| sampled.priority)
@@ -229,7 +231,7 @@ fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     }
 }
 
-/// Returns a number above 0 and up to 1 that depends only on the key.
+/// Returns a pseudo-random number above 0 and up to 1 that depends only on the key.
 fn chance(key: &[u8]) -> f32 {
     let hash = FixedState::default().hash_one(key) >> 40;
     (hash + 1) as f32 / (1_u64 << 24) as f32

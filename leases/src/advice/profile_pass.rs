@@ -6,17 +6,17 @@ use super::{KeyGroup, Profile, ProfileBuilder};
 use crate::demand::{Demand, Estimator};
 use crate::types::ReplicaSet;
 
-/// Minimum number of keys that no client has requested. Clients may request keys that do not exist.
-/// With this many keys, no single key is requested so often that its reads would wait for its
-/// writes.
+/// Minimum that is assumed for the number of keys that no client has requested. Clients may also
+/// request keys that do not exist. With this many keys, no single key is requested so often that
+/// its reads would wait for its writes.
 const UNREQUESTED_MIN: usize = 1000;
 
-/// A pass over all keys in the demand, in steps, between which the leader can do its other work.
+/// A pass over all keys in the demand, in steps. Between steps, the leader can do its other work.
 #[derive(Clone, Debug)]
 pub struct ProfilePass {
     estimator: Estimator,
     builder: ProfileBuilder,
-    /// Place in the demand of the next key.
+    /// Place of the next key in the demand.
     place: usize,
     n: usize,
 }

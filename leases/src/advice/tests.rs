@@ -32,7 +32,7 @@ fn set(ids: &[u8]) -> ReplicaSet {
     ids.iter().copied().map(ReplicaId).collect()
 }
 
-/// Returns a profile of these keys, and of no keys that clients have not requested.
+/// Returns a profile of these keys, without any keys that no client has requested.
 fn profile(keys: Vec<KeyGroup>) -> Profile {
     let unrequested = KeyGroup {
         keys: 0.0,

@@ -5,8 +5,7 @@ use super::ranges::KeyRange;
 use super::spec::StrategySpec;
 use crate::types::{Key, ReplicaSet};
 
-/// One entry of the configuration log. Properties for which a field is `None` or empty stay
-/// unchanged.
+/// One entry of the configuration log. If a field is `None` or empty, the property stays unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConfigChange {
     /// Changes for whole ranges, applied one after the other before `keys` is applied.
@@ -19,12 +18,12 @@ pub struct ConfigChange {
     pub params: Option<LeaseParams>,
 }
 
-/// Changes for all keys of a range. Properties for which a field is `None` stay unchanged.
+/// Changes for all keys of a range. If a field is `None`, the property stays unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeChange {
     /// The range of the keys.
     pub range: KeyRange,
-    /// The strategy that proposed this change and will propose later ones.
+    /// The strategy of the range. It proposed this change, and will propose later changes.
     pub strategy: Option<StrategySpec>,
     /// Holders of keys that are not listed. Replicas are *named*, instead of a role such as "the
     /// leader", because a new leader must respect the lease of the old one.
@@ -34,8 +33,8 @@ pub struct RangeChange {
 }
 
 impl ConfigChange {
-    /// Maximum number of [`ranges`](Self::ranges) of one change: for each range that a
-    /// configuration may have, one change of its strategy and one of its holders.
+    /// Maximum number of [`ranges`](Self::ranges) of one change: two changes (one of the strategy,
+    /// one of the holders) for each range that a configuration may have.
     pub const RANGES_MAX: usize = 2 * super::policy::RANGES_MAX;
 
     /// Returns a change that makes `defaults` the holders of every key that is not listed.
@@ -49,8 +48,8 @@ impl ConfigChange {
         }
     }
 
-    /// Returns the change for exactly the keys of `range`. If there is none yet, an empty one is
-    /// added.
+    /// Returns the change for exactly the keys of `range`. If there is no such change yet, an empty
+    /// one is added.
     pub fn of_range(&mut self, range: &KeyRange) -> &mut RangeChange {
         let known = self.ranges.iter().position(|change| change.range == *range);
         let index = known.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! Numbers of listed keys for each set of holders. From these numbers, properties of all listed
-//! keys are derived without looking at each key.
+//! Numbers of listed keys for each set of holders. These numbers make it unnecessary to look at
+//! each key when the common holders of all listed keys are determined.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::mutants::mutated;
 use crate::types::ReplicaSet;
 
-/// Number of listed keys of a range for each set of holders. A clone is cheap: it shares the
-/// numbers until one of the two is changed.
+/// Number of listed keys of a range for each set of holders. Cloning is cheap: the original and the
+/// clone share the numbers until either is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HolderCounts(Arc<BTreeMap<ReplicaSet, u64>>);
 
 impl HolderCounts {
-    /// Whether no key is included.
+    /// Whether the counts include no key.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

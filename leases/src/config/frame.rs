@@ -16,10 +16,10 @@ use crate::types::{ConfigId, ReplicaSet};
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Frame {
     pub(super) id: ConfigId,
-    /// The newest configuration that removed the listed keys of some range.
+    /// The newest configuration that removed the listed keys of any range.
     pub(super) cleared: ConfigId,
     pub(super) policies: Arc<RangeMap<Policy>>,
-    /// Whether the strategy of any range depends on demand, which is counted in reads and writes.
+    /// Whether the strategy of any range depends on demand, for which reads and writes are counted.
     pub(super) wants_demand: bool,
     /// Whether listed keys of a range that was split may be included in the counts of both parts.
     pub(super) counted_twice: bool,
@@ -50,7 +50,7 @@ impl Frame {
     /// Returns the configuration that follows from this one by `change`. The change was written by
     /// a peer, so it may be invalid. Names of replicas that do not exist are ignored. Durations
     /// that cannot work are ignored, and so are the changes of ranges if there would be too many
-    /// ranges. The caller must then include the holders of single keys.
+    /// ranges. The caller must then add the holders of single keys to the result.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -82,8 +82,8 @@ impl Frame {
         }
     }
 
-    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under the
-    /// configurations that gave it keys, regardless of how far its own log lags.
+    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under earlier
+    /// configurations, which assigned keys to it, regardless of how far its own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;
@@ -104,7 +104,8 @@ impl Frame {
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
     }
 
-    /// Takes policies with the same ranges, and with counts that include each listed key once.
+    /// Replaces the policies by policies with the same ranges and with counts that include each
+    /// listed key once.
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;

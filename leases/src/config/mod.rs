@@ -3,9 +3,9 @@
 //!
 //! Configurations are incremental, and several are in force at the same time: while grants under an
 //! old configuration last, replicas obey both the old and the new one. So contents are stored by
-//! version. For each key, the holder sets that it had are stored, each with the configuration that
-//! introduced it. A configuration is a view of these versions. When a configuration changes a few
-//! keys of a hundred thousand, no others are copied.
+//! version. For each key, all its holder sets are stored, each with the configuration that
+//! introduced the set. A configuration is a view of these versions. When a configuration changes a
+//! few keys of a hundred thousand, no others are copied.
 
 mod change;
 mod counts;
@@ -50,9 +50,10 @@ pub struct Configs {
     /// configuration that is kept.
     frames: VecDeque<Frame>,
     keys: GrowingIndexMap<Key, Versions>,
-    /// Keys that each configuration changed, from which superseded versions are to be dropped.
+    /// For each configuration, the keys that it changed. The superseded versions of these keys are
+    /// to be dropped later.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
-    /// The pass over all listed keys that is under way, if any.
+    /// The pass over all listed keys that is under way; `None` if there is none.
     sweep: Option<Sweep>,
 }
 
@@ -64,8 +65,8 @@ impl Hash for Configs {
     }
 }
 
-/// The holder sets of one key. The key is looked up once, and its holders under several
-/// configurations are read from the view.
+/// The holder sets of one key. A view needs one lookup of the key, and then answers for every
+/// configuration.
 #[derive(Clone, Copy)]
 pub struct KeyView<'a> {
     configs: &'a Configs,
@@ -133,7 +134,7 @@ impl Configs {
         self.last().id
     }
 
-    /// Returns the oldest configuration of which the contents are kept on this replica.
+    /// Returns the oldest configuration with contents that are kept on this replica.
     #[inline]
     pub fn oldest_kept(&self) -> ConfigId {
         self.frames[0].id
@@ -172,7 +173,7 @@ impl Configs {
         &self.last().policy(key).strategy
     }
 
-    /// Whether the strategy of any range depends on demand, which is counted in reads and writes.
+    /// Whether the strategy of any range depends on demand, for which reads and writes are counted.
     #[inline]
     pub fn wants_demand(&self) -> bool {
         self.last().wants_demand
@@ -217,18 +218,18 @@ impl Configs {
     }
 
     /// Returns the key at a place below [`listed_len`](Self::listed_len), and its own holders in
-    /// the newest configuration; `None` if the key is not listed there. When the listed key at some
-    /// place is forgotten, the last key moves to this place. So a caller that looks at all keys
-    /// begins with the last place.
+    /// the newest configuration; `None` if that configuration does not list the key. When a listed
+    /// key is forgotten, the last key moves to the place of the forgotten key. So a caller that
+    /// looks at all keys begins with the last place.
     pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index(place)?;
         let (since, holders) = *versions.last()?;
         (since >= self.last().policy(key).cleared).then_some((key, holders))
     }
 
-    /// Returns the number of keys with holders of their own in the newest configuration, for each
-    /// range. For a while after a range was split, the number for each part may include keys of the
-    /// other part.
+    /// Returns, for each range, the number of keys with holders of their own in the newest
+    /// configuration. For a while after a range was split, the number for each part may include
+    /// keys of the other part.
     pub fn listed_by_range(&self) -> Vec<u64> {
         let ranges = self.policies().iter();
         ranges.map(|(_, policy)| policy.listed.total()).collect()
@@ -249,7 +250,8 @@ impl Configs {
     /// Applies the change in slot `id` of the configuration log.
     ///
     /// # Panics
-    /// If `id` does not follow the newest configuration, because the log is executed without holes.
+    /// If `id` does not directly follow the newest configuration. The log is executed without
+    /// holes.
     pub fn apply(&mut self, id: ConfigId, change: &ConfigChange) {
         assert_eq!(id.0, self.newest().0 + 1, "configurations have no holes");
         let mut frame = self.last().next(change, self.members);
@@ -314,8 +316,8 @@ impl Configs {
     }
 
     /// Drops all data that only configurations before `oldest` can see. The newest configuration is
-    /// always kept. Listed keys that were cleared are dropped in passes of some thousands of keys
-    /// for each call. [`is_sweeping`](Self::is_sweeping) returns whether more keys remain.
+    /// always kept. Listed keys that were cleared are dropped step by step: each call looks at some
+    /// thousands of keys. [`is_sweeping`](Self::is_sweeping) returns whether more keys remain.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
@@ -342,10 +344,11 @@ impl Configs {
         }
     }
 
-    /// Panics if the configurations are invalid. Ids and exclusions must rise without holes, ranges
-    /// must be disjoint, holders must be members, and durations must be above zero. Cost: the
-    /// number of configurations that are kept (rarely more than four) times the number of replicas
-    /// and ranges. Listed keys are not included: they are checked when they are listed.
+    /// Panics if the configurations are invalid. Ids must be consecutive, the configurations from
+    /// which replicas may receive promises must not become older, ranges must be disjoint, holders
+    /// must be members, and durations must be above zero. Cost: the number of configurations that
+    /// are kept (rarely more than four) times the number of replicas and ranges. Listed keys are
+    /// not included: they are checked when they are listed.
     pub fn check(&self) {
         assert!(!self.frames.is_empty(), "there is always a configuration");
         for frame in &self.frames {

@@ -1,4 +1,4 @@
-//! Durations that a configuration sets, and the rules that hold between them.
+//! Durations that a configuration sets, and the rules that these durations must satisfy together.
 
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ pub enum ParamsError {
 }
 
 impl LeaseParams {
-    /// Checks the rules that hold between the durations. This is called before they are proposed.
+    /// Checks that the durations satisfy the rules together. This is called before durations are
+    /// proposed.
     ///
     /// # Errors
     /// The first rule that is violated.
@@ -74,8 +75,8 @@ impl LeaseParams {
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX
     }
 
-    /// Returns how long a restarted replica must assume that grants it has forgotten are still in
-    /// force: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
+    /// Returns the restart wait: the time for which a restarted replica must assume that forgotten
+    /// grants are still in force: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
     ///
     /// # Panics
     /// If `rho` is above [`ClockBound::RHO_PPM_MAX`], which [`check`](Self::check) refuses.
@@ -86,8 +87,8 @@ impl LeaseParams {
 }
 
 impl LeaseParams {
-    /// Returns the durations with which a cluster starts by default. They are as short as possible
-    /// without false suspicions in a world-wide network (`results/durations`).
+    /// Returns the durations with which a cluster starts by default. They are the shortest
+    /// durations that cause no false suspicions in a world-wide network (`results/durations`).
     pub fn for_sites() -> LeaseParams {
         LeaseParams {
             t_lease: Duration::from_millis(1000),

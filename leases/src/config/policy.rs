@@ -112,7 +112,8 @@ impl RangeMap<Policy> {
         split
     }
 
-    /// Whether the ranges are no more than a configuration may have.
+    /// Whether the number of ranges, and the total size of their first keys, are within the limits
+    /// for a configuration.
     pub fn fits(&self) -> bool {
         let bytes = self.starts().map(|from| from.len()).sum::<usize>();
         self.starts().count() <= RANGES_MAX && bytes <= STARTS_BYTES_MAX

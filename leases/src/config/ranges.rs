@@ -41,7 +41,7 @@ impl KeyRange {
         self.from.as_ref() <= key && self.to.as_ref().is_none_or(|to| key < to.as_ref())
     }
 
-    /// Whether some possible key is in both ranges.
+    /// Whether any possible key is in both ranges.
     pub fn overlaps(&self, other: &KeyRange) -> bool {
         let begins_before =
             |a: &KeyRange, b: &KeyRange| b.to.as_ref().is_none_or(|to| a.from < *to);
@@ -54,12 +54,11 @@ impl KeyRange {
     }
 }
 
-/// A map that assigns a value to every key, the same for all keys of a range. The ranges are
-/// disjoint, in ascending order, and cover every key: each range ends where the next one begins.
+/// A map that assigns a value to each range of keys. The ranges are disjoint, in ascending order,
+/// and together cover every key: each range ends where the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeMap<T> {
-    /// The first key of each range, with the range's value. The first range begins with the empty
-    /// key.
+    /// For each range, its first key and its value. The first range begins with the empty key.
     starts: Vec<(Key, T)>,
 }
 
@@ -129,7 +128,8 @@ impl<T> RangeMap<T> {
         (first..end).map(|index| (self.range(index), &self.starts[index].1))
     }
 
-    /// Returns the value of every key, if there is only one range.
+    /// Returns the value that all keys have, if there is only one range; `None` if there are
+    /// several ranges.
     pub fn single(&self) -> Option<&T> {
         match self.starts.as_slice() {
             [(_, value)] => Some(value),

@@ -9,7 +9,8 @@ use crate::types::ReplicaSet;
 pub enum UnlistedHolders {
     /// Only the leader, as in the paper.
     Leader,
-    /// The leader and the N/2 replicas nearest to it. Their leases do not slow the leader's writes.
+    /// The leader and the N/2 replicas nearest to the leader. Leases of these replicas do not slow
+    /// the leader's writes.
     #[default]
     Nearest,
 }
@@ -30,9 +31,9 @@ pub enum StrategySpec {
     },
     /// The operator chooses the holders.
     Fixed {
-        /// Holders of every key. If this is `None`, the holders are the leader and the N/2
-        /// replicas nearest to it, as with [`UnlistedHolders::Nearest`]. It is `None` for keys that
-        /// are in none of the operator's ranges.
+        /// Holders of every key. If this is `None`, the holders are the leader and the N/2 replicas
+        /// nearest to it, as with [`UnlistedHolders::Nearest`]. It is also `None` for keys to which
+        /// no range of the operator applies.
         holders: Option<ReplicaSet>,
     },
     /// The replicas that minimize the waiting time of a key's operations hold it (protocol §5).
@@ -47,8 +48,8 @@ pub struct CostSettings {
     /// Minimum number of replicas that hold no lease on a key. This many replicas may fail without
     /// any write to the key having to wait for a lease to end.
     pub spare: u8,
-    /// Whether the demand of a site for a key that the site has requested rarely or never is
-    /// estimated from all keys of the site. If this is false, the counts so far are taken as the
+    /// Whether a site's demand for a key is estimated from all keys of the site, if the site has
+    /// requested the key rarely or never. If this is false, the counts so far are taken as the
     /// future demand. That is only useful for showing the benefit of the estimate.
     pub prior: bool,
 }
@@ -124,7 +125,7 @@ impl StrategySpec {
         }
     }
 
-    /// Describes the strategy's settings in words; empty if it has none.
+    /// Describes the strategy's settings in words; empty if the strategy has no settings.
     pub fn settings(&self) -> String {
         match self {
             StrategySpec::Quorum { unlisted } => match unlisted {
@@ -136,14 +137,16 @@ impl StrategySpec {
         }
     }
 
-    /// Whether the strategy lists keys depending on demand, which is counted in reads and writes.
+    /// Whether the strategy chooses holders of single keys by their demand, for which reads and
+    /// writes are counted.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. } | StrategySpec::Cost(_))
     }
 }
 
 impl RangeMap<StrategySpec> {
-    /// Returns the names of the strategies, each once, in the order of the first range of each.
+    /// Returns the name of each strategy in the map once, in the order in which the strategies
+    /// first occur.
     pub fn names(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for (_, strategy) in self.iter() {

@@ -2,7 +2,8 @@
 //! and determines the numbers of listed keys by holders.
 //!
 //! The pass goes from the last place to the first. When a key is removed, the key in the last place
-//! moves to its place. The pass has already looked at the moved key, so it omits none.
+//! moves to the place of the removed key. The pass has already looked at the moved key, so it omits
+//! no key.
 
 use super::counts::HolderCounts;
 use super::ranges::RangeMap;
@@ -17,13 +18,13 @@ pub(super) const KEYS_A_STEP: usize = 4096;
 pub(super) struct Sweep {
     /// Keys at places below this one remain to be looked at.
     place: usize,
-    /// Numbers of the keys that were looked at, by range and holders.
+    /// Number of keys that the pass has looked at, for each range and each set of holders.
     counts: RangeMap<HolderCounts>,
 }
 
 impl Sweep {
-    /// Takes into account that the holders of the key at `place` change from `before` (`None` if
-    /// the key was not listed) to `after`.
+    /// Updates the counts of the pass when the holders of the key at `place` change from `before`
+    /// (`None` if the key was not listed) to `after`.
     pub(super) fn note(
         &mut self,
         place: usize,
@@ -55,7 +56,7 @@ impl Configs {
         });
     }
 
-    /// Looks at some more keys, if a pass is under way.
+    /// If a pass is under way, looks at the next keys, at most [`KEYS_A_STEP`] of them.
     pub(super) fn sweep_on(&mut self) {
         let Some(mut sweep) = self.sweep.take() else {
             return;
@@ -73,9 +74,10 @@ impl Configs {
         }
     }
 
-    /// Forgets the versions of a key that were listed before its range was cleared, as seen by the
-    /// oldest configuration that is kept. No configuration that is kept can see them. Returns the
-    /// key and its holders, if it is listed in the newest configuration.
+    /// Forgets the versions of a key that were listed before the key's range was cleared, if the
+    /// oldest configuration that is kept already has the range cleared. No configuration that is
+    /// kept can see these versions. Returns the key and its holders, if the key is listed in the
+    /// newest configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;
@@ -88,7 +90,7 @@ impl Configs {
         Some((key.clone(), holders))
     }
 
-    /// Takes the numbers of listed keys that a complete pass has determined.
+    /// Replaces the numbers of listed keys by the numbers that a complete pass has determined.
     fn recount(&mut self, counted: &RangeMap<HolderCounts>) {
         let mut counts = counted.iter();
         let policies = self.policies().map(|policy| {

@@ -157,7 +157,7 @@ fn equal_neighbours_are_one_range() {
     assert_eq!(ranges(&configs), 1);
 }
 
-/// A peer may propose more ranges than a configuration may have. Then no range changes.
+/// If a peer proposes more ranges than a configuration may have, no range changes.
 #[test]
 fn there_are_only_so_many_ranges() {
     let numbered = |count: usize| ConfigChange {
@@ -246,7 +246,7 @@ fn assert_counted(configs: &Configs) {
     assert_eq!(configs.universal(configs.newest()), universal);
 }
 
-/// Cleared keys are forgotten in steps. Keys that are listed in between stay.
+/// Cleared keys are forgotten in steps. Keys that are listed between two steps stay listed.
 #[test]
 fn cleared_keys_are_forgotten_in_steps() {
     let keys = 5 * sweep::KEYS_A_STEP;
@@ -370,7 +370,8 @@ fn universal_follows_the_defaults_when_no_key_is_listed() {
     }
 }
 
-/// A change was written by a peer. Invalid parts of it are ignored, and cause no panic.
+/// A change from a peer may be invalid. Invalid parts of the change are ignored, and cause no
+/// panic.
 #[test]
 fn names_of_nobody_and_durations_that_cannot_work_change_nothing() {
     let mut configs = Configs::new(3);

@@ -4,8 +4,9 @@ use smallvec::SmallVec;
 
 use super::table::{Count, Row};
 
-/// Upper ends of the buckets of counts. There is one more bucket below them, for keys that this
-/// origin has not requested but others have, and one more above them, for all busier keys.
+/// Upper ends of the buckets of counts. There are two more buckets: one below all of these, for
+/// keys that other origins have requested but this origin has not, and one above all of these, for
+/// all busier keys.
 const ENDS: [f32; 13] = [
     0.2, 0.6, 0.9, 1.5, 2.5, 4.0, 6.0, 10.0, 16.0, 32.0, 64.0, 128.0, 512.0,
 ];
@@ -20,20 +21,20 @@ const LATEST: f32 = 0.3;
 /// Counts that have faded to less than this are treated as 0.
 const NONE_BELOW: f32 = 1e-3;
 
-/// Weight of the prior of a bucket, in observed operations. Before any operations have been
-/// observed, the estimate is the prior.
+/// Weight of the prior estimate of a bucket, as a number of observed operations. Before any
+/// operations have been observed, the estimate is the prior.
 const BELIEVED: f32 = 3.0;
 
-/// Maximum number of operations from which the rate of keys that an origin had not requested is
-/// derived. Older operations are dropped, because the busiest of these keys are soon requested, and
-/// the remaining ones have lower rates.
+/// Maximum number of operations from which the rate of an origin's unrequested keys is derived.
+/// Older operations are dropped. The busiest unrequested keys are soon requested, so the keys that
+/// are still unrequested have lower rates.
 const ENOUGH: f32 = 1000.0;
 
 /// Prior of a key that was not requested yet, in operations within the time that counts cover.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of an origin's share of reads among all its operations, against the key's own share, in
-/// operations on the key.
+/// Weight of the origin's share of reads, compared with the key's own share of reads, as a number
+/// of operations on the key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -71,8 +72,8 @@ pub(super) struct Calibration {
     keys: Histogram,
     /// Number of operations on keys of each bucket.
     requests: [f32; BUCKETS],
-    /// Number of operations on keys of each bucket that would be expected if the rate of every key
-    /// were that of its count. The same count means a lower rate when counts cover a longer time.
+    /// For each bucket, the number of operations that would be expected if every key were requested
+    /// at the rate that its count suggests: the count divided by the time that counts cover.
     expected: [f32; BUCKETS],
     /// Time for which keys of the lowest bucket were observed, summed over these keys, in seconds.
     uncounted_for: f32,
@@ -132,8 +133,8 @@ impl Calibration {
         }
     }
 
-    /// Drops the observations after the counts were divided by `by`. The curve must be learned
-    /// again, and no key is known to be requested more often than others.
+    /// Drops the observations, because the counts were divided by `by`. After this, the curve must
+    /// be learned again.
     pub(super) fn forget(&mut self, by: f32) {
         let keys = self.keys.keys.iter().sum();
         *self = Calibration {
@@ -160,9 +161,9 @@ impl Calibration {
         }
     }
 
-    /// Returns the forecast as a curve. For each bucket that has keys, it has a point with their
-    /// mean count and their rate in operations a second. The rate never decreases when the count
-    /// increases.
+    /// Returns the forecast as a curve. For each bucket that has keys, the curve has a point with
+    /// the mean count and the rate of these keys, in operations a second. The rate never decreases
+    /// when the count increases.
     fn curve(&self) -> Curve {
         let window = self.window.max(1.0);
         let mut points = SmallVec::new();
@@ -291,8 +292,9 @@ impl Estimator {
     }
 }
 
-/// Returns the counts of a key as its expected rates, as if every key will be requested as often as
-/// it was, and no other key will be. This shows the benefit of the estimate.
+/// Returns the counts of a key as its expected rates. This assumes that every key will be requested
+/// as often as before, and that no other keys will be requested. This shows the benefit of the
+/// estimate.
 pub fn as_counted(row: Row<'_>) -> Rates {
     let reads = row.counts().map(|count| count.reads);
     reads

@@ -1,5 +1,5 @@
-//! Bounded memory for keys. When it is full, a few keys are compared, and the one with the fewest
-//! operations is evicted.
+//! Bounded memory for keys. When the memory is full, a few keys are compared, and the one with the
+//! fewest operations is evicted.
 
 /// Number of keys that are compared before an eviction. The one with the fewest operations is
 /// evicted.
@@ -29,7 +29,7 @@ impl MemoryBudget {
         self.used
     }
 
-    /// Whether there is no room for `bytes` more bytes.
+    /// Whether there is too little space for `bytes` more bytes.
     pub(super) fn lacks(&self, bytes: usize) -> bool {
         self.used + bytes > self.max
     }

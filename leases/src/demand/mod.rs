@@ -3,14 +3,14 @@
 //!
 //! Every replica counts the operations of its own clients ([`Tally`]) and reports them to the
 //! leader, which stores them by key and origin ([`Demand`]). Counts fade with a half-life. When the
-//! clients of an origin turn to other keys, the counts of this origin are dropped immediately
-//! (`shift.rs`).
+//! clients of an origin begin to request other keys, the counts of this origin are made almost 0
+//! immediately (`shift.rs`).
 //!
 //! Counts are not a forecast. A site that has requested a key once will probably not request it
 //! again as often as the count suggests, and it may request a key that it has never requested. So
 //! the leader observes how often keys with each count are requested next, and derives the forecast
 //! from this curve ([`Estimator`]). This is empirical Bayes estimation, as by Good and Turing, but
-//! with real observations in place of their smoothing.
+//! with real observations in place of a smoothing formula.
 
 mod estimate;
 mod memory_budget;

@@ -1,8 +1,8 @@
 //! Detection of a change in the keys that the clients of an origin request.
 //!
-//! While clients keep their habits, the keys that they request have on average the same share of
-//! the counts as the keys that they requested before. If the share of the keys requested next is
-//! much lower, the counts no longer describe the present.
+//! Each requested key has a share of all counts. While clients keep their habits, the mean share of
+//! the requested keys stays the same. If the mean share becomes much lower, the counts no longer
+//! describe which keys are requested.
 
 /// Number of operations after which the keys are judged.
 const WINDOW: u32 = 128;
@@ -10,8 +10,8 @@ const WINDOW: u32 = 128;
 /// Number of windows before the first judgement. In these windows the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Decrease of the mean share, as a logarithm to base 2, by which habits are considered changed: to
-/// a quarter.
+/// Decrease of the mean share, as a logarithm to base 2, that counts as a change of habits: a
+/// decrease to a quarter.
 const DROP_LOG2: f32 = 2.0;
 
 /// Weight of the latest window in the usual mean.
@@ -22,7 +22,8 @@ const LATEST: f32 = 0.2;
 pub(super) struct ShiftDetector {
     /// Number of operations since the last judgement.
     operations: u32,
-    /// Sum, over these operations, of log2 of the share of the operation's key in all counts.
+    /// Sum, over the operations since the last judgement, of log2 of the share of the operation's
+    /// key in all counts.
     log2_shares: f32,
     /// Number of windows since the counts began.
     windows: u32,
@@ -31,14 +32,14 @@ pub(super) struct ShiftDetector {
 }
 
 impl ShiftDetector {
-    /// Adds operations on a key, which has `count` of the `total` operations that are remembered.
+    /// Adds operations on a key. Of the `total` remembered operations, `count` are on this key.
     pub(super) fn observe(&mut self, operations: u32, count: f32, total: f32) {
         let share = (count + 0.25) / (total + 1.0);
         self.log2_shares += log2(share) * operations as f32;
         self.operations = self.operations.saturating_add(operations);
     }
 
-    /// Whether clients have turned to other keys, judged once in every window.
+    /// Whether clients have begun to request other keys. This is judged once in every window.
     pub(super) fn has_shifted(&mut self) -> bool {
         if self.operations < WINDOW {
             return false;

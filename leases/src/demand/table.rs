@@ -15,15 +15,15 @@ use crate::types::ReplicaId;
 /// Time after which an operation has half its weight.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Divisor of an origin's counts after its clients have turned to other keys.
+/// Divisor of an origin's counts when its clients begin to request other keys.
 const FORGET: f32 = 256.0;
 
-/// Maximum weight of a current operation. When it is reached, all counts are scaled down. It is far
-/// below the largest number that a count can hold.
+/// Maximum weight of a current operation. When this maximum is reached, all counts are scaled down.
+/// The maximum is far below the largest number that a count can hold.
 const WEIGHT_MAX: f32 = 1e15;
 
-/// Memory that a key takes besides its own bytes and its counts, in bytes: its place, its hash, and
-/// the allocator's overhead.
+/// Memory, in bytes, that a key takes in addition to its own bytes and its counts: for its place
+/// and hash, and for the allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
 /// Number of operations.
@@ -59,7 +59,8 @@ impl Count {
     }
 }
 
-/// Counts of one key for each origin, each in the weight of its origin.
+/// Counts of one key for each origin. Each count is a sum of operations, weighted by the origin's
+/// weight at the time of the operation.
 type OriginCounts = SmallVec<[Count; 5]>;
 
 /// The counts of one key.
@@ -101,8 +102,8 @@ struct OriginState {
     /// Weight of a current operation. It grows with time, so that earlier operations fade in
     /// comparison.
     weight: f32,
-    /// Number of all operations, including those on keys that were forgotten, in the origin's
-    /// weight.
+    /// Number of all operations, including those on keys that were forgotten, weighted as counts
+    /// are.
     total: Count,
     calibration: Calibration,
     shift: ShiftDetector,
@@ -114,7 +115,7 @@ struct OriginState {
 #[derive(Clone, Debug)]
 pub struct Demand {
     rows: GrowingIndexMap<Box<[u8]>, OriginCounts>,
-    /// Place of the key with the most operations, among the keys that were counted since it was.
+    /// Place of the key that is taken to have the most operations.
     hottest: Option<usize>,
     origins: Vec<OriginState>,
     budget: MemoryBudget,
@@ -122,7 +123,8 @@ pub struct Demand {
     aged: Time,
 }
 
-/// Number of keys for each count. It is collected key by key, and then passed to [`Demand::age`].
+/// Numbers of keys, by count of operations. They are collected key by key, and then passed to
+/// [`Demand::age`].
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     by_origin: Vec<Histogram>,
@@ -140,8 +142,9 @@ impl Census {
 }
 
 impl Demand {
-    /// Creates the empty counts of `n` origins at `now`. They take up to about `bytes_max` bytes.
-    /// When there is no more room, keys with few operations are dropped for new keys.
+    /// Creates the empty counts of `n` origins at `now`. The counts take up to about `bytes_max`
+    /// bytes. When there is no more space, keys with few operations are evicted to make space for
+    /// new keys.
     pub fn new(now: Time, n: usize, bytes_max: usize) -> Demand {
         let origin = OriginState {
             weight: 1.0,
@@ -159,8 +162,8 @@ impl Demand {
         }
     }
 
-    /// Adds the operations that `origin` reports at `now`. Returns whether its clients have turned
-    /// to other keys.
+    /// Adds the operations that `origin` reports at `now`. Returns whether the clients of `origin`
+    /// have begun to request other keys.
     pub fn report(&mut self, now: Time, origin: ReplicaId, report: &TallyReport) -> bool {
         let index = origin.index();
         let Some(of) = self.origins.get_mut(index) else {
@@ -219,7 +222,7 @@ impl Demand {
         key.len() + ENTRY_BYTES + self.origins.len() * size_of::<Count>()
     }
 
-    /// Drops a key with few operations.
+    /// Evicts a key with few operations.
     fn evict_rarest(&mut self) {
         let candidates = self.budget.eviction_candidates(self.rows.len());
         let operations = |at: usize| self.row(at).expect("the place has a key").1.operations();
@@ -238,8 +241,8 @@ impl Demand {
         self.budget.free(self.bytes_of(&key));
     }
 
-    /// Reduces the weight of an origin's earlier operations to almost 0, because its clients have
-    /// turned to other keys.
+    /// Reduces the weight of an origin's earlier operations to almost 0, because the origin's
+    /// clients have begun to request other keys.
     fn forget(&mut self, index: usize) {
         let origin = &mut self.origins[index];
         origin.weight *= FORGET;
@@ -247,7 +250,7 @@ impl Demand {
         self.scale_if_heavy(index);
     }
 
-    /// Ends a pass over all keys. `census` is the number of keys for each count. Counts fade by the
+    /// Ends a pass over all keys. `census` is the result of the pass. Counts fade according to the
     /// time since the last pass.
     pub fn age(&mut self, now: Time, census: &Census) {
         let halves = now.since(self.aged).as_secs_f32() / HALF_LIFE.as_secs_f32();
@@ -310,7 +313,7 @@ impl Demand {
         Some((key, Row { counts, demand }))
     }
 
-    /// Returns the counts of `key`; `None` if it is not remembered.
+    /// Returns the counts of `key`; `None` if the key is not remembered.
     pub fn get(&self, key: &[u8]) -> Option<Row<'_>> {
         let counts = self.rows.get(key)?;
         Some(Row {
@@ -336,7 +339,7 @@ impl Demand {
     }
 
     /// Returns the key with the most operations. The result is exact, unless the clients of an
-    /// origin have just turned to other keys. This takes no pass over the keys.
+    /// origin have just begun to request other keys. This does not look at all keys.
     pub fn hottest(&self) -> Option<&[u8]> {
         let (key, _) = self.row(self.hottest?)?;
         Some(key)

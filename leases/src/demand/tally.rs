@@ -8,8 +8,8 @@ use crate::growing::GrowingIndexMap;
 use crate::hashing::SeededState;
 use crate::types::Key;
 
-/// Memory that a key takes besides its own bytes, in bytes: its place, its counts, its hash, and
-/// the allocator's overhead.
+/// Memory, in bytes, that a key takes in addition to its own bytes: for its place, counts and hash,
+/// and for the allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
 /// Maximum number of keys that are counted at a time. A report looks at each key, which takes about
@@ -29,7 +29,7 @@ impl KeyCount {
         u64::from(self.reads) + u64::from(self.writes)
     }
 
-    /// Returns the report of this key, and takes the key out of this count.
+    /// Removes and returns the key with its counts, as a report contains them.
     fn take(&mut self) -> Delta {
         Delta {
             key: Key::from(std::mem::take(&mut self.key)),
@@ -47,14 +47,14 @@ pub struct Tally {
     counts: GrowingIndexMap<u64, KeyCount>,
     hashes: SeededState,
     budget: MemoryBudget,
-    /// Number of reads and of writes of keys that were dropped for new keys.
+    /// Number of reads and number of writes of keys that were evicted to make space for new keys.
     rare: (u32, u32),
 }
 
 impl Tally {
     /// Creates an empty tally that takes up to about `bytes_max` bytes and 65,536 keys. When there
-    /// is no more room, keys with few operations are dropped for new keys, and their operations are
-    /// reported as one sum.
+    /// is no more space, keys with few operations are evicted to make space for new keys. The
+    /// operations on evicted keys are reported as one sum.
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: GrowingIndexMap::default(),
@@ -93,12 +93,12 @@ impl Tally {
             .insert_full(hash, KeyCount { key, reads, writes });
     }
 
-    /// Whether there is no room for a key that takes `bytes` bytes.
+    /// Whether there is too little space for a key that takes `bytes` bytes.
     fn is_full(&self, bytes: usize) -> bool {
         self.budget.lacks(bytes) || self.counts.len() >= KEYS_MAX
     }
 
-    /// Drops a key with few operations.
+    /// Evicts a key with few operations.
     fn evict_rarest(&mut self) {
         let candidates = self.budget.eviction_candidates(self.counts.len());
         let rarest = candidates.min_by_key(|at| self.counts[*at].all());
@@ -111,8 +111,8 @@ impl Tally {
     }
 
     /// Removes and returns the keys with the most operations, up to about `bytes_max` bytes (§3.4
-    /// bounds this traffic). The other keys stay for the next report. Cost: it looks at the count
-    /// of every key twice, and moves the keys that it returns.
+    /// bounds this traffic). The other keys stay for the next report. Cost: the count of every key
+    /// is looked at twice, and the returned keys are moved.
     pub fn report(&mut self, bytes_max: usize) -> TallyReport {
         let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
         let deltas = if self.reported_bytes() <= bytes_max {
@@ -168,8 +168,8 @@ impl Tally {
         deltas
     }
 
-    /// Returns the number of operations with which a key is reported, so that the report takes
-    /// about `bytes_max` bytes.
+    /// Returns the smallest number of operations with which a key is included in the report. It is
+    /// chosen such that the report takes about `bytes_max` bytes.
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 pub(super) const MEAN: usize = 800;
 
 /// The lowest of the bits of a hash that choose a segment. Lower bits choose a place within the
-/// segment. The highest seven bits distinguish entries of neighbouring places (`hashbrown`).
+/// segment. `hashbrown` uses the highest seven bits to distinguish entries of neighbouring places.
 const SEGMENT_BIT: u32 = 24;
 
 /// Entries by their hashes. The caller provides the hash of each entry.

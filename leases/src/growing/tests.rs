@@ -1,5 +1,5 @@
-//! Comparison with the maps of the standard library: the contents are the same, and no insertion
-//! takes long.
+//! Tests that compare these maps with the maps of the standard library: the contents are the same,
+//! and no insertion takes long.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -55,7 +55,8 @@ fn no_insertion_moves_more_than_one_segment() {
     assert!((MEAN..=MOST).contains(&most), "{most} moved");
 }
 
-/// An insertion into a map with places moves only places, and the hashes of places are stored.
+/// An insertion into a map with places hashes only the inserted key. It moves only places, for
+/// which the hashes are stored.
 #[test]
 fn an_insertion_into_a_map_with_places_hashes_its_key_alone() {
     let mut map = GrowingIndexMap::default();
@@ -66,7 +67,7 @@ fn an_insertion_into_a_map_with_places_hashes_its_key_alone() {
     assert_eq!(most, 1);
 }
 
-/// A map that grows in one step would be detected by the number of hashed keys.
+/// The number of hashed keys shows whether a map grows in one step, as the standard map does.
 #[test]
 fn a_standard_map_moves_all_at_once() {
     let mut map = HashMap::with_hasher(FixedState::default());

@@ -1,5 +1,5 @@
-//! Promises that a holder has received from one grantor: the windows in which the grantor may
-//! promise again, and the chain of promises with their barriers.
+//! State that a holder keeps about one grantor: the windows within which further promises may
+//! arrive, and the chain of received promises with their barriers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, Slot};
 
 /// Maximum number of windows that are remembered for each grantor. At any sensible rate of renewal,
-/// this covers a round trip. A grantor that names an older window must send a guard again.
+/// this many windows cover a round trip. A promise that names an older window is refused, so the
+/// grantor must send a guard again.
 const WINDOWS_MAX: usize = 1024;
 
-/// Maximum number of configurations that are remembered for each grantor. Rarely do more follow
-/// each other while one slot is blocked. Dropping an expired record is safe, because the barrier of
-/// the next record is higher.
+/// Maximum number of configurations that are remembered for each grantor. It is rare that more
+/// configurations follow each other while one slot is blocked. Dropping an expired record is safe,
+/// because the barrier of the next record is higher.
 const RECORDS_MAX: usize = 32;
 
 /// The grantor's promises under one configuration.
@@ -36,15 +37,15 @@ struct Record {
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Chain {
     incarnation: Incarnation,
-    /// The highest sequence that was taken.
+    /// The highest sequence of a guard or promise that was taken.
     taken: u64,
-    /// Windows that are still needed: (sequence, time at which its ack was sent), in ascending
-    /// order.
+    /// Windows that are still needed: (sequence, time at which the ack of this sequence was sent),
+    /// in ascending order.
     windows: VecDeque<(u64, Time)>,
-    /// Records in ascending order of configuration. Each record was begun before the previous one
-    /// expired. So if every configuration from one record's to another record's assigns a key to
-    /// this replica, the key was covered without a break. All records but the last may have
-    /// expired since.
+    /// Records in ascending order of configuration. Each record was begun before the previous
+    /// record expired. So a key was covered without a break between two records, if every
+    /// configuration from the first record's to the second record's assigns the key to this
+    /// replica. All records but the last may have expired since.
     records: SmallVec<[Record; 2]>,
 }
 
@@ -60,8 +61,8 @@ impl Chain {
         }
     }
 
-    /// Opens the window of `sequence`. Its ack is sent at `now`. Returns `None` if the sequence
-    /// is refused.
+    /// Opens the window of `sequence`, the ack of which is sent at `now`. Returns `None` if the
+    /// sequence is refused.
     pub(super) fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
         if !rules::is_new(sequence, self.taken) {
             return None;
@@ -106,8 +107,8 @@ impl Chain {
         Some(())
     }
 
-    /// Returns the time at which the ack of the guard or promise `sequence` was sent; `None` if it
-    /// is not remembered.
+    /// Returns the time at which the ack of the guard or promise with this sequence was sent;
+    /// `None` if that time is not remembered.
     fn opened(&self, now: Time, sequence: u64) -> Option<Time> {
         if rules::counts_from_newest_ack() {
             return self.windows.back().map(|(_, sent)| *sent);
@@ -147,8 +148,8 @@ impl Chain {
         }
     }
 
-    /// Forgets every promise and window. Returns the highest sequence that was taken; 0 if none
-    /// was.
+    /// Forgets every promise and window. Returns the highest sequence that was taken; 0 if no
+    /// sequence was taken.
     pub(super) fn erase(&mut self) -> u64 {
         if rules::relinquishing_erases() {
             self.records.clear();
@@ -163,7 +164,7 @@ impl Chain {
         self.taken = self.taken.max(up_to);
     }
 
-    /// Forgets records that have lapsed, so that no later promise is joined to them.
+    /// Forgets records that have lapsed, so that no later promise continues a lapsed record.
     fn forget_ended(&mut self, now: Time) {
         let ended = |last: &Record| rules::has_lapsed(now, last.expires);
         while self.records.last().is_some_and(ended) {
@@ -188,9 +189,10 @@ impl Chain {
         self.records.drain(..reached.unwrap_or(0).max(over));
     }
 
-    /// Returns the end of a key's coverage, and the barrier of its chain, which is the lowest of
-    /// the highest-accepted slots in its unbroken promises. Returns `None` if the key is not
-    /// covered. `holds` returns whether a configuration assigns the key to this replica.
+    /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. The
+    /// barrier is the lowest of the highest-accepted slots that the chain's promises state. Returns
+    /// `None` if the key is not covered. `holds` returns whether a configuration assigns the key to
+    /// this replica.
     #[inline]
     pub(super) fn coverage(
         &self,
@@ -277,8 +279,8 @@ impl Chain {
     }
 }
 
-/// Whether a promise can come from a correct grantor: its duration is above zero, and its
-/// configuration is one that can assign keys to replicas.
+/// Whether a promise can come from a correct grantor: the duration of the promise is above zero,
+/// and the configuration is one that can assign keys to replicas.
 fn can_be_kept(promise: &Promise) -> bool {
     promise.t_lease > Duration::ZERO && promise.config > ConfigId(0)
 }

@@ -1,5 +1,5 @@
 //! The grantor's side of the engine: promises that this replica has made, and the times until which
-//! it must keep them.
+//! the replica must keep its promises.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// State of the replica that the grantor needs for making promises.
+/// State of this replica on which its grantor bases promises.
 pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// The highest slot among those accepted in the log, those of accepts that are being written to
-    /// disk, and that of the snapshot. §3.6: a promise states the highest slot accepted before it.
+    /// The highest of these slots: slots accepted in the log, slots of accepts that are being
+    /// written to disk, and the slot of the snapshot. §3.6: a promise states the highest slot that
+    /// was accepted before the promise.
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. Its storage must accept writes, and its
     /// configuration log must not lag the leader's by `t_grace`.
@@ -36,13 +37,13 @@ pub struct Grantor {
     /// State of each replica. The entry of this replica is unused.
     peers: Vec<Peer>,
     next_sequence: u64,
-    /// Time until which grants may be in force that this replica does not know. They were made by
-    /// an earlier run (§3.7), or were measured by a clock that was not trusted. `None` if there are
-    /// none.
+    /// Time until which unknown grants may be in force. Such grants were made by an earlier run
+    /// (§3.7), or were measured by a clock that was not trusted. `None` if all grants are known.
     restart_wait: Option<Time>,
-    /// The longest restart wait of all durations under which promises were made. It is durable.
+    /// The longest restart wait that the durations of any promise required, including promises of
+    /// earlier runs. It is durable.
     longest_wait: Duration,
-    /// Whether a grant ended outside [`poll`](Grantor::poll), which has not reported it yet.
+    /// Whether a grant ended outside [`poll`](Grantor::poll), and `poll` has not reported this yet.
     ended: bool,
 }
 
@@ -89,9 +90,9 @@ impl Grantor {
         self.restart_wait = Some(Time::MAX);
     }
 
-    /// Records that the clock is trusted again, from `now` on. Acks are forgotten, because their
-    /// ages were measured by a clock that was not trusted. A holder could rely on a promise that
-    /// builds on such an ack for longer than the grant is kept.
+    /// Records that the clock is trusted again since `now`. Acks are forgotten, because their ages
+    /// were measured by a clock that was not trusted. A holder could rely on a promise that builds
+    /// on such an ack for longer than the grant is kept.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
         for peer in &mut self.peers {
@@ -140,7 +141,7 @@ impl Grantor {
         }
     }
 
-    /// Appends the messages that are due to `out`. Returns whether a grant or the restart wait has
+    /// Appends to `out` the messages that are due. Returns whether a grant or the restart wait has
     /// ended since the last call, so that accepted slots may need to wait for fewer replicas.
     pub fn poll(
         &mut self,
@@ -318,7 +319,7 @@ impl Grantor {
     }
 
     /// Iterates over the grants to `holder`: the configuration of each grant, and the time until
-    /// which it is kept, by this replica's clock.
+    /// which the grant is kept, by this replica's clock.
     #[inline]
     pub fn granted_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         let grants = self.peers[holder.index()].grants.iter();
@@ -326,14 +327,15 @@ impl Grantor {
     }
 
     /// Returns the time until which `holder` may rely on promises of this replica, by this
-    /// replica's clock; `None` if there are no grants to it.
+    /// replica's clock; `None` if there are no grants to `holder`.
     pub fn granted_until(&self, holder: ReplicaId) -> Option<Time> {
         self.granted_to(holder).map(|(_, expires)| expires).max()
     }
 
-    /// Panics if the state is invalid. Sequences and configurations of grants must rise. Grants and
-    /// acks must not have sequences that were never sent or that the holder has given back. Cost: a
-    /// few comparisons for each grant. There are one or two grants for each replica.
+    /// Panics if the state is invalid. Each holder's grants must be in ascending order of sequence
+    /// and of configuration. Grants and acks must not have sequences that were never sent or that
+    /// the holder has given back. Cost: a few comparisons for each grant. There are one or two
+    /// grants for each replica.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch

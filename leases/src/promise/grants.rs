@@ -7,7 +7,7 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::ConfigId;
 
-/// Record of the promises on which a holder may rely under one configuration.
+/// Record of the promises that were made to a holder under one configuration.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Grant {
     pub(super) config: ConfigId,
@@ -51,8 +51,8 @@ impl Grants {
     }
 
     /// Handles the ack of the latest promise, which has the sequence `sequence` and was made under
-    /// `config`. Its grant then ends at `until`, if that is earlier than before. Returns whether it
-    /// is earlier.
+    /// `config`. The grant under `config` then ends at `until`, if this is earlier than its
+    /// previous end. Returns whether it is earlier.
     pub(super) fn shorten(&mut self, sequence: u64, config: ConfigId, until: Time) -> bool {
         let mut shorter = false;
         let own = |grant: &&mut Grant| rules::only_own_grant_is_shortened(grant.config, config);
@@ -67,7 +67,8 @@ impl Grants {
         shorter
     }
 
-    /// Drops the grants that a Relinquish up to `up_to` ends. Returns whether there were any.
+    /// Drops the grants that a Relinquish up to `up_to` ends. Returns whether any grant was
+    /// dropped.
     pub(super) fn drop_up_to(&mut self, up_to: u64) -> bool {
         let before = self.0.len();
         self.0
@@ -75,14 +76,14 @@ impl Grants {
         self.0.len() < before
     }
 
-    /// Drops grants that have expired. Returns whether there were any.
+    /// Drops grants that have expired. Returns whether any grant was dropped.
     pub(super) fn lapse(&mut self, now: Time) -> bool {
         let before = self.0.len();
         self.0.retain(|grant| now < grant.expires);
         self.0.len() < before
     }
 
-    /// Panics unless configurations and sequences rise.
+    /// Panics unless the grants are in ascending order of configuration and of sequence.
     pub(super) fn check(&self) {
         assert!(
             self.0.is_sorted_by(|a, b| a.config < b.config),

@@ -1,5 +1,5 @@
-//! The holder's side of the engine: promises that this replica has received, and local reads that
-//! they permit.
+//! The holder's side of the engine: promises that this replica has received, and the local reads
+//! that these promises permit.
 
 use smallvec::SmallVec;
 
@@ -15,7 +15,8 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 /// Permission to read one key locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// End of the permit. After reading, the caller must compare it with the clock.
+    /// Time at which the permit ends. After reading, the caller must compare this time with the
+    /// clock.
     pub until: Time,
 }
 
@@ -24,7 +25,7 @@ pub struct Permit {
 pub enum NoPermit {
     /// Under the newest configuration, this replica does not hold the key.
     NotHolder,
-    /// This replica holds the key, but promises of too few grantors are unexpired.
+    /// This replica holds the key, but too few grantors have made promises that are unexpired.
     Uncovered,
     /// The key is covered, but this slot must be executed first.
     Barrier(Slot),
@@ -35,7 +36,7 @@ pub enum NoPermit {
 pub struct Holder {
     me: ReplicaId,
     members: Membership,
-    /// Chain of each grantor. The entry of this replica is unused.
+    /// The chain of promises of each grantor. The entry of this replica is unused.
     chains: Vec<Chain>,
     /// Whether this replica has given back its promises and takes no new ones.
     refusing: bool,
@@ -88,8 +89,9 @@ impl Holder {
         }
     }
 
-    /// Erases every promise, refuses new ones, and returns a message to each grantor that says so.
-    /// This is called when the replica cannot make acceptances durable and would only block writes.
+    /// Erases every promise and refuses new promises from now on. Returns the messages that tell
+    /// this to the grantors. This is called when the replica cannot make acceptances durable. As a
+    /// holder, it would then only make writes wait.
     pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
         self.refusing = true;
         let mut out = Vec::new();
@@ -103,21 +105,21 @@ impl Holder {
     }
 
     /// Erases the promises of a grantor that is about to end, and returns the answer. Promises of
-    /// this grantor up to the sequence `up_to` are refused from now on, including those on their
-    /// way.
+    /// this grantor up to the sequence `up_to` are refused from now on, including promises that are
+    /// on their way.
     pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
         LeaseMessage::Relinquish { up_to }
     }
 
-    /// Resumes taking promises.
+    /// Takes promises again, after [`relinquish`](Self::relinquish).
     pub fn accept_again(&mut self) {
         self.refusing = false;
     }
 
     /// Returns the permit to read the key locally at `now`, if this replica has executed all slots
     /// up to `executed`. At least N/2 other replicas must cover the key, and this replica must have
-    /// executed up to the barrier of each of them (§3.6, case 2).
+    /// executed all slots up to the barriers of these replicas (§3.6, case 2).
     ///
     /// # Errors
     /// [`NoPermit`]: the condition that is not satisfied.
@@ -179,7 +181,7 @@ impl Holder {
     }
 
     /// Returns the time until which `grantor` covers the key on this replica, and the barrier of
-    /// its chain; `None` if it does not cover the key.
+    /// the grantor's chain; `None` if `grantor` does not cover the key.
     pub fn covered_by(
         &self,
         now: Time,
@@ -190,7 +192,7 @@ impl Holder {
         self.chains[grantor.index()].coverage(now, holds)
     }
 
-    /// Returns the grantors of which a promise is unexpired, for any key.
+    /// Returns the grantors that have made a promise, for any key, that is unexpired.
     pub fn grantors(&self, now: Time) -> ReplicaSet {
         let chains = self.chains.iter().enumerate();
         let live = chains.filter(|(_, chain)| chain.is_live(now));
@@ -220,10 +222,10 @@ impl Holder {
         self.chains[grantor.index()].promises()
     }
 
-    /// Panics if the state is invalid. Windows and records must be rising and bounded, and a holder
-    /// that has given back its promises must not rely on any. Cost: a few comparisons for each
-    /// grantor and each configuration under which promises of it are remembered. There are rarely
-    /// more than four such configurations.
+    /// Panics if the state is invalid. Windows and records must be in ascending order and bounded
+    /// in number. A holder that has given back its promises must not rely on any promise. Cost: a
+    /// few comparisons for each grantor and each configuration under which promises of the grantor
+    /// are remembered. There are rarely more than four such configurations.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch
@@ -246,8 +248,9 @@ impl Holder {
 }
 
 /// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
-/// of them, the end of its promise and the barrier of its chain. The permit ends when fewer than
-/// `needed` of the grantors with passed barriers remain.
+/// of these grantors, the end of the promise and the barrier of the chain. Only grantors with
+/// barriers that this replica has passed are counted. The permit ends when the promises of fewer
+/// than `needed` such grantors remain.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,

@@ -39,10 +39,11 @@ impl LiveGrants {
         }
     }
 
-    /// Returns the tag of an acceptance of a batch that writes `keys`: every holder that must be
-    /// notified because of a grant in force. The tag is the union over all configurations, so old
-    /// and new ones are both respected. During the restart wait (§3.7) the tag contains all
-    /// replicas. A batch that writes no key (a no-op, a configuration) always has an empty tag.
+    /// Returns the tag with which this replica accepts a batch that writes `keys`: every holder
+    /// that must be notified because of a grant in force. The tag is the union over all
+    /// configurations, so grants under old and new configurations are respected. During the restart
+    /// wait (§3.7) the tag contains all replicas. A batch that writes no key (a no-op, a
+    /// configuration) always has an empty tag.
     pub fn tag<'a>(&self, mut keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
         if let Some(everyone) = self.everyone {
             return keys.next().map_or(ReplicaSet::EMPTY, |_| everyone);
@@ -66,9 +67,9 @@ impl LiveGrants {
     }
 }
 
-/// Returns those replicas among `granted` that hold `key` under `config`. If the contents of
-/// `config` are forgotten on this replica, these are all `granted`, because their grants may cover
-/// any key (H14).
+/// Returns those replicas among `granted` that hold `key` under `config`. If this replica has
+/// forgotten the contents of `config`, returns all of `granted`, because their grants may cover any
+/// key (H14).
 fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
     if key.knows(config) {
         key.holders(config).intersection(granted)

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::types::{ConfigId, Slot};
 
-/// A message of the lease engine. Sequences belong to the grantor. They rise over guards and
-/// promises alike, including retransmissions.
+/// A message of the lease engine. Each grantor numbers its guards and promises by one sequence,
+/// which rises with every message, including retransmissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseMessage {
     /// From the grantor: a request to open a window for the promise that follows.
@@ -13,7 +13,7 @@ pub enum LeaseMessage {
         /// The grantor's sequence.
         sequence: u64,
     },
-    /// From the holder: the window of this sequence is open.
+    /// From the holder: the window of the guard with this sequence is open.
     GuardAck {
         /// Sequence of the guard.
         sequence: u64,
@@ -29,22 +29,23 @@ pub enum LeaseMessage {
         /// The newest configuration that the holder knows.
         known: ConfigId,
     },
-    /// From the holder: it has erased the grantor's promises up to this sequence and refuses them
-    /// from now on, so the grantor may drop the corresponding grants.
+    /// From the holder: the holder has erased the grantor's promises up to this sequence and
+    /// refuses them from now on, so the grantor may drop the corresponding grants.
     Relinquish {
-        /// The highest sequence that was given back.
+        /// The highest sequence of a promise that was given back.
         up_to: u64,
     },
-    /// The sender's run ends. As a holder, the sender has erased all promises and takes no more in
-    /// this run, so the receiver may drop every grant to it. As a grantor, it asks the receiver to
-    /// erase its promises and to answer with a Relinquish.
+    /// The sender's run ends. As a holder, the sender has erased all promises that it received and
+    /// takes no more in this run, so the receiver may drop every grant to the sender. As a grantor,
+    /// the sender asks the receiver to erase the sender's promises and to answer with a Relinquish.
     Leave {
         /// The highest sequence that the sender ever sent to the receiver, or a higher one.
         recalls: u64,
     },
 }
 
-/// A promise, with the ack and the slots on which it rests.
+/// A promise. It names the ack on which it builds, its durations, its configuration, and the
+/// grantor's highest accepted slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// The grantor's sequence.

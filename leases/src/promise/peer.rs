@@ -20,7 +20,7 @@ pub(super) struct LatestAck {
 pub(super) struct LatestPromise {
     pub(super) sequence: u64,
     pub(super) config: ConfigId,
-    /// Duration for which the grant is kept after the receipt of the promise's ack.
+    /// Time for which the grant is still kept after the ack of the promise is received.
     pub(super) keep: Duration,
 }
 
@@ -33,19 +33,20 @@ pub(super) struct Peer {
     pub(super) known: ConfigId,
     pub(super) latest: Option<LatestPromise>,
     pub(super) grants: Grants,
-    /// Highest sequence that the holder has given back. It refuses all sequences up to this one.
+    /// Highest sequence that the holder has given back. The holder refuses all sequences up to this
+    /// one.
     relinquished: u64,
     pub(super) next_send: Time,
-    /// Whether the holder has just acknowledged a guard, so that the promise which builds on it is
-    /// due.
+    /// Whether the holder has just acknowledged a guard, so that the promise which builds on this
+    /// ack is due.
     pub(super) promise_due: bool,
     pub(super) last_reply: Time,
     pub(super) suspected: bool,
 }
 
 impl Peer {
-    /// Creates the state of a holder in its run `incarnation`, of which no message has been
-    /// received yet.
+    /// Creates the state of run `incarnation` of a holder. No message of this run has been handled
+    /// yet.
     pub(super) fn new(now: Time, incarnation: Incarnation) -> Peer {
         Peer {
             incarnation,
@@ -90,8 +91,8 @@ impl Peer {
     }
 
     /// Handles the holder's Relinquish of all sequences up to `up_to`. Returns whether a grant
-    /// ended. The holder would refuse a promise on a window that it has erased, but the promise
-    /// would still bind this replica. So the next promise needs a new guard.
+    /// ended. The holder would refuse a promise that names an erased window, but the promise would
+    /// still bind this replica. So the next promise needs a new guard.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);

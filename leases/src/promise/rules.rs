@@ -1,6 +1,6 @@
 //! The hazard rules of the lease engine. There is one predicate for each rule, named after the
-//! property that the rule preserves. Only the predicates call [`off`], which disables a rule for a
-//! mutant (see [`crate::mutants`]). The code that obeys the rules need not.
+//! property that the rule preserves. A mutant disables a rule (see [`crate::mutants`]). Only these
+//! predicates ask [`off`] whether a rule is disabled. The code that calls them need not ask.
 
 use std::time::Duration;
 
@@ -35,8 +35,9 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
     }
 }
 
-/// H68: the restart wait is the longest that any durations required under which promises were made.
-/// Shorter durations apply from the next promise on. Grants made before keep their longer wait.
+/// H68: a promise requires a restart wait that follows from its durations. The restart wait of a
+/// replica is the longest that any of its promises required. If durations become shorter, this
+/// affects only later promises. Earlier grants still need the longer wait.
 pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
@@ -46,8 +47,8 @@ pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)
 }
 
-/// H14, at the grantor: a promise is made under the newest configuration that *both* replicas know.
-/// A replica with a log that lags loses freshness, but not its leases.
+/// Rule H14 at the grantor: a promise is made under the newest configuration that *both* replicas
+/// know. A replica with a log that lags loses freshness, but not its leases.
 pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     if off(Rule::H14UnknownConfig) {
         here
@@ -56,9 +57,9 @@ pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     }
 }
 
-/// H14, at the holder: if a configuration is not known on this replica, the keys that it assigns
-/// are not known either. Returns the configuration under which the promise is recorded; `None` if
-/// the promise is refused.
+/// Rule H14 at the holder: if a configuration is not known on this replica, the keys that the
+/// configuration assigns are not known either. Returns the configuration under which the promise is
+/// recorded; `None` if the promise is refused.
 pub(super) fn understood(promised: ConfigId, known: ConfigId) -> Option<ConfigId> {
     let counted = promised.min(known); // differs for that mutant only
     (promised <= known || off(Rule::H14UnknownConfig)).then_some(counted)
@@ -86,9 +87,9 @@ pub(super) fn counts_from_newest_ack() -> bool {
     off(Rule::H35NamedAck)
 }
 
-/// H16: a promise is refused if its window is not remembered. Then the ack that the promise names
-/// was sent by an earlier run, or the window was erased. A mutant acts as if the ack had been sent
-/// at `now`.
+/// H16: a promise is refused if its window is not remembered. In that case the ack that the promise
+/// names was sent by an earlier run, or the window was erased. A mutant acts as if the ack had been
+/// sent at `now`.
 pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
     off(Rule::H16OldPromise).then_some(now)
 }
@@ -104,13 +105,14 @@ pub(super) fn relinquishing_erases() -> bool {
     !off(Rule::H40Chain)
 }
 
-/// H05: a lapse ends the chain, because in the gap the grantor accepted writes without demanding
-/// notification.
+/// H05: a lapse ends the chain, because the grantor may have accepted writes after the lapse
+/// without demanding that the holder be notified.
 pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }
 
-/// H05: a configuration that newly assigns the key to a replica begins a new chain.
+/// H05: a chain of promises for a key continues only across configurations that assign the key to
+/// the holder. A configuration that newly assigns the key begins a new chain.
 pub(super) fn chain_goes_on(gave: bool) -> bool {
     gave || off(Rule::H05NewlyGiven)
 }
@@ -121,15 +123,15 @@ pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
     barrier <= executed || off(Rule::H05Barrier)
 }
 
-/// H06: the barrier of each grantor must be passed for the grantor to be included. A mutant
-/// includes a grantor once the barrier of another grantor is passed.
+/// H06: a grantor counts towards a permit only after the holder has passed the barrier of this
+/// grantor. A mutant counts a grantor once the barrier of another grantor is passed.
 #[inline]
 pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
     any_passed && off(Rule::H06OneBarrier)
 }
 
-/// H24: the barrier of a chain is the lowest of its promises' barriers. It falls when a new
-/// leader's log drops dead entries, the slots of which may never be executed.
+/// H24: the barrier of a chain is the lowest of its promises' barriers. A barrier becomes lower if
+/// a new leader's log drops dead entries. The slots of such entries may never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     if off(Rule::H24Falls) {
         barrier
@@ -138,7 +140,8 @@ pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     }
 }
 
-/// H24, across configurations: `older` is the barrier of the preceding part of the chain.
+/// Rule H24 across configurations: the barrier of a chain is the lower of `barrier` and `older`,
+/// the barrier of the preceding part of the chain.
 pub(super) fn joined_barrier(barrier: Slot, older: Slot) -> Slot {
     if off(Rule::H24Falls) {
         older

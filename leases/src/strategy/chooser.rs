@@ -1,4 +1,4 @@
-//! The strategies of a configuration, prepared to choose holders of single keys.
+//! Strategies in a form that chooses the holders of single keys.
 
 use super::cost::{Cost, Tables};
 use super::quorum::Quorum;
@@ -26,7 +26,7 @@ pub(super) enum HolderChooser {
 }
 
 impl HolderChooser {
-    /// Creates the strategy of `policy`, which may be new for its range.
+    /// Creates the chooser for the strategy of `policy`. The strategy may be new for its range.
     pub(super) fn new(policy: &Policy, tables: &mut Tables<'_>) -> HolderChooser {
         let situation = tables.situation;
         match &policy.strategy {
@@ -62,7 +62,7 @@ impl HolderChooser {
     }
 
     /// Returns the change of holders for a key with these counts; `None` if `current_holders`
-    /// should keep it.
+    /// should keep the key.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         match self {

@@ -10,7 +10,7 @@ use crate::config::CostSettings;
 use crate::demand::{Estimator, Rates, Row, as_counted};
 use crate::types::ReplicaSet;
 
-/// Share of a key's cost that a change of holders must save to be made.
+/// Minimum saving, as a share of the key's cost, for which a change of holders is made.
 const HYSTERESIS: f32 = 0.02;
 
 /// The strategy `cost` with its settings, in one situation.
@@ -58,7 +58,7 @@ impl Tables<'_> {
 }
 
 impl Cost {
-    /// Creates the strategy. `current_holders` hold the keys that are not listed.
+    /// Creates the chooser for the strategy. `current_holders` hold the keys that are not listed.
     pub(super) fn new(
         settings: CostSettings,
         tables: &mut Tables<'_>,
@@ -75,8 +75,8 @@ impl Cost {
         cost
     }
 
-    /// Chooses the holders of keys that are not listed. Keys that no client has requested are
-    /// expected to be requested as rarely as the rare keys of every origin.
+    /// Chooses the holders of keys that are not listed. For such keys, the expected demand is that
+    /// for the keys that no client has requested yet.
     fn choose_defaults(&self, situation: &Situation, current_holders: ReplicaSet) -> ReplicaSet {
         let unrequested = self.estimator.unrequested();
         let near = self.costs.fitting(situation.near_majority());
@@ -114,7 +114,7 @@ impl Cost {
     }
 
     /// Returns the change of holders for a key with these counts; `None` if `current_holders`
-    /// should keep it.
+    /// should keep the key.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let rates = if self.settings.prior {

@@ -1,4 +1,5 @@
-//! Cost of a key for every set of holders that a strategy may choose.
+//! Costs of holders: for each set of holders that a strategy may choose, the cost of a key that the
+//! set holds.
 
 use smallvec::SmallVec;
 
@@ -11,11 +12,11 @@ use crate::types::{ReplicaId, ReplicaSet};
 /// are improved step by step.
 const EXHAUSTIVE_MAX: usize = 9;
 
-/// Maximum number of replicas, if there are more than `EXHAUSTIVE_MAX`, that are added to or
-/// removed from a set. They are the replicas that read the key most.
+/// If there are more than `EXHAUSTIVE_MAX` replicas, only this many, those that read the key most,
+/// are considered for being added to or removed from a set.
 const READERS_MAX: usize = 8;
 
-/// Preference that affects the choice of holders, besides distance.
+/// Settings, other than distance and demand, that affect the choice of holders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
     /// Weight of reads relative to writes, from 0 to 1: at 0.5 both have the same weight.
@@ -36,13 +37,14 @@ pub struct Costs {
     most: usize,
     /// Weights: (of reads, of writes).
     weights: (f64, f64),
-    /// Latencies of every set. The bits of the set are the index. Empty if there are too many
-    /// replicas to compare all sets.
+    /// Latencies of every set. The index is the set, read as a binary number. Empty if there are
+    /// too many replicas to compare all sets.
     all: Vec<WeightedLatencies>,
     /// Sets that may be the best for some key, in ascending order of size.
     best: Vec<ReplicaSet>,
-    /// Latencies of the sets in `best`. For the reads and then the writes of each origin, there is
-    /// a row with the latency of every set. So the costs of all sets are summed in one pass.
+    /// Latencies of the sets in `best`. There is a row for the reads of each origin, followed by a
+    /// row for the writes of each origin. A row has the latency of every set, so the costs of all
+    /// sets are summed in one pass.
     columns: Vec<f32>,
 }
 
@@ -128,8 +130,8 @@ impl Costs {
         set.contains(self.leader()) && set.len() <= self.most
     }
 
-    /// Returns the leader and the replicas of `set` nearest to it, up to the maximum number of
-    /// holders.
+    /// Returns the leader and the replicas of `set` that are nearest to the leader, up to the
+    /// maximum number of holders.
     pub fn fitting(&self, set: ReplicaSet) -> ReplicaSet {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let others = nearest.into_iter().filter(|other| set.contains(*other));
@@ -155,8 +157,8 @@ impl Costs {
         }
     }
 
-    /// Returns the holders with the lowest cost for a key with these rates, and the fewest of
-    /// several equal ones.
+    /// Returns the set of holders with the lowest cost for a key with these rates. If several sets
+    /// have the lowest cost, returns the smallest.
     pub fn best(&self, rates: &Rates) -> Choice {
         if self.best.is_empty() {
             self.best_reached(rates)
@@ -181,9 +183,9 @@ impl Costs {
         }
     }
 
-    /// Returns the best set that is reached from the leader alone, or from the leader and the
-    /// replicas nearest to it. Each step adds or removes one of the replicas that read the key
-    /// most.
+    /// Returns the best set that is reached in steps from either of two sets: the leader alone, or
+    /// the leader and the replicas nearest to it. Each step adds or removes one of the replicas
+    /// that read the key most.
     fn best_reached(&self, rates: &Rates) -> Choice {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let near = |count: usize| -> ReplicaSet {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::chooser::HolderChange;
 use crate::types::Key;
 
-/// Maximum number of changes of a pass that are kept. These are the changes with the largest gains,
-/// more of them than configurations make before the next pass.
+/// Maximum number of changes of a pass that are kept. The changes with the largest gains are kept.
+/// They are more than the configurations before the next pass can make.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Maximum number of changes that are kept in the order of their keys, regardless of gain.
@@ -22,15 +22,15 @@ pub(super) struct Listing {
     round_robin: RoundRobin,
 }
 
-/// Changes in the order of their keys, beginning where the previous pass ended. They ensure that a
-/// change with a small gain is made eventually, even if there are always changes with larger gains.
+/// Changes in the order of their keys, beginning where the previous pass ended. They ensure that
+/// every change is made eventually, even if there are always other changes with larger gains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundRobin {
     /// Key up to which changes were made in previous passes; `None` if this pass begins with the
     /// first key.
     after: Option<Key>,
     changes: BTreeMap<Key, HolderChange>,
-    /// Whether the pass also found changes of keys beyond those in `changes`.
+    /// Whether the pass also found changes of keys after the last key in `changes`.
     goes_on: bool,
 }
 
@@ -125,8 +125,8 @@ impl RoundRobin {
         self.after = (!ends).then_some(key);
     }
 
-    /// Returns the key after which the next pass continues; `None` if it begins with the first key,
-    /// because no change of a later key remains.
+    /// Returns the key after which the next pass continues; `None` if the next pass begins with the
+    /// first key, because no change of a later key remains.
     pub(super) fn after(&self) -> Option<Key> {
         let ends = self.changes.is_empty() && !self.goes_on;
         self.after.clone().filter(|_| !ends)

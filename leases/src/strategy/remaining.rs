@@ -1,10 +1,10 @@
-//! Changes that a pass has found, and that are made by several configurations, one after the other.
+//! Changes that a pass has found, and that several configurations make, one after the other.
 //!
 //! A pass may find new holders for millions of keys. If one configuration made all these changes,
 //! every replica would take a long step, and its links would be busy for seconds. So each
-//! configuration makes some of the changes, those with the largest gains first. An eighth of each
-//! configuration is reserved for changes in the order of their keys, regardless of gain. So every
-//! change is made eventually.
+//! configuration makes some of the changes. Changes with the largest gains are made first. An
+//! eighth of each configuration is reserved for changes in the order of their keys, regardless of
+//! gain. So every change is made eventually.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,8 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// Divisor of a configuration's capacity that yields the part for keys in their order.
+/// The part of a configuration that is reserved for changes in the order of their keys is the whole
+/// divided by this number.
 const ROUND_ROBIN_SHARE: usize = 8;
 
 /// Bytes that a key takes in a configuration besides its own bytes.
@@ -85,14 +86,15 @@ impl RemainingChanges {
         self.dropped
     }
 
-    /// Returns the last key of which the change was made in the order of keys. The next pass
-    /// continues after it. `None` if the next pass begins with the first key.
+    /// Returns the last key that was changed in the order of keys. The next pass continues after
+    /// this key. `None` if the next pass begins with the first key.
     pub fn round_robin_after(&self) -> Option<Key> {
         self.round_robin.after()
     }
 
-    /// Returns the changes of the configuration after `current`, with keys of up to about `bytes`
-    /// bytes. Unless `bytes` is 0, there is at least one key, regardless of its length.
+    /// Returns the changes of the configuration after `current`, in which the changed keys take up
+    /// to about `bytes` bytes. Unless `bytes` is 0, at least one key is changed, regardless of its
+    /// length.
     ///
     /// # Panics
     /// If another configuration is in force than the one that these changes are based on.

@@ -1,4 +1,4 @@
-//! Situation, besides demand, on which a strategy bases its choices.
+//! The facts, other than demand, on which a strategy bases its choices.
 
 use crate::latency::{Distance, Replies, RoundTrips};
 use crate::membership::Membership;
@@ -15,7 +15,7 @@ pub struct Situation {
     pub rtts: RoundTrips,
     /// Replicas to which acceptors send their replies.
     pub replies: Replies,
-    /// Replicas from which no message arrived recently. They become holders of no further keys.
+    /// Replicas from which no message arrived recently. They are not made holders of further keys.
     pub silent: ReplicaSet,
 }
 
@@ -41,8 +41,8 @@ impl Situation {
         Distance::new(self.rtts.clone(), self.leader)
     }
 
-    /// Returns the leader and the N/2 replicas nearest to it. Writes wait for this majority under
-    /// every strategy.
+    /// Returns the leader and the N/2 replicas nearest to it. Under every strategy, writes wait at
+    /// least for this majority.
     pub fn near_majority(&self) -> ReplicaSet {
         self.with_leader(self.nearest.iter().copied())
     }

@@ -2,10 +2,10 @@
 //! configuration.
 //!
 //! The leader makes a pass every `reconfigure`. In each step it looks at some thousands of keys, so
-//! that it can do its other work between steps. Then it looks at all listed keys in the same way,
-//! if an earlier leader may have listed some keys without the current leader. Changes that do not
-//! fit in one configuration are left for later configurations (`remaining.rs`), the ones with the
-//! least gain last.
+//! that it can do its other work between steps. After that, it looks at all listed keys in the same
+//! way, if an earlier leader may have listed keys with holders that do not include the current
+//! leader. Changes that do not fit in one configuration are left for later configurations
+//! (`remaining.rs`). The changes with the least gain are made last.
 
 use super::chooser::{HolderChange, HolderChooser};
 use super::cost::Tables;
@@ -26,7 +26,7 @@ pub struct SurveyResult {
     pub remaining: Option<RemainingChanges>,
 }
 
-/// The policy of a range that the pass aims at.
+/// The policy that a range should have after all changes of the pass.
 #[derive(Clone, Debug)]
 struct RangeTarget {
     /// Current policy of the range, with the changes by the operator.
@@ -34,8 +34,8 @@ struct RangeTarget {
     chooser: HolderChooser,
     /// Holders of keys that are not listed, after all changes have been made.
     defaults: ReplicaSet,
-    /// Whether keys of the range may be listed without the leader, although the leader should hold
-    /// them.
+    /// Whether the listed holders of some keys of the range may not include the leader, although
+    /// the leader should hold these keys.
     lacks_leader: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Survey {
     /// The configuration that the pass will change.
     of: ConfigId,
     targets: RangeMap<RangeTarget>,
-    /// Place in the demand of the next key.
+    /// Place of the next key in the demand.
     place: usize,
     /// Listed keys at places below this one remain to be looked at.
     listed_left: usize,
@@ -95,13 +95,13 @@ impl Survey {
         }
     }
 
-    /// Returns the configuration from which the pass began. If another one is in force, a new pass
-    /// must begin.
+    /// Returns the configuration on which the pass is based. If another configuration is in force,
+    /// a new pass must begin.
     pub fn of(&self) -> ConfigId {
         self.of
     }
 
-    /// Returns the change with which the pass began.
+    /// Abandons the pass, and returns the operator's change with which it began.
     pub fn into_change(self) -> ConfigChange {
         self.change
     }
@@ -131,8 +131,9 @@ impl Survey {
         self.place = end;
     }
 
-    /// Adds the leader to the holders of keys that an earlier leader listed without it, and that no
-    /// client requests now. Otherwise the leader would not hold them until a client requests them.
+    /// Looks at listed keys that no client requests now. If an earlier leader listed a key with
+    /// holders that do not include the current leader, adds the current leader. Otherwise, this
+    /// leader would hold the key only after a client requests it.
     fn look_at_listed(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let leader = self.situation.leader;
         let end = self.listed_left.saturating_sub(keys);
@@ -171,17 +172,18 @@ impl Survey {
         }
     }
 
-    /// Returns the number of keys in demand for each count, after all keys have been looked at.
+    /// Returns the numbers of keys in the demand, by count of operations, after all keys have been
+    /// looked at.
     pub fn census(&self) -> &Census {
         &self.census
     }
 
-    /// Ends the pass. Returns the changes of the next configuration, with keys of up to about
-    /// `bytes` bytes.
+    /// Ends the pass. Returns the changes of the next configuration. The changed keys take up to
+    /// about `bytes` bytes.
     ///
     /// # Panics
-    /// If listed keys remain to be looked at, or another configuration is in force than that from
-    /// which the pass began.
+    /// If listed keys remain to be looked at, or if another configuration is in force than the one
+    /// on which the pass is based.
     pub fn finish(self, current: &Configs, bytes: usize) -> SurveyResult {
         assert_eq!(self.listed_left, 0, "every listed key was looked at");
         let mut change = self.change;

@@ -1,6 +1,6 @@
-//! One contract that every strategy satisfies. For any demand and any leader, a strategy chooses
-//! replicas that exist, keeps the leader among the holders, makes a bounded number of changes in
-//! each step, and stops making changes.
+//! Tests of the contract that every strategy satisfies. For any demand and any leader, a strategy
+//! chooses replicas that exist, keeps the leader among the holders, makes a bounded number of
+//! changes in each step, and stops making changes.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -392,8 +392,8 @@ fn cost_gives_a_key_to_those_for_whom_it_pays() {
     assert!(!configs.holders(b"written").contains(ReplicaId(0)));
 }
 
-/// When more keys must be listed than one entry has room for, no replica temporarily loses a key,
-/// because replicas are removed from the defaults last.
+/// If more keys must be listed than fit in one entry, no replica temporarily loses a key, because
+/// replicas are removed from the defaults last.
 #[test]
 fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
     let mut demand = no_demand(5);

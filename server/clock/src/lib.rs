@@ -25,10 +25,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
-/// Maximum duration of readings that can be compared. Readings that took longer were interrupted.
+/// Maximum time that reading all clocks may take. If it took longer, it was interrupted, and the
+/// readings cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
-/// Interval between comparisons of the clocks. Reading the other clocks is too expensive to do in
-/// every step, and no clock goes far wrong within this time.
+/// Interval between comparisons of the clocks. Reading the other clocks in every step would be too
+/// expensive, and no clock's error grows much within this time.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum number of attempts to read the clocks, if attempts are interrupted.
 const TRIES: u32 = 4;
@@ -40,10 +41,10 @@ static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
 /// counter.
 ///
 /// NTP steers `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` (chronyd by up to 8%). It does not steer
-/// `CLOCK_MONOTONIC_RAW`, but this clock is paused during a suspension, and a machine that was
-/// suspended for the duration of a lease must find the lease expired. So the time for which the
-/// machine was suspended is added. This is the difference between the first two clocks, which are
-/// steered alike. `std::time::Instant` reads the first one.
+/// `CLOCK_MONOTONIC_RAW`, but this clock does not advance while the machine is suspended. After a
+/// suspension that was longer than a lease, the lease must have expired. So the time for which the
+/// machine was suspended is added. This is the difference between `CLOCK_BOOTTIME` and
+/// `CLOCK_MONOTONIC`, which are steered alike. `std::time::Instant` reads `CLOCK_MONOTONIC`.
 pub fn now() -> Time {
     sample(&read, &SUSPENDED_NS).now
 }
@@ -52,14 +53,14 @@ pub fn now() -> Time {
 #[derive(Clone, Copy, Debug, Default)]
 struct ClockSample {
     now: Time,
-    /// Reading of the steered clock, in ns, which was taken for computing `now`.
+    /// Reading of the steered clock, in ns, from which `now` was computed.
     boot_ns: u64,
 }
 
 impl ClockSample {
     /// Whether less than the interval between comparisons has passed since `earlier` by both
-    /// clocks. If only one of them were read, a failure of this clock to advance would not be
-    /// noticed.
+    /// clocks. If this were measured by one clock only, it would not be noticed that this clock had
+    /// stopped.
     fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
         self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL

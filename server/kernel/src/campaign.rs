@@ -1,6 +1,6 @@
-//! A campaign runs many seeds on several threads, and evaluates them in order. The result covers
-//! the seeds in order, up to the first that fails or that reaches the goal. It does not depend on
-//! the number of threads.
+//! A campaign runs many seeds on several threads, and evaluates their results in order of the
+//! seeds. The overall result covers all seeds up to the first that fails or that reaches the goal.
+//! It does not depend on the number of threads.
 
 mod state;
 
@@ -33,10 +33,10 @@ pub struct Progress<S, F> {
     goal: Goal,
     next: u64,
     sums: S,
-    /// Results of seeds that have ended before some earlier seed.
+    /// Results of seeds that ended while an earlier seed was still running.
     waiting: BTreeMap<u64, Result<S, F>>,
-    /// (number of seeds that ended without a failure, their virtual time in ns), including seeds in
-    /// `waiting`.
+    /// (number of seeds that ended without a failure, total virtual time of these seeds in ns),
+    /// including seeds in `waiting`.
     done: (u64, u64),
     failed: u64,
 }
@@ -70,8 +70,8 @@ impl<S: Sums, F> Progress<S, F> {
         &self.sums
     }
 
-    /// Returns (number of seeds that ended without a failure, their virtual time in ns), including
-    /// seeds that are not included in the sums yet.
+    /// Returns (number of seeds that ended without a failure, total virtual time of these seeds in
+    /// ns), including seeds that are not included in the sums yet.
     pub fn done(&self) -> (u64, u64) {
         self.done
     }
@@ -87,7 +87,8 @@ impl<S: Sums, F> Progress<S, F> {
         waiting.filter_map(|result| result.as_ref().err()).collect()
     }
 
-    /// Whether no more seeds need to be started.
+    /// Whether no further seeds need to be started: a seed has failed, or the results so far reach
+    /// the goal.
     pub fn is_enough(&self) -> bool {
         self.failed > 0 || self.reaches(self.done.1)
     }

@@ -1,5 +1,5 @@
-//! A clock that drifts from true time. It starts with any reading and runs at its own rate, which
-//! may change.
+//! A clock that drifts from true time. It starts with an arbitrary reading and runs at a rate of
+//! its own, which may change.
 
 use leasehold_leases::Time;
 
@@ -30,8 +30,8 @@ impl Clock {
         *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
     }
 
-    /// Sets the clock forward by `by_ns` ns. No clock with a bounded drift does this, so it serves
-    /// as a negative control.
+    /// Sets the clock forward by `by_ns` ns. No clock with a bounded drift does this. So runs with
+    /// such a clock show that a violation of the bound is detected.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }

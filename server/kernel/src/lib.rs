@@ -1,6 +1,6 @@
 //! Parts of a deterministic simulator for pure state machines. A state machine is stepped with a
-//! time and inputs, and returns actions. Everything around it is simulated, and determined by one
-//! seed.
+//! time and inputs, and returns actions. The environment of the state machine is simulated, and
+//! determined by one seed.
 //!
 //! | module | contents |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`clock`] | clocks that drift from true time |
 //! | [`network`] | links that delay, lose, duplicate and reorder messages, and that can be cut |
 //! | [`process`] | a state machine that is started, killed and paused, and its next deadline |
-//! | [`swarm`] | times and durations of recurring faults, drawn from the seed |
+//! | [`swarm`] | random times and durations of recurring faults |
 //! | [`campaign`] | many seeds, with results in order that do not depend on the number of threads |
 //! | [`trace`] | the last lines of a run, in readable form |
 //!
@@ -18,7 +18,7 @@
 //! world of replicas.
 //!
 //! All modules are pure: they use no clock, no threads and no files. The same seed results in the
-//! same run, if the world draws from its generator in the same order.
+//! same run, if the world takes numbers from its random generator in the same order.
 
 pub mod campaign;
 pub mod clock;

@@ -20,7 +20,7 @@ pub struct Faults {
     pub old: f64,
 }
 
-/// Number of messages that were affected by each fault.
+/// For each kind of fault, the number of messages that it affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaultCounts {
     /// Number of messages that were lost because of [`Faults::loss`].
@@ -42,7 +42,7 @@ pub struct LinkDegradation {
     pub loss: f64,
 }
 
-/// Maximum delay of an old message, in ns.
+/// Maximum delay, in ns, of the late copy of a message (see [`Faults::old`]).
 const OLD_MAX_NS: u64 = 45_000_000_000;
 
 /// Arrival times of the copies of one message, in ns of true time.
@@ -55,8 +55,8 @@ pub struct Network {
     pub one_way_ns: Vec<Vec<u64>>,
     /// Rates of the faults of all links.
     pub faults: Faults,
-    /// Time of the last delivery on each link, by sender and receiver, in ns. Without faults,
-    /// messages of a link stay in order.
+    /// Time of the last delivery on each link, by sender and receiver, in ns. Without faults, the
+    /// messages of each link arrive in the order in which they were sent.
     last: Vec<Vec<u64>>,
     /// Whether each link is cut, by sender and receiver. A cut link delivers no messages.
     cut: Vec<Vec<bool>>,
@@ -85,7 +85,7 @@ impl Network {
         }
     }
 
-    /// Returns the number of messages that were affected by each fault so far.
+    /// Returns, for each kind of fault, the number of messages that it has affected so far.
     pub fn counts(&self) -> LinkFaultCounts {
         self.counts
     }
@@ -109,8 +109,8 @@ impl Network {
         self.degraded[from][to] = degraded;
     }
 
-    /// Returns the times, in ns, at which copies of a message arrive that left at `now_ns`. There
-    /// are at most three.
+    /// Returns the times, in ns, at which the copies arrive of a message that left at `now_ns`.
+    /// There are at most three copies.
     pub fn deliveries(
         &mut self,
         rng: &mut Pcg64Mcg,
@@ -132,8 +132,8 @@ impl Network {
         self.faulty(rng, arrival)
     }
 
-    /// Applies the faults to a message. Without faults, it would arrive at `arrival`. Returns the
-    /// times at which copies of it arrive, in ns.
+    /// Applies the faults to a message that would arrive at `arrival` without faults. Returns the
+    /// times, in ns, at which the copies of the message arrive.
     fn faulty(&mut self, rng: &mut Pcg64Mcg, arrival: u64) -> Arrivals {
         let faults = self.faults;
         let mut chance = |share: f64| share > 0.0 && rng.random::<f64>() < share;
@@ -169,8 +169,8 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// Draws the groups of a partition of `n` processes. Returns the links to cut: (sender,
-    /// receiver).
+    /// Chooses the groups of a partition of `n` processes at random. Returns the links to cut:
+    /// (sender, receiver).
     pub fn draw(self, rng: &mut Pcg64Mcg, n: usize) -> Vec<(usize, usize)> {
         let side: Vec<bool> = (0..n).map(|_| rng.random()).collect();
         let bridge = rng.random_range(0..n);

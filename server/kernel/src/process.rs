@@ -31,8 +31,8 @@ pub struct Process<M, I, A> {
     /// The state machine; `None` while the process is down.
     machine: Option<M>,
     clock: Clock,
-    /// The next deadline: (true time of its event in ns, deadline by the process's clock). Other
-    /// deadline events are stale.
+    /// The next deadline: (true time, in ns, of the event for the deadline; deadline by the
+    /// process's clock). Deadline events for other true times are stale.
     deadline: Option<(u64, Time)>,
     /// Number of times that the process was started.
     run: u64,
@@ -69,7 +69,7 @@ impl<M, I, A> Process<M, I, A> {
         self.machine.is_some() && self.pause.is_none()
     }
 
-    /// Returns the number of the current run, or of the last one if the process is down. Events for
+    /// Returns the number of the current run, or of the last run if the process is down. Events for
     /// earlier runs are stale.
     pub fn run(&self) -> u64 {
         self.run
@@ -126,8 +126,8 @@ impl<M, I, A> Process<M, I, A> {
         Some(&mut self.pause.as_mut()?.inbox)
     }
 
-    /// Ends a pause. Returns the time at which it began, the unfinished actions and the inputs;
-    /// `None` if the process was not paused.
+    /// Ends a pause. Returns the time at which the pause began, the unfinished actions, and the
+    /// inputs that arrived; `None` if the process was not paused.
     pub fn resume(&mut self) -> Option<Pause<I, A>> {
         self.pause.take()
     }
@@ -142,8 +142,8 @@ impl<M, I, A> Process<M, I, A> {
         self.trap = None;
     }
 
-    /// Records that an action is about to be performed. Returns the trap if its fault occurs
-    /// before this action.
+    /// Records that an action is about to be performed. Returns the trap if the fault of the trap
+    /// occurs before this action.
     pub fn springs(&mut self) -> Option<Trap> {
         let (left, trap) = self.trap.as_mut()?;
         if *left > 0 {
@@ -155,9 +155,9 @@ impl<M, I, A> Process<M, I, A> {
         Some(trap)
     }
 
-    /// Records the next deadline, by the process's clock. Returns the true time, in ns, for
-    /// which the caller must schedule a deadline event; `None` if an event is scheduled that is
-    /// early enough. If an event is too early, nothing is due yet, and the caller calls this method
+    /// Records the next deadline, by the process's clock. Returns the true time, in ns, for which
+    /// the caller must schedule a deadline event; `None` if an event that is early enough is
+    /// already scheduled. If nothing is due yet when an event occurs, the caller calls this method
     /// again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {

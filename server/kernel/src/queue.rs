@@ -4,12 +4,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of bits for an event's place, and for the number of events scheduled before it.
+/// Number of bits for the place of an event, and number of bits for the number of events that were
+/// scheduled before the event.
 const PLACE_BITS: u32 = 24;
 const SCHEDULED_BITS: u32 = 40;
 
-/// Queue of events. The heap contains one number for each event. It consists of the event's time,
-/// the number of events scheduled before it, and its place.
+/// Queue of events. The heap contains one number for each event. This number consists of the
+/// event's time, the number of events scheduled before the event, and the event's place.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<u128>>,
@@ -41,7 +42,7 @@ impl<E> EventQueue<E> {
     }
 
     /// Schedules an event at a true time, in ns. Returns the event's place, which is not used for
-    /// another event until this one is taken.
+    /// another event until this event is taken.
     ///
     /// # Panics
     /// If 2^24 events are waiting, or 2^40 events were scheduled.
@@ -58,7 +59,7 @@ impl<E> EventQueue<E> {
         place
     }
 
-    /// Returns the event in a place; `None` if it was taken.
+    /// Returns the event in a place; `None` if the event has been taken.
     pub fn get_mut(&mut self, place: usize) -> Option<&mut E> {
         self.events[place].as_mut()
     }

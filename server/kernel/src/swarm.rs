@@ -1,6 +1,6 @@
-//! Recurring faults, with times and durations drawn from the seed. In each run only some kinds of
-//! faults are enabled, so that one kind does not hide another (swarm testing: Groce et al., ISSTA
-//! 2012).
+//! Recurring faults, with random times and durations that the seed determines. In each run only
+//! some kinds of faults are enabled, so that one kind does not hide another (swarm testing: Groce
+//! et al., ISSTA 2012).
 
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
@@ -8,14 +8,15 @@ use rand_pcg::Pcg64Mcg;
 /// Share of runs in which each kind of fault is enabled.
 pub const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
-/// Mean times between two faults of one kind, in ns. One of them is drawn for each kind.
+/// Mean times between two faults of one kind, in ns. For each kind, one of them is chosen at
+/// random.
 const EVERY_NS: [u64; 3] = [1500 * MS, 5000 * MS, 15_000 * MS];
 /// Mean time between two faults of a rare kind, in ns.
 const RARE_EVERY_NS: u64 = 20_000 * MS;
-/// Maximum durations of an outage, in ns. One of them is drawn for each run.
+/// Maximum durations of an outage, in ns. For each run, one of them is chosen at random.
 const OUTAGES_NS: [u64; 3] = [100 * MS, 1500 * MS, 8000 * MS];
 
-/// Kinds `F` of faults that are enabled in a run.
+/// The faults of a run: the enabled kinds, of type `F`, and the maximum duration of an outage.
 #[derive(Clone, Debug)]
 pub struct Plan<F> {
     /// Enabled kinds, each with the mean time between two faults, in ns.
@@ -36,7 +37,7 @@ impl<F> Default for Plan<F> {
 }
 
 impl<F: Copy> Plan<F> {
-    /// Draws which of `kinds` are enabled. Rare faults occur once in 20 s on average.
+    /// Chooses at random which of `kinds` are enabled. Rare faults occur once in 20 s on average.
     pub fn draw(
         rng: &mut Pcg64Mcg,
         kinds: impl Iterator<Item = F>,
@@ -59,13 +60,13 @@ impl<F: Copy> Plan<F> {
         Plan { faults, outage_ns }
     }
 
-    /// Draws the time from one fault of a kind to the next, in ns. `index` is the position of the
-    /// kind in [`Plan::faults`].
+    /// Returns a random time, in ns, from one fault of a kind to the next. `index` is the position
+    /// of the kind in [`Plan::faults`].
     pub fn draw_interval(&self, rng: &mut Pcg64Mcg, index: usize) -> u64 {
         rng.random_range(0..2 * self.faults[index].1)
     }
 
-    /// Draws the duration of a fault that occurs every `every_ns` ns on average, in ns.
+    /// Returns a random duration, in ns, for a fault that occurs every `every_ns` ns on average.
     pub fn draw_outage(&self, rng: &mut Pcg64Mcg, every_ns: u64) -> u64 {
         let most = self.outage_ns.min(every_ns / 2).max(2 * MS);
         rng.random_range(MS..=most)
@@ -77,7 +78,7 @@ impl<F: Copy> Plan<F> {
 pub struct Flap<F> {
     /// Index of the process.
     pub node: usize,
-    /// Kind of every failure.
+    /// Kind of the failures. All failures of the process are of this kind.
     pub how: F,
     left: u32,
     /// Duration of each failure, in ns.
@@ -87,7 +88,8 @@ pub struct Flap<F> {
 }
 
 impl<F: Copy> Flap<F> {
-    /// Draws three to eleven failures of a process. All are of the same kind, drawn from `hows`.
+    /// Plans three to eleven failures of a process. The number is random. All are of the same kind,
+    /// which is chosen at random from `hows`.
     pub fn draw<const N: usize>(rng: &mut Pcg64Mcg, node: usize, hows: [F; N]) -> Flap<F> {
         Flap {
             node,

@@ -1,7 +1,7 @@
-//! The cluster's configuration: one TOML file, the same for every node.
+//! The cluster's configuration: one TOML file, which is the same for every node.
 //!
-//! Operators read these errors under pressure. So each error names the file, the field, the value
-//! found and the values accepted.
+//! Operators read errors of the configuration under pressure. So each error names the file, the
+//! field, the value found and the values accepted.
 
 mod check;
 mod depth;
@@ -30,59 +30,59 @@ use leasehold_replica::settings::{
     AcceptReplies, ElectionSettings, SessionLimits, Settings, Timing,
 };
 
-/// A cluster's configuration, after all checks.
+/// A cluster's configuration that has passed all checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterConfig {
     /// File from which the configuration was read.
     pub file: PathBuf,
     /// Name of the cluster. Replicas and clients of another cluster are refused.
     pub cluster: String,
-    /// Replica that should lead when it can; `None` for no preference.
+    /// Replica that should be the leader whenever it can; `None` for no preference.
     pub leader: Option<ReplicaId>,
-    /// Point at which a write is taken as durable.
+    /// Point at which a write counts as durable.
     pub durability: Durability,
-    /// Directory that holds one directory for each node.
+    /// Directory that contains a data directory for each node.
     pub data: PathBuf,
-    /// Strategies by key range, which decide the replicas that may read locally.
+    /// Strategies, by key range. They decide which replicas may read locally.
     pub strategies: RangeMap<StrategySpec>,
     /// Lease durations.
     pub params: LeaseParams,
-    /// Timers.
+    /// Intervals and timeouts of the replicas.
     pub timing: Timing,
-    /// Replicas that receive votes.
+    /// Replicas that receive the votes of acceptors.
     pub accept_replies: AcceptReplies,
-    /// Maximum number of commands in a slot.
+    /// Maximum number of commands in one slot of the log.
     pub batch_max: usize,
     /// Maximum memory for counting the keys that clients request, in MiB.
     pub demand_mb: u64,
-    /// Maximum traffic for choosing holders, in KB a second at each replica; see
+    /// Maximum traffic for choosing lease holders, in KB per second at each replica; see
     /// [`Settings::holders_bytes_s`].
     pub holders_kb_s: u64,
-    /// Limits on the resources that clients may take.
+    /// Limits on the resources of a replica that clients may take.
     pub limits: Limits,
     /// Conditions under which replicas and clients may connect.
     pub security: Security,
     /// Limits on clients' sessions.
     pub sessions: SessionLimits,
-    /// The replicas, in the order of their ids.
+    /// The replicas, in ascending order of their ids.
     pub nodes: Vec<NodeConfig>,
 }
 
-/// One replica.
+/// Configuration of one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Name of the replica, and of its directory.
+    /// Name of the replica, which is also the name of its data directory.
     pub name: String,
     /// Address for clients, as `host:port`.
     pub client: String,
     /// Address for the other replicas, as `host:port`.
     pub peer: String,
-    /// Addresses, by name of the other replica, at which this replica dials others instead of at
-    /// their `peer`. They may be addresses of relays, for example.
+    /// Addresses at which this replica dials others instead of at their `peer`, by name of the
+    /// other replica. They may be addresses of relays, for example.
     pub via: BTreeMap<String, String>,
 }
 
-/// A parser's message in which names of Rust types are replaced by plain words.
+/// Returns a parser's message in which plain words replace the names of Rust types.
 fn in_plain_words(problem: &str) -> String {
     problem
         .replace(", expected u64", ", expected a whole number, 0 or more")
@@ -96,7 +96,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {source}; give the path of the cluster's configuration", file.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,
@@ -104,7 +104,7 @@ pub enum ConfigError {
     /// The file is not TOML, or has fields of the wrong name or type.
     #[error("{}: {problem}", file.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Position and description of the problem, in the parser's words.
         problem: String,
@@ -112,22 +112,22 @@ pub enum ConfigError {
     /// A field has a value that is not accepted.
     #[error("{}: {field} is {found}; {accepted}", file.display())]
     Field {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Name of the field as it is written in the file.
         field: String,
         /// Value of the field in the file.
         found: String,
-        /// Values that the field accepts, and how to fix it.
+        /// Values that the field accepts, and advice on a fix.
         accepted: String,
     },
 }
 
 impl ClusterConfig {
-    /// Reads and checks a file.
+    /// Reads a configuration file and checks it.
     ///
     /// # Errors
-    /// The first problem with the file.
+    /// Returns the first problem with the file.
     pub fn load(file: &Path) -> Result<ClusterConfig, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
             file: file.to_owned(),
@@ -136,10 +136,11 @@ impl ClusterConfig {
         ClusterConfig::parse(&text, file)
     }
 
-    /// Checks the text of a file. Relative paths in it start at the directory of `file`.
+    /// Reads and checks the text of a configuration file. Relative paths in the text start at the
+    /// directory of `file`.
     ///
     /// # Errors
-    /// The first problem with the text.
+    /// Returns the first problem with the text.
     pub fn parse(text: &str, file: &Path) -> Result<ClusterConfig, ConfigError> {
         let raw = from_toml(text).map_err(|error| ConfigError::Syntax {
             file: file.to_owned(),
@@ -154,7 +155,7 @@ impl ClusterConfig {
         Some(ReplicaId(found as u8))
     }
 
-    /// Returns the names of all nodes, in the order of their ids.
+    /// Returns the names of all nodes, in ascending order of their ids.
     pub fn names(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.name.clone()).collect()
     }

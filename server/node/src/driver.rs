@@ -1,10 +1,11 @@
 //! The loop around the replica.
 //!
-//! Arrived inputs are taken in one step, up to the amount of a round (`inbox`). *Then* the clock is
-//! read, and then the replica is stepped through all of them (protocol §0: a `now` from before an
-//! input arrived could date a grant into the past). Reads under leases are answered only after the
-//! clock was read once more, after the last step. This one sample serves the whole group, and is
-//! its linearization point (protocol §3.5).
+//! The driver takes arrived inputs in one step, up to the amount that an event-loop iteration
+//! handles (`inbox`). *Then* it reads the clock, and then it steps the replica through all these
+//! inputs (protocol §0: a `now` from before the arrival of an input could date a grant into the
+//! past). After the last step it reads the clock once more, and only then answers reads under
+//! leases. This second clock reading serves all these reads, and is their linearization point
+//! (protocol §3.5).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -36,8 +37,9 @@ use leasehold_replica::shell::{
     self, FencedAnswers, FencedReply, Host, IterationBuffers, IterationPart, Watches,
 };
 
-/// Maximum sleep between two rounds. The timer is paused while the machine is suspended, but leases
-/// are not, so this bounds the delay with which their deadlines are noticed.
+/// Maximum sleep between two event-loop iterations. While the machine is suspended, the timer is
+/// paused but leases continue to expire. So this maximum bounds the delay with which the end of a
+/// lease is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The replica and all parts of the node around it.
@@ -59,13 +61,13 @@ pub(super) struct Driver {
     pub(super) watches: Watches,
     pub(super) step_watch: StepWatch,
     pub(super) timeout_watch: TimeoutWatch,
-    /// Whether the node may end, because no other replica waits for this one any more.
+    /// Whether the node may end now, because no other replica waits for this one any more.
     pub(super) may_end: bool,
     /// Clocks of the machine.
     pub(super) clocks: Clocks,
 }
 
-/// Buffers that are reused for every group of inputs.
+/// Buffers that are reused in every event-loop iteration.
 #[derive(Default)]
 struct Scratch {
     inputs: Vec<Input>,
@@ -75,8 +77,8 @@ struct Scratch {
 }
 
 impl Driver {
-    /// Runs until `shutdown` completes, then hands over the work that others would wait for, and
-    /// closes the storage.
+    /// Runs the loop until `shutdown` completes. Then hands over the work for which other replicas
+    /// would wait, and closes the storage.
     ///
     /// # Errors
     /// The storage failed, or turned out to have been wiped.
@@ -114,7 +116,7 @@ impl Driver {
         self.close()
     }
 
-    /// Lets connections have their turn before the next round.
+    /// Lets the tasks of connections run before the next event-loop iteration.
     async fn yield_to_tasks(&self) {
         let left = self.inbox.has_others()
             || self.inbox.is_read_budget_spent()
@@ -139,7 +141,8 @@ impl Driver {
         self.writer.close()
     }
 
-    /// Takes the reports of the storage and puts them into the inbox.
+    /// Takes the reports of the storage, of which `first` is the earliest, and puts them into the
+    /// inbox.
     fn take_reports(&mut self, first: Option<StorageReport>) -> Result<(), StorageError> {
         let mut next = first;
         while let Some(report) = next {
@@ -162,8 +165,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes one group of inputs, steps the replica through them, and performs the resulting
-    /// actions.
+    /// Takes the inputs for one event-loop iteration, steps the replica through them, and performs
+    /// the resulting actions.
     fn run_iteration(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
         let writable = self.watches.disk.writable();
         let diverged = self.watches.clock.divergence().is_some();
@@ -276,7 +279,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the reads with permits that are still valid. The other reads return to the replica.
+    /// Sends the answers of reads with read permits that are still valid. The other reads are given
+    /// back to the replica.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {
@@ -304,8 +308,9 @@ impl Driver {
         self.clients.reply(to, path, outcome, hint);
     }
 
-    /// Sets the timer if it would fire too late. A timer that fires too early costs one empty
-    /// round, which is cheaper than setting the timer in every round.
+    /// Sets the timer to an earlier time if it would fire too late. A timer that fires too early
+    /// costs one empty event-loop iteration, which is cheaper than setting the timer in every
+    /// iteration.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let requested = self
             .transfers
@@ -324,14 +329,15 @@ impl Driver {
     }
 }
 
-/// Performs the actions of one group of inputs.
+/// Performs the actions that the replica requests in one event-loop iteration.
 struct ActionHost<'a> {
     driver: &'a mut Driver,
-    /// Time at which the replica was stepped through the group.
+    /// Time with which the replica was stepped through the inputs of this iteration.
     now: Time,
-    /// Reads that wait until the clock has been read again.
+    /// Answers of reads that wait until the clock has been read again.
     fenced: &'a mut Vec<FencedReply>,
-    /// Error of a storage that turned out to have been wiped. No further action is performed then.
+    /// Error that is set if the storage turns out to have been wiped. No further action is
+    /// performed after that.
     wiped: Option<StorageError>,
 }
 
@@ -376,8 +382,8 @@ impl Host for ActionHost<'_> {
     }
 }
 
-/// Ends the process after a broken invariant. Any further message of this replica could be wrong,
-/// and other replicas would act on it. A restart begins from the durable state.
+/// Ends the process after a broken invariant, because any further message of this replica could be
+/// wrong and other replicas would act on it. A restarted process begins from the durable state.
 fn die(name: &str) -> ! {
     tracing::error!(
         replica = name,

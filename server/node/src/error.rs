@@ -17,14 +17,14 @@ pub enum NodeError {
         file.display(), known.join(", ")
     )]
     UnknownNode {
-        /// Name that was requested.
+        /// Name of the node that was requested.
         name: String,
-        /// Names of the configuration's nodes.
+        /// Names of the nodes in the configuration.
         known: Vec<String>,
-        /// Path of the configuration.
+        /// Path of the configuration file.
         file: PathBuf,
     },
-    /// The configuration lets other machines pass for nodes.
+    /// The configuration lets other machines pretend to be nodes.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The node cannot prove its identity.
@@ -36,13 +36,13 @@ pub enum NodeError {
          machine and a port that is free: `{field}` of node {node} in {}", file.display()
     )]
     Bind {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// `client` or `peer`.
+        /// Name of the field of the address: `client` or `peer`.
         field: &'static str,
         /// Address in the configuration.
         address: String,
-        /// Path of the configuration.
+        /// Path of the configuration file.
         file: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -56,20 +56,20 @@ pub enum NodeError {
     /// The events file cannot be opened.
     #[error("--events {}: {source}", path.display())]
     Events {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The process may not open as many files and connections as a node needs.
+    /// The process may not open as many files and connections as the node needs.
     #[error(
         "this process may have {limit} files and connections open, node {node} needs {needed}: \
          raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of its service)"
     )]
     Descriptors {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// The limit, after it was raised as far as allowed.
+        /// Limit on open files, after it was raised as far as allowed.
         limit: usize,
         /// Smallest limit that is enough.
         needed: usize,
@@ -85,11 +85,11 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// Exit status of a process if starting it again cannot help: 78, which `sysexits.h` calls a
-    /// configuration error.
+    /// Exit status of a process that should not be started again, because the next start would also
+    /// fail. It is 78, which `sysexits.h` calls a configuration error.
     pub const FINAL_STATUS: u8 = 78;
-    /// Exit status of a process that lost its data directory while it ran. Starting it again cannot
-    /// help either.
+    /// Exit status of a process that lost its data directory while it ran. Starting the process
+    /// again does not help either.
     pub const GONE_STATUS: u8 = 3;
 
     /// Returns the exit status of a process that ended with this error.
@@ -112,7 +112,7 @@ impl NodeError {
         }
     }
 
-    /// Returns true if a node that ended with this status would end the same way after another
+    /// Returns true if a node that ended with this status would end in the same way after another
     /// start, until its operator has fixed the cause.
     pub fn is_final(status: i32) -> bool {
         [NodeError::FINAL_STATUS, NodeError::GONE_STATUS]

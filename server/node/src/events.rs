@@ -1,5 +1,5 @@
 //! Events of the replica. They are written to the log and, on request, to a file that experiments
-//! read, as one JSON object a line.
+//! read, as one JSON object per line.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -21,16 +21,18 @@ const FIRST: ConfigId = ConfigId(1);
 #[derive(Debug)]
 pub(super) struct Events {
     node: String,
-    /// Text of the strategies that the configuration file names.
+    /// Text of the lease strategies in the configuration file.
     configured: String,
-    /// Text of the strategies that were last in force.
+    /// Text of the lease strategies that were last in force.
     in_force: RefCell<String>,
-    /// Channel to a thread of its own: writing to a file may block, and the replica may not.
+    /// Channel to the thread that writes the file. It is a separate thread because writing to a
+    /// file may block, and the replica's thread must not.
     lines: Option<Sender<String>>,
 }
 
 impl Events {
-    /// Creates the events of `node`, which are appended to `file` if it is given.
+    /// Creates the destination for the events of `node`. They are also appended to `file` if one is
+    /// given.
     pub(super) fn new(node: &str, configured: String, file: Option<&Path>) -> io::Result<Events> {
         let lines = file.map(start_writer).transpose()?;
         Ok(Events {
@@ -94,14 +96,14 @@ fn start_writer(file: &Path) -> io::Result<Sender<String>> {
     Ok(lines)
 }
 
-/// Writer of a file of lines. A line that cannot be written, as on a full disk, is dropped and
-/// counted. The count is written before the next line that can be written.
+/// Writer of lines to a file. A line that cannot be written, for example on a full disk, is dropped
+/// and counted. The count is written before the next line that can be written.
 #[derive(Debug)]
 struct EventWriter<W> {
     out: W,
-    /// Number of lines dropped since the last one that was written.
+    /// Number of lines that were dropped since the last line that was written.
     lost: u64,
-    /// Whether a part of a line was written without its end.
+    /// Whether the file ends with a part of a line, because the rest could not be written.
     torn: bool,
 }
 
@@ -138,7 +140,7 @@ impl<W: io::Write> EventWriter<W> {
         self.put(line)
     }
 
-    /// Writes the whole text. On an error, notes whether the file ends within a line.
+    /// Writes the whole text. On an error, notes whether the file ends in the middle of a line.
     fn put(&mut self, text: &str) -> io::Result<()> {
         let mut left = text.as_bytes();
         while !left.is_empty() {
@@ -202,7 +204,7 @@ fn describe(event: &Event) -> (&'static str, String) {
 mod tests {
     use super::*;
 
-    /// A disk with a limited number of free bytes.
+    /// A simulated disk with a limited number of free bytes.
     #[derive(Default)]
     struct BoundedDisk {
         room: usize,

@@ -1,9 +1,10 @@
-//! The shell around the replica: sockets, disk, the clock, and one loop.
+//! The node around a replica: sockets, disk, the clock, and one event loop.
 //!
 //! Sockets and the replica share one thread (`driver`), so a local read takes no lock and wakes no
-//! other thread. A connection's task puts the requests that arrived into the [inbox](front::inbox).
-//! The driver steps the replica through all of them, and writes the answers itself, once per
-//! connection. Only the disk, which may block, has a thread of its own ([`store`]).
+//! other thread. The task of a connection puts requests that have arrived into the
+//! [inbox](front::inbox). The driver steps the replica through all of them, and writes the answers
+//! itself, with one write per connection. Only the disk, which may block, has a thread of its own
+//! ([`store`]).
 //!
 //! | module | part |
 //! |---|---|
@@ -41,8 +42,8 @@ mod watch;
 pub use config::{ClusterConfig, ConfigError};
 pub use error::NodeError;
 pub use front::{access, frames};
-/// Whether this program can run replicas, because it was built with the feature `store`.
-pub const HAS_STORE: bool = cfg!(feature = "store");
-
 pub use peers::transport::MAGIC as PEER_MAGIC;
 pub use serve::{ServeOptions, serve, serve_until, terminated};
+
+/// Whether this program can run replicas. It can if it was built with the feature `store`.
+pub const HAS_STORE: bool = cfg!(feature = "store");

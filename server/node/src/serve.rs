@@ -1,4 +1,4 @@
-//! One replica as a process, which opens the storage, binds the ports and runs the loop.
+//! One replica as a process. It opens the storage, binds the ports and runs the event loop.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,23 +38,23 @@ use leasehold_replica::{Replica, witnesses};
 /// Options of a node that are not part of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
-    /// File to which the replica's events are appended, one JSON object a line.
+    /// File to which the replica's events are appended, as one JSON object per line.
     pub events: Option<PathBuf>,
-    /// While this file exists, the store refuses writes as on a full disk. It is for experiments
-    /// with failures.
+    /// While this file exists, the store refuses writes as if the disk were full. It is meant for
+    /// experiments with failures.
     pub disk_full_while: Option<PathBuf>,
 }
 
 /// Runs the node called `name` until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// The node cannot start, or its storage failed.
+/// Fails if the node cannot start or its storage fails.
 pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Result<(), NodeError> {
     serve_until(config, name, options, terminated)
 }
 
-/// Runs a node like [`serve`], until the future that `shutdown` makes completes. The future is made
-/// before any other step, so that a signal is handled from the start.
+/// Runs a node like [`serve`], until the future that `shutdown` returns completes. `shutdown` is
+/// called before any other step, so that a signal is handled from the start.
 ///
 /// # Errors
 /// Returns the same errors as [`serve`].
@@ -91,12 +91,13 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     Ok(())
 }
 
-/// Maximum number of tasks that are polled before sockets and timers are checked. Tokio's default
-/// of 61 polls takes tens of milliseconds if a round with much work follows each poll, and peers
-/// would wait that long. With little work, sockets are checked far more often anyway.
+/// Maximum number of task polls between two checks of sockets and timers. With Tokio's default of
+/// 61, the polls take tens of milliseconds if each is followed by an event-loop iteration with much
+/// work, and peers would wait that long. With little work, sockets are checked far more often
+/// anyway.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// Logs a line about `insecure = true`, for the operator of a node that need not be open.
+/// Logs a warning if the configuration sets `insecure = true`, with the protections that are off.
 fn warn_of_what_is_open(config: &ClusterConfig) {
     if config.security.insecure {
         tracing::warn!(
@@ -126,8 +127,8 @@ fn warn_of_open_directory(directory: &Path) {
     );
 }
 
-/// Makes a write beyond the maximum size of a file (`ulimit -f`) an error that is logged. By
-/// default a signal ends the process without a message.
+/// Makes a write that exceeds the maximum file size (`ulimit -f`) return an error, which is logged.
+/// Without this call, a signal would end the process without a message.
 fn outlive_file_size_limit() -> io::Result<()> {
     // A handler stays after its listener is dropped.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
@@ -161,7 +162,8 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
     move |source| NodeError::System { doing, source }
 }
 
-/// Handles SIGINT and SIGTERM from now on. The future completes when one of them has arrived.
+/// Handles SIGINT and SIGTERM from now on. The returned future completes when one of them has
+/// arrived.
 ///
 /// # Errors
 /// Returns an error if signals cannot be handled.
@@ -183,7 +185,7 @@ struct NodeSetup<'a> {
     options: &'a ServeOptions,
     fd_budget: FdBudget,
     handshakes: Rc<Handshakes>,
-    /// Rights of clients' tokens; `None` if clients need no token.
+    /// Rights of the clients' tokens; `None` if clients need no token.
     access: Option<Rc<Access>>,
 }
 
@@ -354,8 +356,9 @@ fn start_writer(
     Ok((writer, reports))
 }
 
-/// Returns a number that differs for every call and cannot be guessed, since it comes from 128
-/// random bits of the system. Replicas that draw the same timeouts would campaign together.
+/// Returns a seed that differs for every call and cannot be guessed, because it comes from 128
+/// random bits of the system. Replicas with the same random timeouts would start elections at the
+/// same time.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

@@ -1,11 +1,11 @@
-//! End of a node: the order to end, and the maximum time that the end may take.
+//! The end of a node: the order to end, and the maximum time that the end may take.
 //!
-//! A separate thread waits for the order to end from the start of the process. There are two
+//! From the start of the process, a separate thread waits for the order to end. There are two
 //! reasons: process 1 of a container ignores signals without a handler, and the replica's thread
-//! may be opening a large directory. After the order, the node transfers leadership, closes its
-//! directory, and drops its resources. In a file system that hangs no call returns, nor does the
-//! thread that made the call, and a thread that joins that thread never ends. So the watching
-//! thread measures the time, and ends the process when the maximum is exceeded.
+//! may be busy with opening a large directory. After the order, the node transfers leadership,
+//! closes its directory, and drops its resources. If a file system hangs, no call to it returns.
+//! Then the thread that made the call never ends, and a thread that joins it does not end either.
+//! So the separate thread measures the time, and ends the process when the maximum is exceeded.
 
 use std::io;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time for a node to transfer leadership before it ends. The transfer takes less, unless
-/// other nodes are down or cut off.
+/// Maximum time for a node to transfer leadership before it ends. A transfer takes less time unless
+/// other nodes are down or cannot be reached.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time in all for a node to end. Closing the directory takes some ms, unless the disk is
+/// Maximum total time for a node to end. Closing the directory takes some ms, unless the disk is
 /// slow.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that the log gets for its last lines, which another thread writes.
+/// Time to write the last lines of the log, which another thread writes.
 const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 
 /// Watchdog over the end of a node. It is dropped when the node has ended.
 #[derive(Debug)]
 pub(crate) struct ShutdownWatchdog {
-    /// Sender that ends the thread when it is dropped.
+    /// Sender that ends the watchdog's thread when it is dropped.
     _running: oneshot::Sender<()>,
 }
 
-/// Receiver that completes when the node is to end.
+/// Receiver that completes when the node must end.
 pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
 
 impl ShutdownWatchdog {
-    /// Starts to wait for `shutdown`, and handles its signals from the return on. Ends the process
-    /// if the node is still running 5 s after the order.
+    /// Starts to wait for `shutdown`. Its signals are handled as soon as this function has
+    /// returned. Ends the process if the node is still running 5 s after the order to end.
     ///
     /// # Errors
-    /// The system has no thread left, or refuses to handle signals.
+    /// Fails if the system cannot start a thread or refuses to handle signals.
     pub(crate) fn watch<F: Future<Output = ()> + Send + 'static>(
         node: &str,
         shutdown: impl FnOnce() -> io::Result<F>,
@@ -78,8 +78,9 @@ impl ShutdownWatchdog {
     }
 }
 
-/// Ends the process by a signal, which nothing delays. At an orderly exit, destructors of RocksDB
-/// would wait for its threads, and these wait for the file system.
+/// Ends the process by a signal, which takes effect without delay. An orderly exit would run
+/// destructors of RocksDB, which wait for RocksDB's threads, and these threads wait for the file
+/// system.
 fn force_exit(node: &str) {
     tracing::error!(
         node,

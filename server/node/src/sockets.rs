@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Maximum number of probes that a silent machine may leave unanswered.
+/// Maximum number of consecutive probes that a silent machine may leave unanswered.
 const PROBES: u32 = 3;
 
-/// Makes the kernel probe the machine at the other end after `idle` without any sign of life, and
-/// then every quarter of `idle`. A connection stays open silently when the machine at its other end
-/// loses power or its network. If this process only reads from such a connection, the connection
-/// would keep its descriptor for as long as the process runs. A paused process at the other end is
-/// no such case, because its machine answers the probes. While sent data waits to be acknowledged,
-/// the time limit of that data applies instead.
+/// Makes the kernel probe the machine at the other end after `idle` without any traffic, and then
+/// every quarter of `idle`. If that machine loses power or its network, the connection stays open
+/// without any error. If this process only reads from such a connection, it would keep the
+/// descriptor of the connection for as long as it runs. A connection to a paused process is not
+/// closed, because the machine of that process answers the probes. While sent data waits to be
+/// acknowledged, the time limit of that data applies instead.
 ///
 /// # Errors
-/// If the socket is broken already.
+/// Fails if the socket is already broken.
 pub(super) fn enable_keepalive(socket: impl AsFd, idle: Duration) -> io::Result<()> {
     let socket = socket.as_fd();
     // The kernel counts in seconds.

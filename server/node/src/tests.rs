@@ -1,4 +1,5 @@
-//! Tests of nodes on loopback: a client is served, and a bad client harms only itself.
+//! Tests of nodes on the loopback interface: a client is served, and a misbehaving client harms
+//! only itself.
 
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::path::Path;
@@ -24,7 +25,7 @@ mod limits;
 mod timeouts;
 mod tokens;
 
-/// A node that runs on a thread of its own.
+/// A node under test, which runs on a thread of its own.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), NodeError>>>,
@@ -60,7 +61,7 @@ impl Running {
         running
     }
 
-    /// Waits until the node ends by itself.
+    /// Waits until the node ends by itself, and returns the result.
     fn ended(mut self) -> Result<(), NodeError> {
         self.thread.take().expect("ended once").join().unwrap()
     }
@@ -71,7 +72,7 @@ impl Running {
     }
 }
 
-/// Request for a status that includes the configuration in force for reads under leases.
+/// Returns a request for a status that includes the lease configuration in force.
 fn with_leases() -> StatusRequest {
     StatusRequest {
         leases: true,
@@ -99,7 +100,7 @@ fn every_node_hashes_keys_by_a_secret_of_its_own() {
     assert!(all[0] != all[1] && all[1] != all[2] && all[2] != all[0]);
 }
 
-/// Returns `count` distinct ports that are free now, chosen by the kernel.
+/// Returns `count` distinct ports that are free now. The kernel chooses them.
 fn ports(count: usize) -> Vec<u16> {
     let listeners = (0..count).map(|_| StdListener::bind("127.0.0.1:0").unwrap());
     let listeners: Vec<StdListener> = listeners.collect();
@@ -135,7 +136,7 @@ async fn connect(config: &ClusterConfig) -> Client {
     Client::connect(options).await.unwrap()
 }
 
-/// Returns a connection on which the greetings have been exchanged.
+/// Returns a connection to a node on which the hellos have been exchanged.
 async fn greeted(config: &ClusterConfig) -> TcpStream {
     let mut stream = TcpStream::connect(&config.nodes[0].client).await.unwrap();
     let mut buffer = BytesMut::new();
@@ -146,7 +147,8 @@ async fn greeted(config: &ClusterConfig) -> TcpStream {
     stream
 }
 
-/// Sends `bytes` and reads the refusal, then reads to the end of the connection.
+/// Sends `bytes` and returns the code and the text of the refusal. Then the node must end the
+/// connection.
 async fn refused(mut stream: TcpStream, bytes: &[u8]) -> (ErrorCode, String) {
     stream.write_all(bytes).await.unwrap();
     let mut reader = FrameReader::new(&mut stream);
@@ -316,7 +318,7 @@ fn a_client_that_ends_its_requests_gets_the_answers_that_are_due() {
     node.stop().unwrap();
 }
 
-/// Returns the value of a node's counter of this name.
+/// Returns the value of the node's counter called `name`.
 async fn counted(client: &Client, name: &str) -> u64 {
     let status = client.raw().status(Default::default()).await.unwrap();
     let found = status.counters.iter().find(|counter| counter.name == name);
@@ -325,7 +327,7 @@ async fn counted(client: &Client, name: &str) -> u64 {
         .value
 }
 
-/// Waits until this counter of a node is above 0.
+/// Waits until the node's counter called `name` is above 0.
 async fn until_counted(client: &Client, name: &str) {
     while counted(client, name).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -341,7 +343,7 @@ fn requests(ids: std::ops::RangeInclusive<u64>, op: &Op) -> BytesMut {
     bytes
 }
 
-/// Puts three values of 1 MiB, so that a scan returns 3 MiB.
+/// Puts three values of 1 MiB, so that a scan of them returns 3 MiB.
 async fn put_large(client: &Client) {
     for key in ["a", "b", "c"] {
         client.put(key, vec![7; 1 << 20]).await.unwrap();
@@ -383,7 +385,8 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     node.stop().unwrap();
 }
 
-/// All requests of the client have arrived whole when it takes the answers that blocked them.
+/// All requests of the client have arrived completely before it takes the answers that had blocked
+/// them. No further bytes arrive.
 #[test]
 fn a_client_that_reads_at_last_waits_for_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -490,7 +493,7 @@ fn an_unknown_node_is_told_the_known_ones() {
     assert!(message.contains("\"XX\"") && message.contains("CA, JP"));
 }
 
-/// Writes at every node, so that all of them take part.
+/// Writes once at every node, so that all nodes take part.
 async fn put_at_each(config: &ClusterConfig) {
     for node in &config.nodes {
         let client = Client::connect(ClientOptions::new(&node.client));
@@ -767,8 +770,8 @@ fn a_status_tells_all_that_was_asked_for_at_once() {
     node.stop().unwrap();
 }
 
-/// Sends reads of these keys together, numbered from `first` on, and returns the path by which each
-/// was served.
+/// Sends reads of these keys together, with request numbers from `first` on. Returns the path by
+/// which each read was served.
 async fn get_together(stream: &mut TcpStream, first: u64, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();
     for (id, key) in (first..).zip(keys) {
@@ -789,8 +792,8 @@ async fn get_together(stream: &mut TcpStream, first: u64, keys: &[String]) -> Ve
     paths
 }
 
-/// Sends these requests together. Returns the hint in each answer, in the order of the requests'
-/// ids.
+/// Sends these requests together. Returns the hint in each answer, ordered by the ids of the
+/// requests.
 async fn hints(config: &ClusterConfig, requests: Vec<Request>) -> Vec<Option<Hint>> {
     let mut stream = greeted(config).await;
     let mut bytes = BytesMut::new();
@@ -952,8 +955,8 @@ fn garbage_on_the_peers_port_harms_nobody() {
     node.stop().unwrap();
 }
 
-/// Whether the kernel probes the other end of this connection, seen from the node's end: its line
-/// in the table of connections then has a timer of kind 2.
+/// Whether the node's kernel probes the client's end of this connection. In that case the line of
+/// the node's end in the kernel's table of connections has a timer of kind 2.
 #[cfg(target_os = "linux")]
 fn is_asked_for_life(stream: &TcpStream) -> bool {
     let hex = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
@@ -967,8 +970,8 @@ fn is_asked_for_life(stream: &TcpStream) -> bool {
     own.any(|found| found[5].starts_with("02:"))
 }
 
-/// A machine that loses power closes no connection. Without probes its connections would stay, and
-/// each partition would permanently take a slot on the peers' port.
+/// A machine that loses power closes no connection. Without probes, its connections would remain,
+/// and each network partition would permanently take a slot on the peers' port.
 #[cfg(target_os = "linux")]
 #[test]
 fn machines_that_fall_silent_are_asked_whether_they_are_there() {

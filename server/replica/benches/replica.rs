@@ -14,7 +14,7 @@ use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Field, Outcome, Path, command::Op};
 
-/// Replica that leads a cluster of one, whose requests to its host are done immediately.
+/// Replica that leads a cluster of one. Its host performs each of its actions immediately.
 struct Alone {
     replica: Replica,
     now: Time,

@@ -1,7 +1,7 @@
 //! Effects that a replica requests from its environment. They are performed in order.
 //!
-//! An effect that must follow a durable write is returned only after the `Input::Persisted` for
-//! that write. So the shell may perform sends immediately.
+//! If an effect must wait until a write is durable, the replica returns the effect only after the
+//! `Input::Persisted` for that write. So the shell may perform sends immediately.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ pub enum Action {
         /// Answer to send.
         outcome: Outcome,
     },
-    /// Answer a read that was served under leases, but only if the clock is before `until` when it
-    /// is sampled after the step. Otherwise return `Input::FenceMissed`.
+    /// Answer a read that was served under leases, but only if the clock, sampled after the step,
+    /// is before `until`. Otherwise return `Input::FenceMissed`.
     FencedReply {
         /// Client or peer to answer.
         to: ReadFrom,
@@ -69,7 +69,8 @@ pub enum Action {
     Event(Event),
 }
 
-/// One durable fact. A later record replaces an earlier one about the same slot, replica or entry.
+/// One durable fact. A later record replaces an earlier record about the same slot, replica or
+/// entry.
 #[derive(Clone, Debug, Hash)]
 pub enum Record {
     /// A promise to accept nothing below this ballot.
@@ -85,7 +86,7 @@ pub enum Record {
         /// Accepted value.
         value: Value,
     },
-    /// The entry in this slot is dead: a later ballot began below the slot.
+    /// The entry in this slot can no longer be chosen, because a later ballot began below the slot.
     Erased {
         /// Log of the entry.
         log: LogId,
@@ -98,19 +99,20 @@ pub enum Record {
         log: LogId,
         /// Ballot that began.
         ballot: Ballot,
-        /// Slot of its opening no-op.
+        /// Slot of the no-op with which the ballot opens the log.
         slot: Slot,
     },
-    /// The starts of ballots below a ballot are forgotten.
+    /// Forget the slots at which all ballots lower than `below` began.
     ForgetLogStarts {
-        /// Log in which the starts are forgotten.
+        /// Log in which the ballots began.
         log: LogId,
-        /// Lowest ballot with a start that is kept.
+        /// Lowest ballot for which the first slot is still remembered.
         below: Ballot,
     },
     /// Longest restart wait of all lease parameters under which this replica has made promises.
     RestartWait(Duration),
-    /// First life that was ever learned of a replica's data directory (hazard 33).
+    /// The first life that this replica received for the data directory of another replica (hazard
+    /// 33).
     Life {
         /// Replica that owns the directory.
         replica: ReplicaId,
@@ -119,15 +121,17 @@ pub enum Record {
     },
     /// Enough other replicas know the life of this data directory.
     Joined,
-    /// Values of a checkpoint that follows later. Before the checkpoint they have no effect. The
-    /// checkpoint holds them too; a disk that already has them writes only a reference.
+    /// Values that are written ahead of the checkpoint to which they belong. Without the checkpoint
+    /// they have no effect. The checkpoint holds the same values, but for values that are already
+    /// on the disk it needs to write only a reference.
     Staged(Vec<(Key, StoredValue)>),
-    /// Changes of the state: the applied index and the data, written atomically.
+    /// Changes of the executed state, written atomically with the slots up to which the logs are
+    /// executed.
     Checkpoint(Checkpoint),
 }
 
 impl Record {
-    /// Whether a replica relies on this record even if no other record survives a crash (hazard
+    /// True if a replica relies on this record even when no other record survives a crash (hazard
     /// 15).
     pub fn is_synced_always(&self) -> bool {
         matches!(self, Record::RestartWait(_))
@@ -143,12 +147,12 @@ pub struct Checkpoint {
     pub config: ConfigId,
     /// Log time at `executed`, in ms.
     pub log_time_ms: u64,
-    /// Keys that were written (`Some`) or deleted (`None`). Each occurs once.
+    /// Keys that were written (`Some`) or deleted (`None`). Each key occurs once.
     pub entries: Vec<(Key, Option<StoredValue>)>,
-    /// Sessions that changed (`Some`) or ended (`None`). Each occurs once.
+    /// Sessions that changed (`Some`) or ended (`None`). Each session occurs once.
     pub sessions: Vec<(u64, Option<SessionImage>)>,
-    /// Value of the replicated clock, in ms. A client with a session that began before this time
-    /// cannot open that session.
+    /// Earliest start of a session that may still be opened, in ms of the replicated clock. A
+    /// client that began its session earlier cannot open it.
     pub opens_from_ms: u64,
 }
 
@@ -166,7 +170,7 @@ pub struct StoredValue {
 /// A session in the form in which it is stored on disk.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct SessionImage {
-    /// Every sequence below this one has been acknowledged by the client.
+    /// The client has acknowledged the result of every sequence below this one.
     pub acked_below: u64,
     /// Log time of the session's last command, in ms.
     pub active_ms: u64,
@@ -179,11 +183,12 @@ pub struct SessionImage {
 pub struct RecoveredState {
     /// Incarnation of this run, which is already durable. At least 1.
     pub incarnation: leasehold_leases::Incarnation,
-    /// Life of the data directory, drawn when the directory was made; never 0.
+    /// Life of the data directory: a random number, chosen when the directory was made; never 0.
     pub life: u64,
-    /// Whether this replica has already joined with this life.
+    /// Whether an earlier run of this replica has joined with this life.
     pub joined: bool,
-    /// First life that was learned of each other replica.
+    /// For each other replica, the first life that this replica received for the data directory of
+    /// that one.
     pub lives: Vec<(ReplicaId, u64)>,
     /// Highest ballot that this replica has promised.
     pub promised: Ballot,
@@ -192,7 +197,8 @@ pub struct RecoveredState {
     pub accepted: Vec<super::message::ReportedEntry>,
     /// Slots at which ballots began: (log, ballot, slot).
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
-    /// Longest restart wait of all parameters promised under; `None` on the first start ever.
+    /// Longest restart wait of all lease parameters under which this replica has made promises;
+    /// `None` at the first start on this directory.
     pub restart_wait: Option<Duration>,
     /// The whole executed state, as one checkpoint.
     pub state: Checkpoint,
@@ -211,31 +217,32 @@ pub enum Event {
     Configured {
         /// Id of the configuration.
         id: ConfigId,
-        /// Number of keys that it changed.
+        /// Number of keys that the configuration changed.
         keys: usize,
-        /// Names of its strategies.
+        /// Names of the strategies in the configuration.
         strategy: String,
-        /// Replicas that it excludes.
+        /// Replicas that the configuration excludes.
         excluded: ReplicaSet,
     },
-    /// Result of an operator's request that was made at this replica.
+    /// Result of a request that an operator made at this replica.
     LeaseAnswered {
         /// Number of the request.
         ask: u64,
         /// The configuration in force, or the reason for a refusal.
         answer: LeaseAnswer,
     },
-    /// The wait for grants that an earlier run made and that this run has forgotten is over.
+    /// The wait after the restart is over. An earlier run made grants that this run has forgotten;
+    /// they have now ended.
     RestartWaitOver,
     /// Enough other replicas know this replica's data directory: this replica takes part now.
     Joined,
     /// This replica was told to end, and no other replica waits for it any more.
     Left,
-    /// The clock is trusted again (true), or is no longer trusted (false). While it is not, this
-    /// replica serves no reads under leases and makes no promises.
+    /// The clock is trusted again (true), or is no longer trusted (false). Without a trusted clock,
+    /// this replica serves no reads under leases and makes no promises.
     ClockTrusted(bool),
-    /// This replica ran before, on a data directory that is lost together with all its promises and
-    /// acceptances. From now on it sends nothing.
+    /// An earlier run of this replica used a data directory that is now lost, together with the
+    /// promises and acceptances stored in it. From now on this replica sends nothing.
     Wiped {
         /// Replica that remembers the earlier data directory.
         witness: ReplicaId,

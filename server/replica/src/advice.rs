@@ -1,4 +1,5 @@
-//! Report of demand by a leader, for a client that needs to know which strategy would do best.
+//! A leader's report of the demand for keys, for a client that needs to know which strategy would
+//! be best.
 
 use leasehold_leases::advice::{Profile, ProfileBuilder, ProfilePass};
 use leasehold_leases::latency::RoundTrips;
@@ -8,7 +9,8 @@ use leasehold_wire as wire;
 use super::Replica;
 use super::settings::AcceptReplies;
 
-/// A pass over all keys in demand, in slices. It changes nothing at the replica.
+/// A pass over all keys with known demand, a few keys at a time. The pass changes nothing at the
+/// replica.
 #[derive(Debug)]
 pub struct DemandPass {
     gathering: ProfilePass,
@@ -17,7 +19,7 @@ pub struct DemandPass {
 }
 
 impl Replica {
-    /// Begins a pass over the demand; `None` if this replica does not lead.
+    /// Begins a pass over all keys with known demand. Returns `None` if this replica does not lead.
     pub fn begin_demand_pass(&self) -> Option<DemandPass> {
         let ballot = self.leads_at()?;
         let n = self.ctx.settings.n;
@@ -26,13 +28,13 @@ impl Replica {
         Some(DemandPass { gathering, ballot })
     }
 
-    /// Whether a pass may continue. It may not once leadership has ended, because the reported
-    /// demand is then forgotten.
+    /// Whether a pass may continue. It may not if leadership has ended since it began, because the
+    /// reported demand is forgotten at the end of a leadership.
     pub fn may_go_on(&self, pass: &DemandPass) -> bool {
         self.leads_at() == Some(pass.ballot)
     }
 
-    /// Looks at up to `keys` more keys. Returns whether no keys are left.
+    /// Looks at up to `keys` more keys. Returns true if no keys are left.
     ///
     /// # Panics
     /// If the pass may not continue.
@@ -43,8 +45,8 @@ impl Replica {
         pass.gathering.look(demand, holders, keys)
     }
 
-    /// Returns the demand that a pass has found, once it has looked at all keys. Replicas are named
-    /// by their index.
+    /// Returns the demand that a pass has found. The pass must have looked at all keys. In the
+    /// result, each replica is named by its index.
     ///
     /// # Panics
     /// If the pass may not continue.
@@ -100,8 +102,8 @@ fn describe(profile: &Profile) -> wire::Demand {
     }
 }
 
-/// Adds the settings of strategies to `described`: those of the first range that has them, or else
-/// the defaults.
+/// Adds the settings of strategies to `described`: the settings of the first range that has such
+/// settings, or else the defaults.
 fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),

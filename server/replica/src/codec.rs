@@ -41,7 +41,7 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/leasehold.peer.rs"));
 }
 
-/// Reason why bytes are not a valid message, or why a message cannot be encoded.
+/// Reason why some bytes are not a valid message, or why a message cannot be encoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CodecError {
     /// The bytes are not the encoding of any message.
@@ -82,7 +82,7 @@ pub enum CodecError {
     /// The message is longer than a frame may be.
     #[error("a message of {length} bytes, the limit is {FRAME_BYTES_MAX} bytes")]
     TooLong {
-        /// Number of bytes that the encoded message has.
+        /// Length of the encoded message, in bytes.
         length: usize,
     },
 }
@@ -120,7 +120,7 @@ fn wire_envelope(envelope: Envelope) -> proto::Envelope {
 /// Decodes the envelope in a frame without its length prefix.
 ///
 /// # Errors
-/// Any error except `TooLong`. It names the field.
+/// Any error except `TooLong`. The error names the field at fault.
 pub fn decode_envelope(frame: Bytes) -> Result<Envelope, CodecError> {
     let envelope = proto::Envelope::decode(frame)?;
     let said = check::present("envelope.message", envelope.message)?;

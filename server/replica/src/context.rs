@@ -11,29 +11,29 @@ use super::message::{Envelope, Message};
 use super::settings::Settings;
 use super::status::ShortTimeout;
 
-/// Maximum timeout for a majority's answers. Answers that take longer are not waited for.
+/// Maximum timeout for a majority's answers. A replica never waits longer for them.
 const MAJORITY_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// Knowledge of another replica.
 #[derive(Clone, Debug, Default)]
 struct Peer {
     incarnation: Incarnation,
-    /// Smoothed round trip; `None` if none was measured.
+    /// Smoothed round-trip time to the peer; `None` if none was measured.
     rtt: Option<Duration>,
-    /// Time at which a message last came from it; the beginning of this run if none came.
+    /// Time at which the last message came from the peer; the beginning of this run if none came.
     last_contact: Time,
-    /// Average wait of clients if the peer led, in ms, as the peer reports it; 0 if it should not
-    /// lead.
+    /// The peer's estimate of the average wait of clients if the peer led, in ms; 0 if the peer
+    /// should not lead.
     cost_ms: u32,
 }
 
-/// Comparison of a peer's message with what was known of that peer before.
+/// Result of comparing a peer's message with what was known of that peer before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerContact {
     /// Whether the message is from a later run of the peer than the one known.
     pub(super) is_later_run: bool,
-    /// Time at which the peer was last heard before; `None` unless it has restarted since or was
-    /// silent for a `health_gap`.
+    /// Time of the peer's previous message, if the peer has restarted since or was silent for a
+    /// `health_gap`; otherwise `None`.
     pub(super) interrupted: Option<Time>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct ReplicaContext {
     pub(super) settings: Settings,
     pub(super) incarnation: Incarnation,
     pub(super) members: Membership,
-    /// Whether the storage takes writes.
+    /// Whether the storage accepts writes.
     pub(super) writable: bool,
     /// Whether the clock is trusted.
     pub(super) clock_trusted: bool,
@@ -52,8 +52,8 @@ pub(super) struct ReplicaContext {
 }
 
 impl Hash for ReplicaContext {
-    /// Omits the times at which peers were heard: they only decide which replica to suspect, and
-    /// not before the horizon.
+    /// Omits the times of the last messages of peers. They only decide which replica to suspect,
+    /// which is after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -63,7 +63,7 @@ impl Hash for ReplicaContext {
 }
 
 impl ReplicaContext {
-    /// Returns the context of a new run, which has heard no other replica yet.
+    /// Returns the context of a new run, which has received no message yet.
     pub(super) fn new(now: Time, settings: Settings, incarnation: Incarnation) -> ReplicaContext {
         let peer = Peer {
             last_contact: now,
@@ -100,7 +100,7 @@ impl ReplicaContext {
         self.members.is_member(from) && from != self.me()
     }
 
-    /// Notes a message of a peer that its run `incarnation` sent.
+    /// Notes a message that run `incarnation` of a peer sent.
     pub(super) fn note_contact(
         &mut self,
         now: Time,
@@ -122,9 +122,10 @@ impl ReplicaContext {
         }
     }
 
-    /// Whether a message is from the run of its sender that is known here, and for this run. Lease
-    /// messages, forwarded requests and fetched entries must be (protocol §0). An acceptance of an
-    /// earlier run stays valid, with its tag.
+    /// Whether a message was sent by the newest run of its sender that is known here, and was
+    /// addressed to this run of this replica. Lease messages, forwarded requests and fetched
+    /// entries are ignored otherwise (protocol §0). An acceptance of an earlier run stays valid,
+    /// with its tag.
     pub(super) fn is_current(&self, envelope: &Envelope) -> bool {
         let known = self.incarnation_of(envelope.from);
         envelope.from_incarnation == known && envelope.to_incarnation == self.incarnation
@@ -132,7 +133,7 @@ impl ReplicaContext {
             || off(Rule::H37Life)
     }
 
-    /// Returns the run of a peer that is known here; 0 if none is known.
+    /// Returns the newest run of a peer that is known here; 0 if no run is known.
     pub(super) fn incarnation_of(&self, peer: ReplicaId) -> Incarnation {
         self.peers[peer.index()].incarnation
     }
@@ -148,7 +149,7 @@ impl ReplicaContext {
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
     }
 
-    /// Notes the average wait of clients if the peer led, as the peer reports it.
+    /// Notes the peer's estimate of the average wait of clients if the peer led.
     pub(super) fn note_cost(&mut self, from: ReplicaId, cost_ms: u32) {
         assert!(
             self.is_other(from),
@@ -157,10 +158,10 @@ impl ReplicaContext {
         self.peers[from.index()].cost_ms = cost_ms;
     }
 
-    /// Returns the average wait of a client of any site for a write if this replica led, in ms,
-    /// without the wait for the holders of leases. It is the round trip from the client to this
-    /// replica, plus the one from this replica to the nearest majority. It is at least 1; `None`
-    /// until enough round trips are measured.
+    /// Estimates the average time in ms that a client's write would take if this replica led, over
+    /// the clients of all sites and without the wait for holders of leases. The time is the round
+    /// trip from the client to this replica plus the round trip from this replica to the nearest
+    /// majority. It is at least 1; `None` until enough round trips are measured.
     pub(super) fn cost_ms(&self) -> Option<u32> {
         let commit = self.majority_rtt()?;
         let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
@@ -194,16 +195,16 @@ impl ReplicaContext {
         timeout.max(answers.min(MAJORITY_TIMEOUT_MAX))
     }
 
-    /// Whether a peer was heard lately.
+    /// Whether a message from the peer has arrived lately.
     pub(super) fn is_heard(&self, now: Time, peer: ReplicaId) -> bool {
         let timing = &self.settings.timing;
         let timeout = timing.election_timeout.max(timing.ping * 3);
         now.since(self.peers[peer.index()].last_contact) < timeout
     }
 
-    /// Returns the number of other replicas that should campaign before this one. These are the
-    /// replicas that were heard lately and would serve the sites better, and `preferred`. The
-    /// leader that is gone, `silent`, is not included.
+    /// Returns the number of other replicas that should campaign before this one. These are
+    /// `preferred` and the replicas that would serve the sites better, as far as a message from
+    /// them has arrived lately. The silent leader, `silent`, is not included.
     pub(super) fn rank(
         &self,
         now: Time,
@@ -234,8 +235,8 @@ impl ReplicaContext {
         self.others().filter(fit).collect()
     }
 
-    /// Returns the other replica of `among` that should lead next. Of those that were heard lately
-    /// it is the one that would serve the sites best.
+    /// Returns the other replica of `among` that should lead next. Of the replicas from which a
+    /// message has arrived lately, it is the one that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears no other replica resigns after its timeout. All others have then been
         // silent for that long.
@@ -253,9 +254,9 @@ impl ReplicaContext {
         })
     }
 
-    /// Returns the maximum duration of a leadership transfer. Two round trips are enough to commit
-    /// everything proposed and to receive the transfer target's campaign, and each may wait for a
-    /// heartbeat.
+    /// Returns the maximum duration of a leadership transfer. One round trip is enough to commit
+    /// everything proposed, and another one to receive the campaign of the transfer target. Each
+    /// may in addition wait for a heartbeat.
     pub(super) fn transfer_timeout(&self) -> Duration {
         (self.rtt_max() + self.settings.timing.heartbeat) * 2
     }
@@ -272,21 +273,22 @@ impl ReplicaContext {
     }
 
     /// Returns the other replica of `among` with the shortest round trip. `among` may come from a
-    /// peer's configuration and so name a replica that is no member.
+    /// peer's configuration, so it may contain replicas that are not members; these are ignored.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));
         measured.min().map(|(_, replica)| replica)
     }
 
-    /// Whether this replica could keep its promise to itself, and is likely to be heard.
+    /// Whether this replica may campaign: its storage can keep the promise that it makes to itself,
+    /// and messages from enough other replicas have arrived lately.
     pub(super) fn may_campaign(&self, now: Time) -> bool {
         self.writable && !self.is_deaf(now)
     }
 
-    /// Whether too few others for a majority have been heard lately. Without this check, a replica
-    /// that can send but not receive would lead forever without a commit, or depose every other
-    /// leader with its campaigns.
+    /// Whether lately messages have arrived from too few other replicas to form a majority. Without
+    /// this check, a replica that can send but not receive would lead forever without a commit, or
+    /// depose every other leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
         let timeout = (timing.election_timeout * 2).max(timing.ping * 3);

@@ -1,14 +1,14 @@
-//! Processor time that a request costs a replica. All queues and event-loop iterations use this
-//! scale.
+//! Estimates of the processor time that a request takes at a replica. All queues and event-loop
+//! iterations use these units.
 //!
-//! No other measure decides how much of a queue or an iteration a request takes. A limit in bytes
-//! says little about a thousand keys of one byte, and a limit in entries says little about one
-//! value of a mebibyte. A *unit* is the time that a replica takes for one byte of a large put. That
-//! is 6.6 ns on the machine of `results/charges`, where `benchmarks/charges.sh` compares these
-//! figures with measured processor time.
+//! Limits on queues and iterations are in these units only. A limit in bytes would be wrong for a
+//! thousand keys of one byte, and a limit in entries would be wrong for one value of a mebibyte. A
+//! *unit* is the time that a replica takes for one byte of a large put. That is 6.6 ns on the
+//! machine of `results/charges`, where `benchmarks/charges.sh` compares these figures with measured
+//! processor time.
 //!
-//! `replica::size_estimate` is another scale: it estimates bytes of memory, of messages and of
-//! disk.
+//! The module `replica::size_estimate` does something else: it estimates bytes in memory, in
+//! messages and on disk.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
@@ -20,7 +20,8 @@ use crate::size_estimate::command_size_estimate;
 #[cfg(test)]
 mod tests;
 
-/// Units of a request that is answered without the log, independent of its content.
+/// Fixed units of a request that is answered without the log. The content of the request is charged
+/// in addition.
 const READ: usize = 300;
 /// Units of a read that another replica answers or confirms: they cover the message to that replica
 /// and its answer.
@@ -37,19 +38,19 @@ const MERGED: usize = 70;
 const LOOKED_UP: usize = 60;
 /// Units of an entry that a scan walks over.
 const SCANNED: usize = 25;
-/// Number of bytes that are decoded, compared, copied or encoded in one unit, if they are not
-/// written.
+/// Number of bytes that are decoded, compared, copied or encoded in the time of one unit. Bytes
+/// that are written take longer.
 const PASSED_BYTES: usize = 16;
 
-/// Units of a refusal. It is sent in a message of its own.
+/// Units of a refusal, which is sent in a message of its own.
 const REFUSED: usize = 300;
 /// Units of a status without its optional parts: they cover the counters and the state of each
 /// peer.
 const STATUS: usize = 1600;
 /// Units of each key range in a status that describes leases.
 const RANGE: usize = 60;
-/// Units that a report of demand adds to a status, besides those of its keys: the costs of all
-/// holders are compared.
+/// Units that a report of demand adds to a status, besides the units for its keys. The report
+/// compares the costs of all possible holders.
 const DEMAND: usize = 4500;
 /// Units of each key in a status that reports demand.
 const IN_DEMAND: usize = 5;
@@ -58,7 +59,7 @@ const LEASE: usize = 3000;
 /// Units of a change of leases: they cover a configuration and the promises under it.
 const CONFIGURATION: usize = 60_000;
 
-/// Cost of a request, split by the kinds of work that it causes at a replica.
+/// Cost of a request, split by the kinds of work that the request causes at a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Units of receiving, passing on and answering the request, independent of its content.
@@ -77,10 +78,10 @@ pub struct Cost {
     pub bytes_passed: usize,
 }
 
-/// A request, with the part of a replica's state that its cost depends on.
+/// A request, with the facts about the replica's state on which the cost of the request depends.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A command of a client; a read is charged as one that this replica answers.
+    /// A command of a client. If it is a read, it is charged as if this replica answers it.
     Command(&'a Command),
     /// A read of a client, and the path that it takes.
     Read(&'a Command, Path),
@@ -94,14 +95,14 @@ pub enum Request<'a> {
         request: &'a LeaseRequest,
         /// Sizes of the state from which the answer is made.
         sizes: Sizes,
-        /// Whether some part of the request is not in force yet.
+        /// Whether the request changes anything: some part of it is not in force yet.
         changes: bool,
     },
     /// A request that is refused before it reaches the replica, with its number of bytes.
     Refused(usize),
 }
 
-/// Sizes of a replica's state that the cost of operators' requests depends on.
+/// Sizes of parts of a replica's state. The cost of operators' requests depends on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Number of key ranges with a strategy of their own.
@@ -118,8 +119,8 @@ impl Cost {
         self.handling + self.executing()
     }
 
-    /// Returns the units that the request adds to a batch, slot or group that is handled in any
-    /// case.
+    /// Returns the units that the request adds to a batch, slot or group of inputs, given that this
+    /// would be handled even without the request.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -129,8 +130,8 @@ impl Cost {
             + self.bytes_passed / PASSED_BYTES
     }
 
-    /// Returns the cost of the same request with an answer of `bytes` bytes and `entries` entries.
-    /// A scan is charged for no more entries than it returns.
+    /// Returns the cost of the same request if its answer has `bytes` bytes and `entries` entries.
+    /// A scan is then charged for no more entries than it returns.
     pub fn and_answering(self, bytes: usize, entries: usize) -> Cost {
         Cost {
             scanned: self.scanned.min(entries),
@@ -176,7 +177,8 @@ pub fn of(request: Request<'_>) -> Cost {
     }
 }
 
-/// Returns the cost of the body of a request, without the part that depends on a replica's state.
+/// Returns the cost of the body of a request, apart from any cost that depends on a replica's
+/// state.
 pub fn of_body(body: &Body) -> Cost {
     let sizes = Sizes::default();
     of(match body {
@@ -263,8 +265,8 @@ fn of_status(request: &StatusRequest, sizes: Sizes) -> Cost {
     }
 }
 
-/// Returns the cost of a request to change leases: it is compared with each range, and its answer
-/// lists all ranges.
+/// Returns the cost of a request to change leases. The request is compared with each key range, and
+/// the answer lists all ranges.
 fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     let answer = StatusRequest {
         leases: true,
@@ -279,8 +281,8 @@ fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     .and_passing(request.from.len() + request.to.len())
 }
 
-/// Returns the units of executing a command with this outcome. A scan is charged for the entries
-/// that it found.
+/// Returns the units of executing a command that had this outcome. A scan is charged for the
+/// entries that it found.
 pub fn executed(command: &Command, outcome: &Outcome) -> usize {
     let cost = of_command(command);
     let found = match &outcome.result {
@@ -301,7 +303,8 @@ pub fn executing(value: &Value) -> usize {
     units.sum()
 }
 
-/// Returns the number of entries of a scan that takes as long to execute as `command` does.
+/// Returns a number of entries: a scan of that many entries takes as long to execute as `command`
+/// does.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }
@@ -349,7 +352,7 @@ pub fn of_message(message: &Message, bytes: usize) -> usize {
     bytes + parts
 }
 
-/// Returns the units of a command in a peer's message, without those for its bytes.
+/// Returns the units of a command in a peer's message, apart from the units for its bytes.
 fn of_batched(command: &Command) -> usize {
     let cost = Cost {
         bytes_written: 0,
@@ -359,7 +362,7 @@ fn of_batched(command: &Command) -> usize {
     BATCHED + cost.executing()
 }
 
-/// Number of units of this module that take as long as one unit of merging.
+/// Number of units of [`Cost`] that take as long as one unit of [`merging`].
 pub const MERGING: usize = 2;
 /// Work of each field of a record into which fields are merged, in units of merging.
 const FIELD: usize = 1;
@@ -368,13 +371,13 @@ const COPIED_BYTES: usize = 128;
 /// Number of bytes of new memory that the operating system clears in the time of one unit of
 /// merging.
 const CLEARED_BYTES: usize = 16;
-/// Minimum length in bytes of a value that needs new memory: shorter values find memory that was
-/// used before.
+/// Minimum length in bytes of a value for which the operating system must provide new memory.
+/// Shorter values reuse memory of the process.
 const CLEARED_FROM_BYTES: usize = 32 << 10;
 
 /// Returns the work of merging fields into a record of `fields` fields and `bytes` bytes, in units
-/// of merging. Each of these takes as long as [`MERGING`] units of this module, because a merge
-/// waits for memory.
+/// of merging. One unit of merging takes as long as [`MERGING`] units of [`Cost`], because a merge
+/// spends most of its time waiting for memory.
 pub const fn merging(fields: usize, bytes: usize) -> usize {
     fields * FIELD + bytes / COPIED_BYTES
 }

@@ -1,10 +1,11 @@
-//! Fingerprints of replicas. The model checker visits each state once, and recognizes it by its
-//! fingerprint.
+//! Fingerprints of replicas. The model checker visits each state once, and recognizes a visited
+//! state by its fingerprint.
 //!
-//! A fingerprint covers everything that decides what a replica does, except what cannot matter
-//! before a horizon. It omits the times at which messages were sent, heard or requested, which
-//! decide which replicas to suspect and what to repeat. It also omits random delays, demand, and
-//! counters. Assertions check that these cannot matter.
+//! A fingerprint covers everything that decides what a replica does up to a given time, the
+//! horizon. It omits the times at which messages were sent, received or requested: they only
+//! decide, later than the horizon, which replicas to suspect and what to repeat. It also omits
+//! random delays, demand, and counters. Assertions check that the omitted parts have no effect
+//! before the horizon.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -32,8 +33,8 @@ impl Replica {
     /// the time at which the first of them began.
     ///
     /// # Panics
-    /// If an omitted part of the state could matter before `horizon`: one of the long timers is
-    /// due, or a relevant span of silence could have passed.
+    /// If an omitted part of the state could have an effect before `horizon`, because one of the
+    /// long timers is due or a peer could count as silent by then.
     pub fn fingerprint(&self, start: Time, horizon: Time) -> u64 {
         self.assert_rests(start, horizon);
         let mut hasher = FixedState::default().build_hasher();
@@ -96,8 +97,8 @@ impl Replica {
         }
     }
 
-    /// Lets the election timeout pass at the next [`super::Input::Tick`]. The timeout is drawn at
-    /// random, so a model may choose any.
+    /// Makes the election timeout end at the next [`super::Input::Tick`]. The timeout is random, so
+    /// a model may end it at any time.
     pub fn expire_election(&mut self, now: Time) {
         self.timers.set(Timer::Election, now);
     }

@@ -1,4 +1,4 @@
-//! Names that inputs and actions share: names of clients' requests, of persists, and of the clients
+//! Identifiers that inputs and actions share: of clients' requests, of persists, and of the clients
 //! and replicas that made requests.
 
 use leasehold_leases::{Incarnation, Key, ReplicaId};
@@ -6,10 +6,10 @@ use leasehold_wire::Command;
 
 use super::message::RequestId;
 
-/// Name that the shell gives to a request of a client: connection and request id.
+/// Identifier of a client's request, given by the shell: the connection and the id of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientHandle {
-    /// Number of the connection. It is never used again for another connection of this process.
+    /// Number of the connection. The number is never used for another connection of this process.
     pub connection: u64,
     /// Id that the client gave to the request.
     pub request: u64,
@@ -19,8 +19,8 @@ pub struct ClientHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// A run of a replica that requested something which takes a while. The answer is for this run
-/// alone.
+/// The run of a replica that made a request. Only this run may receive the answer, which may take a
+/// while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {
     /// Replica that made the request.

@@ -9,7 +9,7 @@ use super::handles::{ClientHandle, Requester, Sequence};
 use super::lease_set::LeaseSet;
 use super::message::{Envelope, LogId, Value};
 
-/// One event. The `now` of a step is sampled after its input arrived.
+/// One event. The time `now` of a step is sampled after the input of the step has arrived.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A client sends a command that has already been validated (`leasehold_wire::validate`).
@@ -19,13 +19,15 @@ pub enum Input {
         /// Command that the client requests.
         command: Command,
     },
-    /// A connection of a client has ended, so no client waits for its answers. No command of the
-    /// connection follows. The replica also answers the requests that it drops.
+    /// A client's connection has ended, so nobody waits for answers on it, and no more commands
+    /// arrive on it. If the replica drops requests of this connection, it answers them
+    /// nevertheless.
     ClientDisconnected {
         /// Number of the connection, as in `ClientHandle::connection`.
         connection: u64,
     },
-    /// The fence of a reply had passed when the clock was sampled: the read is to be repeated.
+    /// When the clock was sampled, the permit of a fenced reply had ended. The replica must repeat
+    /// the read.
     FenceMissed {
         /// Client or peer to answer.
         from: ReadFrom,
@@ -34,9 +36,10 @@ pub enum Input {
     },
     /// A message of a peer arrived.
     Peer(Envelope),
-    /// All records up to and including those of this `Action::Persist` are durable.
+    /// All records are durable, up to and including those of the `Action::Persist` with this
+    /// sequence.
     Persisted(Sequence),
-    /// Answer to `Action::ReadLog`: entries that the log on disk holds in the requested slots.
+    /// Answer to `Action::ReadLog`: entries from the requested slots of the log on disk.
     LogRead {
         /// Log that was read.
         log: LogId,
@@ -70,7 +73,7 @@ pub enum OperatorRequest {
     /// on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is lost; the
     /// request may then be repeated.
     Lease {
-        /// Number of the request, by which its answer is recognized.
+        /// Number of the request. The answer states the same number.
         ask: u64,
         /// Changes that the operator wants.
         set: LeaseSet,

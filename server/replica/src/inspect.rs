@@ -1,4 +1,4 @@
-//! State that oracles look at.
+//! Functions that show a replica's state to the oracles of tests.
 
 use leasehold_leases::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot, Time};
 
@@ -37,8 +37,8 @@ impl Replica {
         self.parts.consensus.log(log).highest()
     }
 
-    /// Returns the tags of this replica's own votes on a slot, as it counts them itself, each with
-    /// its ballot.
+    /// Returns the tags of this replica's own votes on a slot, as counted at this replica, each
+    /// with the ballot of the vote.
     pub fn own_votes(
         &self,
         log: LogId,
@@ -52,8 +52,8 @@ impl Replica {
         })
     }
 
-    /// Returns the log time at the last command executed here, in ms. A client opens a session with
-    /// it.
+    /// Returns the log time of the last command executed here, in ms. A client states this time
+    /// when it opens a session.
     pub fn log_time_ms(&self) -> u64 {
         self.parts.machine.log_time_ms()
     }
@@ -71,7 +71,7 @@ impl Replica {
     }
 
     /// Returns the time until which `grantor` covers `key` here, by this replica's clock, and the
-    /// barrier of the chain of promises that covers it.
+    /// barrier of the chain of promises that covers the key.
     pub fn covered_by(&self, now: Time, grantor: ReplicaId, key: &[u8]) -> Option<(Time, Slot)> {
         let view = self.configs().view(key);
         self.parts.leasing.holder().covered_by(now, grantor, view)
@@ -94,7 +94,8 @@ impl Replica {
         Some((accepted.ballot, &accepted.value))
     }
 
-    /// Returns all marks in no particular order. A read of the key waits for the slot.
+    /// Returns all marks in no particular order, each as a key and a slot for which reads of that
+    /// key wait.
     pub fn marks(&self) -> impl Iterator<Item = (&Key, Slot)> {
         self.parts.consensus.marks().all()
     }
@@ -104,8 +105,8 @@ impl Replica {
         self.parts.consensus.marks().on(key).contains(&slot)
     }
 
-    /// Returns the time, by this replica's clock, until which each of its votes demands all
-    /// replicas, because forgotten grants may still be valid. It is zero if that time is over.
+    /// Returns the time, by this replica's clock, until which each vote of this replica demands all
+    /// replicas, because forgotten grants may still be valid; zero if that time is over.
     pub fn outwaits_until(&self) -> Time {
         self.parts.leasing.outwaits_until()
     }

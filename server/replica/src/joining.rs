@@ -1,14 +1,14 @@
 //! Joining: a replica takes part only once enough others know the *life* of its data directory. So
 //! a replica with a wiped disk is detected (hazard 33).
 //!
-//! A life is a number that is drawn when a data directory is made. A replica that starts on a new
-//! directory reports its life to all others ([`Message::Join`]). A peer durably remembers the first
-//! life that it ever received from a replica, and only then answers with the life that it remembers
-//! ([`Message::Joined`]). The replica has *joined* once [`witnesses`] others have answered with its
-//! own life. It makes this fact durable before it acts on it, and no later run has to join again.
-//! Before it has joined, it neither votes nor promises, accepts, grants, campaigns, confirms or
-//! serves. An answer with another life means that this replica ran before, on a directory that is
-//! lost: it sends nothing from then on.
+//! A life is a random number that is chosen when a data directory is made. A replica that starts on
+//! a new directory reports its life to all others ([`Message::Join`]). A peer durably remembers the
+//! first life that it ever received from a replica, and only then answers with the life that it
+//! remembers ([`Message::Joined`]). The replica has *joined* once [`witnesses`] others have
+//! answered with its own life. It makes this fact durable before it acts on it, and no later run
+//! has to join again. Before it has joined, it neither votes nor promises, accepts, grants,
+//! campaigns, confirms or serves. An answer with another life means that this replica ran before,
+//! on a directory that is lost: it sends nothing from then on.
 //!
 //! # Why this is sound
 //! Assumption: of n replicas at most f = (n-1)/2 ever lose the contents of their disks. (A
@@ -53,8 +53,8 @@ pub fn witnesses(n: usize) -> usize {
 enum JoinState {
     /// Not enough others have answered with the replica's life.
     Asking,
-    /// Enough others have answered with the replica's life, and the record of that is on its way to
-    /// disk.
+    /// Enough others have answered with the replica's life. The record of this fact is not durable
+    /// yet.
     Sealing,
     /// The replica takes part.
     Joined,
@@ -71,12 +71,12 @@ pub(super) struct Joining {
     unconfirmed: ReplicaSet,
     /// Replicas that have answered with this replica's life in this run.
     witnesses: ReplicaSet,
-    /// First life that was ever received from each replica; 0 if none was.
+    /// First life that was received from each replica; 0 if none was.
     lives: Vec<u64>,
-    /// The Phase 1 of the highest ballot that arrived before this replica joined, and that is
-    /// answered once it has joined.
+    /// The Phase 1 request with the highest ballot that arrived before this replica joined. It is
+    /// answered once this replica has joined.
     prepare: Option<(Ballot, PerLog<Slot>)>,
-    /// Whether a campaign fell due before this replica joined.
+    /// Whether the election timer ran out before this replica joined.
     campaign_due: bool,
 }
 
@@ -119,7 +119,7 @@ impl Joining {
         self.state == JoinState::Joined
     }
 
-    /// Whether this replica may never take part.
+    /// Whether this replica must never take part, because it has lost its disk.
     pub(super) fn is_wiped(&self) -> bool {
         self.state == JoinState::Wiped
     }
@@ -132,8 +132,8 @@ impl Joining {
         }
     }
 
-    /// Handles a peer that starts on a new directory. The first life that was ever received from it
-    /// is kept.
+    /// Handles a peer that starts on a new directory. Only the first life received from the peer is
+    /// ever remembered.
     pub(super) fn on_join(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         let known = &mut self.lives[from.index()];
         if *known == 0 {
@@ -151,14 +151,15 @@ impl Joining {
         step.when_durable(Continuation::Joined { to: from });
     }
 
-    /// Sends to `to` the life that is remembered of it, which is now durable.
+    /// Sends to `to` the life that this replica remembers for `to`. The record of it is durable
+    /// now.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
         assert!(life != 0, "only a known life is confirmed");
         step.send(to, Message::Joined { life });
     }
 
-    /// Handles an answer of a peer: it remembers `life` as the life of this replica.
+    /// Handles the answer of a peer that remembers `life` as the life of this replica.
     pub(super) fn on_joined(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         if life == 0 {
             step.metrics.refused_messages += 1;
@@ -187,8 +188,8 @@ impl Joining {
         }
     }
 
-    /// Remembers Phase 1 of a replica that joined earlier, to answer it as soon as this replica has
-    /// joined.
+    /// Remembers a Phase 1 request that another replica sent before this replica has joined. It is
+    /// answered as soon as this replica has joined.
     pub(super) fn postpone_prepare(
         &mut self,
         from: ReplicaId,
@@ -207,8 +208,8 @@ impl Joining {
         step.timers.stop(Timer::Election);
     }
 
-    /// Handles that the record of this replica's joining is durable. Returns the work that was
-    /// postponed.
+    /// Notes that the record of this replica's joining is durable. Returns the work that was
+    /// postponed until then.
     pub(super) fn take_part(&mut self) -> PostponedWork {
         assert_eq!(
             self.state,

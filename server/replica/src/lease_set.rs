@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 
-/// Number of renewals without an ack after which a grantor establishes its lease again.
+/// Number of renewals without an ack after which a grantor must establish the lease anew instead of
+/// renewing it.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
 /// Changes that an operator wants. An omitted setting stays as it is.
@@ -12,13 +13,13 @@ pub const RENEWALS_PER_ACK: u32 = 8;
 pub struct LeaseSet {
     /// New strategies, each for a range of keys, in the order in which they are applied.
     pub strategies: Vec<(KeyRange, StrategySpec)>,
-    /// New durations, which are for all keys.
+    /// New durations. They apply to all keys.
     pub durations: Durations,
     /// Whether durations above [`Durations::LONG`] are allowed.
     pub force: bool,
 }
 
-/// Durations of leases. Omitted ones (`None`) stay as they are.
+/// Durations of leases. A duration that is omitted (`None`) stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Durations {
     /// New value of [`LeaseParams::t_lease`].
@@ -26,7 +27,7 @@ pub struct Durations {
     /// New value of [`LeaseParams::t_guard`].
     pub t_guard: Option<Duration>,
     /// New value of [`LeaseParams::renew`]. The cap on the age of an ack is set to a multiple of
-    /// it.
+    /// this duration.
     pub renew: Option<Duration>,
     /// New value of [`LeaseParams::t_grace`].
     pub t_grace: Option<Duration>,
@@ -37,8 +38,8 @@ impl Durations {
     /// replica waits for the longest duration that was ever in force.
     pub const LONG: Duration = Duration::from_secs(60);
 
-    /// Duration above which none is ever in force or believed of a peer. A lease of years would be
-    /// waited for after every restart.
+    /// Maximum duration: a longer one is never put in force, nor believed if a peer states it. With
+    /// a lease of years, replicas would wait for years after a restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
     /// Maximum cap on the age of an ack, which is a multiple of the interval between renewals.
@@ -57,7 +58,7 @@ impl Durations {
         }
     }
 
-    /// Whether no duration is above [`Durations::MAX`].
+    /// Whether all durations are at most [`Durations::MAX`].
     pub fn are_sane(&self) -> bool {
         let spans = [self.t_lease, self.t_guard, self.renew, self.t_grace];
         spans
@@ -66,7 +67,7 @@ impl Durations {
             .all(|span| span <= Durations::MAX)
     }
 
-    /// Returns `before` with these durations in place of its own.
+    /// Returns a copy of `before` in which these durations replace the old ones.
     pub fn in_place(&self, before: &LeaseParams) -> LeaseParams {
         LeaseParams {
             t_lease: self.t_lease.unwrap_or(before.t_lease),
@@ -87,9 +88,11 @@ pub type LeaseAnswer = Result<InForce, Refusal>;
 /// Reason why a request is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The request can never be in force: the reason, and a request that can be.
+    /// The request can never be put in force. The text states the reason, and a request that would
+    /// be accepted.
     Invalid(String),
-    /// The request cannot be in force now, but may be soon if it is repeated: the reason.
+    /// The request cannot be put in force now, but may be accepted if it is repeated soon. The text
+    /// states the reason.
     Busy(String),
 }
 
@@ -106,6 +109,6 @@ impl Refusal {
 pub struct InForce {
     /// Configuration since which the request is in force.
     pub config: ConfigId,
-    /// Whether it was in force before it was requested.
+    /// Whether the requested settings were in force already before the request.
     pub already: bool,
 }

@@ -1,14 +1,16 @@
 //! The replica: Multi-Paxos with read leases, as a state machine without I/O.
 //!
 //! # The call contract
-//! - [`Replica::step`] takes one input. `now` is sampled *after* the input has arrived; an earlier
-//!   sample could date a grant into the past (protocol §0).
+//! - [`Replica::step`] takes one input. `now` is sampled *after* the input has arrived; with an
+//!   earlier sample, a grant could be dated too early (protocol §0).
 //! - [`Replica::flush`] follows the last step of a batch of inputs that shared a `now`. It does the
-//!   work that is done once for each batch: it proposes batches of commands and sends votes,
-//!   forwards and news of commits.
-//! - [`Replica::next_deadline`] returns the latest time for the next step with [`Input::Tick`].
-//! - Actions are performed in order. The replica never waits, reads a clock or draws random numbers
-//!   other than from the seed that it was given, so one seed gives one run.
+//!   work that is done once for each batch: it proposes commands, and sends votes, forwarded
+//!   requests and reports of commits.
+//! - [`Replica::next_deadline`] returns the time by which the next step with [`Input::Tick`] must
+//!   be made.
+//! - Actions are performed in order. The replica never waits and never reads a clock. All its
+//!   random numbers come from the seed that it was given. So the same seed and inputs always give
+//!   the same run.
 //!
 //! # The parts
 //! Each part owns its state, and no other part changes it. A part is given what it needs and
@@ -127,7 +129,7 @@ impl Replica {
         }
     }
 
-    /// Returns the time at which to step with [`Input::Tick`] at the latest.
+    /// Returns the time by which the next step with [`Input::Tick`] must be made.
     pub fn next_deadline(&self) -> Time {
         self.timers.next()
     }
@@ -138,8 +140,8 @@ impl Replica {
     }
 
     /// Takes a message of another member. The sender is checked before the content is believed. If
-    /// the message is from a later run than the one known, that run has forgotten the promises of
-    /// the earlier one.
+    /// the message is from a later run of the sender than the one known, the sender has forgotten
+    /// the promises of its earlier run.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {
@@ -189,7 +191,8 @@ impl Replica {
         }
     }
 
-    /// Refuses a message with numbers that jump too far: no part of it is believed.
+    /// Refuses a message with numbers that are too far above those known here. No part of the
+    /// message is believed.
     fn refuse(&mut self, message: &Message) {
         self.metrics.refused_messages += 1;
         if let Some(round) = round_of(message) {
@@ -241,8 +244,8 @@ impl Replica {
         self.parts.leasing.configs()
     }
 
-    /// Whether this replica's disk was wiped after the replica had taken part. If so, it never
-    /// sends anything again.
+    /// Whether this replica's disk was wiped after the replica had taken part. If so, the replica
+    /// never sends anything again.
     pub fn is_wiped(&self) -> bool {
         self.parts.joining.is_wiped()
     }
@@ -257,8 +260,8 @@ impl Replica {
         self.parts.machine.kv().digest()
     }
 
-    /// Checks invariants within the parts and between them. A check costs about a tenth of a step.
-    /// The simulator and the model checker run it after each step.
+    /// Checks invariants within the parts and between them. A check takes about a tenth of the time
+    /// of a step. The simulator and the model checker run it after each step.
     ///
     /// # Panics
     /// If an invariant is broken.

@@ -17,22 +17,22 @@ use super::lease_set::{LeaseAnswer, LeaseSet};
 pub use super::per_log::{LogId, PerLog};
 
 /// A message with the incarnations of its sender and its addressee. If these do not match the
-/// current runs, lease messages and forwarded requests are rejected.
+/// current runs of the two replicas, lease messages and forwarded requests are ignored.
 #[derive(Clone, Debug, Hash)]
 pub struct Envelope {
-    /// Replica that sent it.
+    /// Replica that sent the message.
     pub from: ReplicaId,
-    /// Run in which the sender sent it.
+    /// Run of the sender in which the message was sent.
     pub from_incarnation: Incarnation,
-    /// Run of the addressee that the sender knew; 0 if it knew none.
+    /// Newest run of the addressee that the sender knew; 0 if the sender knew none.
     pub to_incarnation: Incarnation,
     /// Content of the envelope.
     pub message: Message,
 }
 
-/// Name of one attempt of one request. It is made of the origin's incarnation and of a counter that
-/// rises with every attempt. So an answer to an earlier run or attempt is not mistaken for an
-/// answer to this attempt.
+/// Name of one attempt to get a request answered. The name consists of the origin's incarnation and
+/// a counter that rises with every attempt. So the origin never takes an answer to another attempt,
+/// or to an attempt of an earlier run, for an answer to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -67,7 +67,7 @@ impl PartialEq for Batch {
     }
 }
 
-/// Lets copies of one `Arc` be recognized as equal without a comparison of their commands.
+/// With `Eq`, two copies of the same `Arc` count as equal without a comparison of their commands.
 impl Eq for Batch {}
 
 impl Hash for Batch {
@@ -79,7 +79,8 @@ impl Hash for Batch {
 /// Content of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// A no-op: it fills holes and opens a ballot.
+    /// A no-op. It fills slots without a known value, and it is the first value that a new leader's
+    /// ballot adds.
     Noop,
     /// Commands of clients.
     Commands(Arc<Batch>),
@@ -88,7 +89,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Returns the commands of the value; none for a no-op or a configuration.
+    /// Returns the commands of the value. A no-op and a configuration have no commands.
     pub fn commands(&self) -> &[Proposal] {
         match self {
             Value::Commands(batch) => &batch.commands,
@@ -119,7 +120,7 @@ pub struct Accept {
     pub slot: Slot,
     /// Value that is to be accepted.
     pub value: Value,
-    /// Tag of the leader's own vote: this message is that vote.
+    /// Tag of the leader's own vote. The message is at the same time that vote.
     pub tag: ReplicaSet,
     /// Slots of this log that the leader knows to be committed.
     pub news: LogNews,
@@ -129,7 +130,7 @@ pub struct Accept {
     pub infallible: Arc<[u64]>,
 }
 
-/// An accepted entry, as Phase 1 reports it.
+/// An accepted entry, in the form in which Phase 1 reports it.
 #[derive(Clone, Debug, Hash)]
 pub struct ReportedEntry {
     /// Log of the entry.
@@ -147,8 +148,8 @@ pub struct ReportedEntry {
 pub struct ReadAnswer {
     /// Attempt that is answered.
     pub request: RequestId,
-    /// Value, and the path on which the read was served; `None` if this replica cannot serve the
-    /// read and the leader is to be asked.
+    /// Value, and the path on which the read was served; `None` if the sender of the answer cannot
+    /// serve the read, so that the origin must ask the leader.
     pub outcome: Option<(Outcome, Path)>,
 }
 
@@ -173,21 +174,22 @@ pub enum Message {
         /// Life of the sender's data directory.
         life: u64,
     },
-    /// Answer to `Join`, sent once the life that it names is durable at its sender.
+    /// Answer to `Join`. It is sent once the sender has durably stored the life that the answer
+    /// states.
     Joined {
-        /// First life that the sender ever learned of the addressee.
+        /// First life that the sender ever received from the addressee.
         life: u64,
     },
-    /// Asks whether the addressee would promise this ballot; no round is raised yet. To an
-    /// addressee that has promised the ballot already, it means that the sender is still collecting
-    /// promises and that they arrive.
+    /// Asks whether the addressee would promise this ballot, without raising any round yet. If the
+    /// addressee has promised the ballot already, the message tells it that the sender is still
+    /// collecting promises, and that promises are arriving.
     PreVote {
         /// Ballot under which the sender would campaign.
         ballot: Ballot,
-        /// Number of this question among the sender's.
+        /// Number that the sender has given to this question.
         ask: u64,
     },
-    /// Answer to `PreVote`, sent if the replica would promise the ballot.
+    /// Answer to `PreVote`. It is sent only if the sender of the answer would promise the ballot.
     PreVoted {
         /// Ballot of the `PreVote` that is answered.
         ballot: Ballot,
@@ -205,19 +207,20 @@ pub enum Message {
     Prepared {
         /// The candidate's ballot.
         ballot: Ballot,
-        /// Number of the whole answer in the replier's run, from 1. Accepted entries may differ
-        /// between two answers, so only parts with the same number make up a promise.
+        /// Number of the answer to which this part belongs. The replier counts its answers from 1
+        /// in each run. Accepted entries may differ between two answers, so only parts with the
+        /// same number make up a promise.
         answer: u64,
         /// Index of this part, from 0.
         part: u32,
-        /// Number of parts.
+        /// Total number of parts of the answer.
         parts: u32,
         /// The replier's commit points.
         commits: PerLog<Slot>,
         /// This part's share of the accepted entries above the candidate's commit points.
         entries: Vec<ReportedEntry>,
-        /// This part's share of the starts of ballots under which the replier has accepted: the
-        /// log, the ballot and the slot at which it began.
+        /// Slots at which ballots began, as far as the replier knows and this part includes them:
+        /// the log, the ballot and the slot.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
     /// Phase 2 of one slot.
@@ -236,12 +239,12 @@ pub enum Message {
         /// Ballot that the sender has promised.
         promised: Ballot,
     },
-    /// Says that the leader is alive, and which slots are committed.
+    /// Shows that the leader is alive, and reports which slots are committed.
     Heartbeat {
         /// The leader's ballot.
         ballot: Ballot,
-        /// Number that the answer returns; 0 if the message only reports commits and needs no
-        /// answer.
+        /// Number of the probe, which the answer repeats; 0 if this message only reports commits
+        /// and needs no answer.
         probe: u64,
         /// State of each log, as the leader reports it.
         logs: PerLog<LogNews>,
@@ -276,14 +279,17 @@ pub enum Message {
         /// Commands, each with the name that the origin gave to the attempt.
         commands: Vec<(RequestId, Command)>,
     },
-    /// Results of commands that the leader knows already, so that it need not propose them again.
+    /// Results of commands that were executed before. The leader sends these results instead of
+    /// proposing the commands again.
     Answered {
         /// Results, each with the name of its attempt.
         answers: Vec<(RequestId, Outcome)>,
     },
-    /// Reads that a holder is to answer, or that the leader is to confirm if `read_index` is set.
+    /// Reads that the addressee is to answer. A holder answers them under its lease. If
+    /// `read_index` is set, the leader answers them after a majority has confirmed that it leads.
     ForwardRead {
-        /// Whether a majority is to confirm the reads, instead of a lease.
+        /// Whether the reads are to be answered after a confirmation by a majority, instead of
+        /// under a lease.
         read_index: bool,
         /// Names of the attempts, each with the key to read.
         reads: Vec<(RequestId, Key)>,
@@ -292,11 +298,12 @@ pub enum Message {
     ReadAnswers(Vec<ReadAnswer>),
     /// Lease message between a grantor and a holder.
     Lease(LeaseMessage),
-    /// Reads and writes of the sender's clients since its last report.
+    /// Numbers of reads and writes of the sender's clients since the sender's last report.
     Demand(DemandReport),
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
-    /// The leader transfers leadership to the addressee: everything that it proposed is committed.
+    /// The leader transfers leadership to the addressee. Everything that the leader has proposed is
+    /// committed.
     Transfer {
         /// Ballot of the leader that transfers leadership.
         ballot: Ballot,
@@ -311,7 +318,7 @@ pub enum Message {
     },
     /// A change of leases that an operator wants, sent to the leader.
     SetLease {
-        /// Number of the request at its sender.
+        /// Number that the sender has given to the request.
         ask: u64,
         /// Changes that the operator wants.
         set: LeaseSet,
@@ -325,18 +332,18 @@ pub enum Message {
     },
 }
 
-/// Report of a replica to the leader, which chooses holders by it.
+/// Report of a replica to the leader, from which the leader chooses holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DemandReport {
-    /// Reads and writes of the replica's clients since its last report.
+    /// Numbers of reads and writes of the replica's clients since the replica's last report.
     pub report: TallyReport,
     /// Round trips from the replica to all replicas, in us; 0 where none was measured.
     pub rtts_us: Vec<u32>,
 }
 
 impl Message {
-    /// Returns the name of the message's kind. It is meant for readers, as a whole message may be
-    /// long.
+    /// Returns the name of the message's kind. The name is for text that people read, where a whole
+    /// message would be too long.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ping { .. } => "Ping",

@@ -1,4 +1,5 @@
-//! Counters of a replica since its run began. They have no effect on its behavior.
+//! Counters of a replica since the present run began. They have no effect on the behavior of the
+//! replica.
 //!
 //! To add a counter, add a line below and increment it where the event happens: `step.metrics.name
 //! += 1`. A replica's answer to a status request lists the counter under its name. Explain it in
@@ -47,7 +48,7 @@ counters! {
 }
 
 impl Metrics {
-    /// Counts a read that could not be served here, under its reason.
+    /// Counts a read that could not be served at this replica, in the counter for `reason`.
     pub(super) fn count_fallback(&mut self, reason: leasehold_leases::NoPermit) {
         match reason {
             leasehold_leases::NoPermit::NotHolder => self.fallback_not_holder += 1,

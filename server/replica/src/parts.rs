@@ -1,6 +1,6 @@
 //! Limits the size of one message (hazard 82). All code that gathers items into messages must use
-//! these limits: a message above the frame's limit is never sent, so all its items would be lost
-//! again and again.
+//! these limits: a message that does not fit into a frame is never sent, so all items in it would
+//! be lost, also at each repetition.
 //!
 //! A part is a quarter of a frame. So the size estimate of an item need not be exact, and the bytes
 //! around the items can be ignored. A single item may be larger than a part: clients' commands and
@@ -29,8 +29,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Adds an item of about `size` bytes if it fits, and returns whether it does. The first item
-    /// always does.
+    /// Adds an item of about `size` bytes if the item fits, and returns whether it fits. The first
+    /// item always fits.
     pub fn takes(&mut self, size: usize) -> bool {
         let used = self.used + size + ITEM_OVERHEAD;
         let fits = self.used == 0 || used <= PART_BYTES || off(Rule::H82Frames);

@@ -31,7 +31,7 @@ pub struct PerLog<T> {
 }
 
 impl<T> PerLog<T> {
-    /// Builds both values: calls `of` for each log, commands first.
+    /// Builds both values. Calls `of` for each log, with the log of commands first.
     pub fn of(mut of: impl FnMut(LogId) -> T) -> PerLog<T> {
         PerLog {
             commands: of(LogId::Commands),

@@ -1,4 +1,4 @@
-//! Work that must follow a durable write, and waits until the write is durable.
+//! Work that must wait until a write is durable, and the records that are to be written.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -13,9 +13,9 @@ use super::message::LogId;
 use super::per_log::PerLog;
 use super::size_estimate::record_size_estimate;
 
-/// Maximum backlog that may wait for the disk, in bytes, besides one checkpoint. Above it a replica
-/// accepts nothing more until the disk has caught up, because the backlog of a full disk stays in
-/// memory.
+/// Maximum number of bytes that may wait for the disk, besides one checkpoint. If more bytes wait,
+/// a replica accepts nothing more until the disk has caught up, because everything that waits stays
+/// in memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// Size estimate of one persist without its records, in bytes.
 const PERSIST_BYTES: usize = 128;
@@ -46,21 +46,24 @@ pub(super) enum Continuation {
     },
     /// Request promises: the candidate's own promise is durable.
     Campaign { ballot: Ballot },
-    /// Send to a replica the life that is remembered of it.
+    /// Send to replica `to` the life that this replica remembers for `to`.
     Joined { to: ReplicaId },
     /// Take part: this replica has joined.
     TakePart,
-    /// Allow promises under parameters with this restart wait.
+    /// Allow promises under lease parameters that require this restart wait.
     RestartWait(Duration),
-    /// Note that no other replica relies on a grant of this one any more.
+    /// Note that the record of this replica's leaving is durable: no other replica relies on its
+    /// grants any more.
     Left,
-    /// Continue with the checkpoint: the values that were handed over at `since` are durable.
+    /// Continue with the checkpoint: the values that were handed to the disk at `since` are
+    /// durable.
     Staged { since: Time },
     /// Move the windows: the checkpoint up to these slots is durable.
     Checkpointed(PerLog<Slot>),
 }
 
-/// Continuations of one persist. Mostly there is only one, as a step answers one Accept.
+/// Continuations of one persist. Mostly there is only one, because a step usually answers one
+/// Accept.
 pub(super) type Continuations = SmallVec<[Continuation; 1]>;
 
 /// Bytes that are still to be written.
@@ -81,7 +84,7 @@ pub(super) struct Persister {
     waiting: VecDeque<PendingPersist>,
     /// Size estimate of `waiting`.
     backlog: BacklogBytes,
-    /// Slot of each log up to which the log on disk holds the chosen values.
+    /// For each log, the slot up to which the disk holds the chosen values.
     executed: PerLog<Slot>,
 }
 
@@ -98,7 +101,8 @@ struct PendingPersist {
 }
 
 impl Hash for Persister {
-    /// Hashes distances between sequences: sequences are only names.
+    /// Hashes the distances between sequences instead of the sequences, because sequences are only
+    /// names.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.records, &self.continuations).hash(state);
         for waiting in &self.waiting {
@@ -117,7 +121,7 @@ impl Persister {
         self.records.push(record);
     }
 
-    /// Queues `continuation` until everything recorded so far is durable.
+    /// Queues `continuation`. It is done once everything recorded so far is durable.
     pub(super) fn when_durable(&mut self, continuation: Continuation) {
         self.bytes.others += size_of::<Continuation>();
         self.continuations.push(continuation);
@@ -128,9 +132,9 @@ impl Persister {
         self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether another checkpoint may be made. One may always wait for the disk, several only if
-    /// they are small. A checkpoint shares its values with the state in memory until the state is
-    /// overwritten.
+    /// Whether another checkpoint may be made. One checkpoint may always wait for the disk; several
+    /// may wait only if they are small. A checkpoint shares its values with the state in memory
+    /// until the state is overwritten.
     pub(super) fn may_checkpoint(&self) -> bool {
         let waiting = self.backlog.checkpoints + self.bytes.checkpoints;
         waiting <= BACKLOG_BYTES_MAX
@@ -164,7 +168,7 @@ impl Persister {
     }
 
     /// Returns the last slot of `log` up to which the disk holds the entries as they were executed.
-    /// Later slots on the disk may still hold entries that an earlier ballot left in them.
+    /// In later slots the disk may still hold entries of an earlier ballot.
     pub(super) fn executed(&self, log: LogId) -> Slot {
         self.executed[log]
     }

@@ -1,5 +1,5 @@
-//! Queues of many connections, which are served round-robin. A connection with many waiting items
-//! does not make the others wait for all of them.
+//! Queues of many connections, which are served round-robin. So a connection with many waiting
+//! items does not make the other connections wait for all of these.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct RoundRobinQueue<T> {
     /// Waiting items of each connection, in their order. No queue in the map is empty.
     waiting: BTreeMap<u64, VecDeque<T>>,
-    /// Connections in the order of their turns: the first has the next turn. It includes every
-    /// connection with waiting items. It may also include connections without any, because finding
-    /// and removing them would take long; these are skipped.
+    /// Connections in the order in which they are served next. It includes every connection with
+    /// waiting items. It may also include connections without any, because finding and removing
+    /// them would take long; these are skipped.
     order: VecDeque<u64>,
     len: usize,
 }
@@ -64,7 +64,7 @@ impl<T> RoundRobinQueue<T> {
         }
     }
 
-    /// Takes all items of a connection that adds no more.
+    /// Takes all items of a connection. The connection must not add any more items.
     pub fn take(&mut self, connection: u64) -> VecDeque<T> {
         let taken = self.waiting.remove(&connection).unwrap_or_default();
         self.len -= taken.len();

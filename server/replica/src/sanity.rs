@@ -1,12 +1,12 @@
 //! Sanity checks that decide whether the numbers in a peer's message are believed (hazard 81).
 //!
 //! Some numbers are counted up by the replica that receives them: rounds, slots and the replicated
-//! clock. They end up in its own messages and on its disk, and every decoder refuses numbers above
-//! [`NUMBER_MAX`]. So one wrong message near that limit would make every replica campaign above it,
-//! and no data directory could be opened again. A message with numbers too far beyond those known
-//! here is therefore refused as a whole, before any part of it is believed. A malicious member can
-//! still do harm within the bounds. Without certificates, so can any process that poses as a
-//! member.
+//! clock. The replica then sends these numbers and stores them on its disk, and every decoder
+//! refuses numbers above [`NUMBER_MAX`]. So one wrong message near that limit would make every
+//! replica campaign above it, and no data directory could be opened again. A message with numbers
+//! too far beyond those known here is therefore refused as a whole, before any part of it is
+//! believed. A malicious member can still do harm within the bounds. Without certificates, so can
+//! any process that poses as a member.
 //!
 //! # A replica that was away
 //! It must believe an honest leader again, even if much happened in its absence:
@@ -16,8 +16,8 @@
 //!   message raises the highest round seen by up to 2^20 ([`nearer`]), so the replica soon believes
 //!   its peers again. A message near the decoders' limit uses up 2^20 of the 2^56 rounds.
 //! - Durations: a day, which is the maximum that a configuration may set.
-//! - Incarnations: a peer may have started 2^20 times since it was last heard, and 2^40 times
-//!   before it is first heard in this run.
+//! - Incarnations: a peer may have started 2^20 times since its last message, and 2^40 times before
+//!   its first message to this run.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ConfigId, Incarnation, LeaseMessage, LeaseParams, Slot};
@@ -29,36 +29,41 @@ use super::message::{
 };
 
 /// Largest slot, round, incarnation, time in ms or span in ns that a decoder accepts. It is far
-/// above any that occurs, and far enough below `u64::MAX` that counting up from it does not
-/// overflow.
+/// above any number that occurs in practice, and so far below `u64::MAX` that counting up from it
+/// does not overflow.
 pub const NUMBER_MAX: u64 = 1 << 56;
 
-/// Maximum jump of rounds in one message: a larger one is out of range.
+/// Maximum distance from the highest round seen here to a round in a message. A message with a
+/// higher round is refused.
 pub const ROUNDS_AHEAD_MAX: u64 = 1 << 20;
-/// Maximum number of starts of a peer since it was last heard.
+/// Maximum number of starts of a peer since its last message. A message with a higher incarnation
+/// is refused.
 pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
-/// Maximum incarnation of a peer that has not been heard in this run: 34 years with one start in
-/// each ms.
+/// Maximum incarnation in the first message that this run receives from a peer. With one start in
+/// each ms it is reached after 34 years.
 pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
-/// Maximum distance from the highest slot accepted here to a slot in a message. For commands it is
-/// ten years at 55,000 slots a second; for configurations, 68 years at two a second.
+/// Maximum distance from the highest slot accepted here to a slot in a message. For commands it
+/// corresponds to ten years with 55,000 slots a second, and for configurations to 68 years with two
+/// a second.
 pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
     commands: 1 << 44,
     configs: 1 << 32,
 };
-/// Maximum distance from the replicated clock of what is executed here to the one in a message, in
-/// ms. The replicated clock runs as fast as a leader's clock, so this is 34 years.
+/// Maximum distance from the replicated clock at the last executed slot to a replicated clock in a
+/// message, in ms. The replicated clock runs as fast as a leader's clock, so this corresponds to 34
+/// years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
 /// Maximum of the numbers that a replica counts from 0 in each of its runs: answers in Phase 1,
-/// guards and promises. It is 8,900 years with one in each ms.
+/// guards and promises. If one is counted in each ms, it is reached after 8,900 years.
 pub const COUNT_MAX: u64 = 1 << 48;
 
-/// Numbers known here, with which those of a message are compared.
+/// Numbers known here. The numbers in a message are compared with these.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SanityBaseline {
     /// Highest round seen.
     pub round: u64,
-    /// Newest run of the sender that was heard; 0 if none was heard in this run.
+    /// Newest run of the sender from which a message has come; 0 if no message has come from the
+    /// sender in this run.
     pub incarnation: Incarnation,
     /// Highest slot accepted here in each log.
     pub slots: PerLog<Slot>,
@@ -74,9 +79,9 @@ pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
     baseline.run(envelope.from_incarnation) && baseline.message(&envelope.message)
 }
 
-/// Returns the highest round seen, once a message that named `round` was refused. It rises by as
-/// much as a believed message could raise it. Otherwise a replica with rounds just too far above
-/// all others would never be believed again.
+/// Returns the new highest round seen, after a message with `round` was refused. The old one,
+/// `seen`, is raised by no more than a believed message could raise it. Without this, a replica
+/// with rounds too far above all others would never be believed again.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }
@@ -99,8 +104,8 @@ pub fn round_of(message: &Message) -> Option<u64> {
     Some(ballot.round)
 }
 
-/// Whether leases with these durations end within days. This matters because a replica waits for
-/// them after each restart.
+/// Whether these durations are short enough that leases end within days. This matters because after
+/// each restart a replica waits until its earlier leases have ended.
 fn are_sane(params: &LeaseParams) -> bool {
     Durations::of(params).are_sane() && params.t0_cap <= Durations::T0_MAX
 }

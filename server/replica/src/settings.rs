@@ -6,7 +6,7 @@ use leasehold_leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 
 use super::persist::BACKLOG_BYTES_MAX;
 
-/// Recipients of an acceptor's vote, besides the leader (Castro's optimization, §4).
+/// Replicas, besides the leader, to which an acceptor sends its vote (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptReplies {
     /// No other replica: origins learn of a commit from the leader.
@@ -14,18 +14,18 @@ pub enum AcceptReplies {
     /// Every origin of a command in the batch.
     #[default]
     Origin,
-    /// Every replica: holders learn of a commit from the votes.
+    /// Every replica: holders, too, learn of a commit from the votes.
     All,
 }
 
-/// Spans of a replica's timers.
+/// Intervals and timeouts of a replica's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Interval at which a leader sends heartbeats.
     pub heartbeat: Duration,
-    /// Silence of the leader after which the best successor campaigns. Other replicas wait a little
-    /// longer, in the order of how well they would serve the sites. A leader that hears no majority
-    /// for this long steps down.
+    /// If the leader is silent for this long, the best successor campaigns. Other replicas wait a
+    /// little longer, in the order of how well they would serve the sites. A leader that receives
+    /// no answers from a majority for this long steps down.
     pub election_timeout: Duration,
     /// Time after which an unanswered request is repeated: the leader waits this long for a vote,
     /// an origin for the slot of its command, and a follower that lags for an entry.
@@ -41,8 +41,8 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// Returns spans that are as short as a world-wide network permits without false suspicion
-    /// (`results/durations`).
+    /// Returns intervals and timeouts that are as short as possible in a world-wide network without
+    /// false suspicion (`results/durations`).
     fn default() -> Self {
         let ms = Duration::from_millis;
         Timing {
@@ -76,20 +76,20 @@ impl Default for ElectionSettings {
     }
 }
 
-/// Granularity, in log time, at which the activity of sessions is remembered. It makes updates of a
-/// busy session rare, and lets each session live up to this much longer than it must.
+/// Granularity, in log time, at which the activity of sessions is remembered. A coarse value makes
+/// updates of a busy session rare. As a result each session may live this much longer than it must.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
-/// Limits on the number of clients' sessions, and on their duration.
+/// Limits on the number of clients' sessions, and on how long a session lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Time that a session lives after its last command, by the replicated clock. It must be the
-    /// same for all replicas, in every version that runs on their disks.
+    /// Time that a session lives after its last command, by the replicated clock. This value must
+    /// be the same for all replicas, and must not change as long as their disks are used.
     pub ttl: Duration,
     /// Time, by the replicated clock, for which a session must have been silent before it may be
-    /// ended to free capacity for another session. It must be longer than clients wait for the
-    /// answer to a write, and at most `ttl`. It must be the same for all replicas, in every version
-    /// that runs on their disks.
+    /// ended to free capacity for another session. It must be longer than the time for which
+    /// clients wait for the answer to a write, and at most `ttl`. This value must be the same for
+    /// all replicas, and must not change as long as their disks are used.
     pub stay: Duration,
     /// Maximum number of sessions; 0 if there is no maximum. Every batch names the maximum of the
     /// leader that proposed it, so replicas may be configured differently.
@@ -158,58 +158,60 @@ pub struct Settings {
     pub elections: ElectionSettings,
     /// Recipients of votes, besides the leader.
     pub accept_replies: AcceptReplies,
-    /// Maximum number of commands in a slot.
+    /// Maximum number of commands that a leader puts into one slot.
     pub batch_max: usize,
     /// Maximum number of uncommitted slots that a leader keeps in flight.
     pub in_flight_max: usize,
-    /// Maximum work that one group of inputs executes, in units of [`crate::cost`]. It is higher if
-    /// much work is left. The last slot may exceed it.
+    /// Maximum work that one group of inputs executes, in units of [`crate::cost`]. The maximum is
+    /// higher if much work is left. The last slot of a group may exceed the maximum.
     pub executed_work_max: usize,
     /// Maximum work of merges that a replica has in the log for its clients, in units of
     /// [`crate::cost::merging`]. Further merges wait at the replica, and other commands overtake
     /// them. Each merge is charged for at least 64 bytes. A quarter of the maximum is reserved for
     /// long merges.
     pub merge_work_max: usize,
-    /// Number of merges of one key waiting at a replica from which further merges of that key are
-    /// charged for at least 512 bytes each.
+    /// If at least this many merges of one key wait at a replica, each further merge of that key is
+    /// charged for at least 512 bytes.
     pub merges_of_key_max: usize,
-    /// Maximum work that is committed and still to be executed, in units of [`crate::cost`]. Above
-    /// it a leader proposes no more commands. Above twice as much, other replicas accept none, and
-    /// fetch later what they miss.
+    /// Maximum work that is committed and still to be executed, in units of [`crate::cost`]. If
+    /// more work is left, a leader proposes no more commands. If twice as much is left, other
+    /// replicas accept no more commands, and later fetch those that they missed.
     pub to_execute_work_max: usize,
     /// Maximum number of bytes of long values that a checkpoint makes the disk write in one step; a
     /// longer value is written alone. Further values are written in advance, in parts.
     pub checkpoint_piece_bytes: usize,
     /// Number of slots above its durable checkpoint in which a replica accepts, in each log. A
-    /// leader proposes in the first half. Once a quarter is executed, the next checkpoint is
-    /// forced. At least 4. It must be the same for all replicas, in every version that runs on
-    /// their disks.
+    /// leader proposes in the first half. Once a quarter of the window is executed, the next
+    /// checkpoint is forced. The value is at least 4. This value must be the same for all replicas,
+    /// and must not change as long as their disks are used.
     pub log_window: u64,
-    /// Limits on the number of clients' sessions, and on their duration.
+    /// Limits on the number of clients' sessions, and on how long a session lives.
     pub sessions: SessionLimits,
     /// Maximum memory for demand, in bytes.
     pub demand_bytes_max: usize,
-    /// Maximum traffic for the choice of holders, in bytes a second (§3.4). Half of it is for the
-    /// demand of clients that a replica reports to the leader. The other half is for the holders of
-    /// keys that the leader sends to each replica.
+    /// Maximum traffic for the choice of holders, in bytes a second (§3.4). Half of this traffic is
+    /// for a replica's reports of its clients' demand to the leader. The other half is for the
+    /// configurations with which the leader tells each replica the holders of keys.
     pub holders_bytes_s: usize,
 }
 
-/// Takes about 1.7 ms. It is short because a write passes through several replicas and waits for a
-/// group of inputs at each. A command with the maximum number of keys exceeds it.
+/// This work takes about 1.7 ms. The time is short because a write passes through several replicas
+/// and waits for a group of inputs at each. A command with the maximum number of keys exceeds this
+/// work.
 const EXECUTED_WORK_MAX: usize = 256 << 10;
-/// Takes about 5 ms. That is 170 merges into the largest records (27 if they are the first since a
-/// checkpoint), or 8,192 merges into small ones. Commands that follow them in the log wait for the
-/// merges of all replicas. The 8,192 merges take up to 240 ms if writes in flight make all their
-/// records the largest, and merging has a quarter of the time.
+/// This work takes about 5 ms. It is 170 merges into the largest records (27 if they are the first
+/// merges since a checkpoint), or 8,192 merges into small records. Commands behind merges in the
+/// log wait for the merges of all replicas. The 8,192 merges take up to 240 ms if writes in flight
+/// make all these records as large as possible, and merges may take only a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// More merges of one key are rare, unless they are meant to follow a write that makes its record
-/// large. In that case 1,024 of them are sent in one burst.
+/// It is rare that more merges of one key wait, unless a client wants them to follow a write that
+/// makes the record large. In that case 1,024 of them are sent in one burst.
 const MERGES_OF_KEY_MAX: usize = 64;
-/// The disk takes a few ms for this many bytes, including what the store writes behind them.
+/// The disk takes a few ms to write this many bytes, together with the bytes that the store writes
+/// in addition.
 const CHECKPOINT_PIECE_BYTES: usize = 512 << 10;
-/// Divisor of the maximum work that may be left to execute: with more than the quotient left, a
-/// replica is behind.
+/// Divisor: a replica is behind if more work is left than the maximum work that may be left to
+/// execute, divided by this number.
 const BEHIND_SHARE: usize = 4;
 /// Equal to the number of bytes that may wait for the disk.
 const TO_EXECUTE_WORK_MAX: usize = BACKLOG_BYTES_MAX;
@@ -251,7 +253,7 @@ impl Settings {
         (self.holders_bytes_s / 2).saturating_mul(ms) / 1000
     }
 
-    /// Returns the maximum number of bytes of keys that configurations bring in a second.
+    /// Returns the maximum number of bytes of keys that configurations may include in a second.
     pub(super) fn configuration_bytes_s(&self) -> usize {
         self.holders_bytes_s / 2
     }

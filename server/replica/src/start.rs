@@ -1,4 +1,4 @@
-//! Start of a replica from its durable state, for the first time or after a crash.
+//! Construction of a replica when it starts, for the first time or after a crash.
 
 use leasehold_leases::Time;
 
@@ -21,9 +21,9 @@ impl Replica {
     /// Returns a replica that continues from the durable state of an earlier run, or begins without
     /// one.
     ///
-    /// It has forgotten its grants, so it votes with tag = everyone until the longest of them has
-    /// ended (§3.7). It rebuilds the marks of all accepted, unexecuted slots before any key is
-    /// read.
+    /// The replica has forgotten its earlier grants, so each of its votes demands all replicas
+    /// until the longest of these grants has ended (§3.7). The marks of all accepted, unexecuted
+    /// slots are rebuilt before any key is read.
     ///
     /// # Panics
     /// If `recovered` contradicts itself, so it cannot be a state that this code wrote.

@@ -1,4 +1,4 @@
-//! State and counters that an operator may look at.
+//! Functions that report the replica's state and counters to an operator.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl ShortTimeout {
 
 impl Replica {
     /// Returns the election timeout if it is less than two measured round trips to the nearest
-    /// majority. Elections then wait longer than it says, and a late heartbeat deposes a healthy
-    /// leader.
+    /// majority. With such a timeout, elections take longer than configured, and a late heartbeat
+    /// deposes a healthy leader.
     pub fn short_timeout(&self) -> Option<ShortTimeout> {
         self.ctx.short_timeout()
     }
@@ -71,7 +71,8 @@ impl Replica {
         self.parts.leasing.grace() + self.ctx.settings.timing.election_timeout * 2
     }
 
-    /// Returns the replicas that have not answered this leader lately; none if it does not lead.
+    /// Returns the replicas that have not answered this leader lately; the empty set if this
+    /// replica does not lead.
     pub fn out_of_touch(&self, now: Time) -> ReplicaSet {
         match self
             .parts
@@ -87,9 +88,9 @@ impl Replica {
         }
     }
 
-    /// Reports the holders of `key`, and the replicas that may hold it because of a promise of this
-    /// replica that lasts at `now`. If `key` is empty, it reports them for the hottest key that is
-    /// known here.
+    /// Adds to `status` the holders of `key`, and the replicas that may hold `key` because a
+    /// promise of this replica is still in force at `now`. If `key` is empty, the key with the most
+    /// known demand is used.
     pub fn describe_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
         let hottest = || self.parts.leasing.hottest();
         let key = match key {
@@ -107,7 +108,8 @@ impl Replica {
         status.holders_of = key;
     }
 
-    /// Returns the hint for a client that needs to know which replica to read `key` from.
+    /// Returns a hint that tells a client from which replica to read `key`: the holders of the key,
+    /// and the leader.
     pub fn hint(&self, key: &[u8]) -> Hint {
         let configs = self.configs();
         Hint {
@@ -149,7 +151,7 @@ impl Replica {
         });
     }
 
-    /// Returns the sizes of the state that the cost of operators' requests depends on.
+    /// Returns those sizes of the state on which the cost of operators' requests depends.
     pub fn sizes(&self) -> Sizes {
         let starts = || self.configs().policies().starts();
         Sizes {

@@ -1,5 +1,5 @@
-//! Context that every part is given for one step: the time, this node, and the places where its
-//! effects go. No effect is read back within the step.
+//! Context that every part is given for one step: the time, this node, and the collections that
+//! receive the effects of the step. No part reads these effects within the step.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Incarnation, ReplicaId, Time};
@@ -49,12 +49,13 @@ impl Step<'_> {
         self.out.push(Action::Event(event));
     }
 
-    /// Makes a fact durable, together with all others of this group of steps.
+    /// Records a fact that is to be made durable, together with all other facts of this group of
+    /// steps.
     pub(super) fn record(&mut self, record: Record) {
         self.persister.record(record);
     }
 
-    /// Queues `continuation` until everything recorded so far is durable.
+    /// Queues `continuation`. It is done once everything recorded so far is durable.
     pub(super) fn when_durable(&mut self, continuation: Continuation) {
         self.persister.when_durable(continuation);
     }
@@ -68,14 +69,14 @@ impl Step<'_> {
         self.timers.set(timer, at);
     }
 
-    /// Returns a new name for an attempt. No run of this replica has used it before.
+    /// Returns a new name for an attempt. No run of this replica has used this name before.
     pub(super) fn name_request(&mut self) -> RequestId {
         self.requests.next(self.ctx.incarnation)
     }
 }
 
-/// Generator of names for attempts. Runs share no names: otherwise an answer to a request of an
-/// earlier run could be taken for an answer to a request of this run (hazard 37).
+/// Generator of names for attempts. Two runs never use the same name. Otherwise an answer to a
+/// request of an earlier run could be taken for an answer to a request of this run (hazard 37).
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct RequestNames {
     last: u64,

@@ -3,7 +3,7 @@
 
 use leasehold_leases::Time;
 
-/// Timers, each named after the work that it makes due.
+/// Timers. Each is named after the work that is due when the timer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The leader has been silent for too long.
@@ -24,7 +24,7 @@ pub(super) enum Timer {
     Checkpoint,
     /// Missed entries are fetched.
     Fetch,
-    /// Execution continues with committed slots that were left.
+    /// Execution continues with committed slots that an earlier group of inputs left.
     Execute,
     /// Further values of a checkpoint are written in advance.
     Stage,
@@ -66,8 +66,8 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Returns timers with all recurrent work due at `now`, except the election and the work that
-    /// only leaders do.
+    /// Returns timers by which all recurrent work is due at `now`, except elections and the work
+    /// that only leaders do.
     pub(super) fn new(now: Time) -> Timers {
         let mut timers = Timers {
             at: [Time::MAX; TIMERS],

@@ -1,5 +1,5 @@
-//! Reasons why a command is not executed for now. They are no guarantee: a copy of the command may
-//! be executed later.
+//! Reasons why a command is not executed for now. An answer with such a reason does not guarantee
+//! that the command has no effect: a copy of the command may be executed later.
 
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{ErrorCode, Outcome};
@@ -17,8 +17,8 @@ fn unavailable(message: &str) -> Outcome {
     Outcome::error(ErrorCode::Unavailable, message)
 }
 
-/// Returns the answer to a request that was repeated. Every request is answered, because the node
-/// reserves room for its answer.
+/// Returns the answer to the older of two equal requests, after a client has sent a write again.
+/// Every request must be answered, because the node reserves space for the answer.
 pub fn sent_again() -> Outcome {
     unavailable(SENT_AGAIN)
 }

@@ -1,8 +1,8 @@
-//! Cost of the choice of durations: false elections, false suspicions and lapsed leases in clusters
-//! in which no replica ever fails, on links that lose and delay messages.
+//! Measures the cost of several choices of durations: false elections, false suspicions and lapsed
+//! leases. No replica of the measured clusters ever fails, but links lose and delay messages.
 //!
 //! ```sh
-//! cargo run --release --locked -p server --example durations -- 2     # hours of each cluster
+//! cargo run --release --locked -p leasehold-sim --example durations -- 2     # hours of each cluster
 //! ```
 
 #![allow(
@@ -20,9 +20,9 @@ use leasehold_replica::action::Event;
 use leasehold_sim::world::{World, WorldEvent, WorldSettings};
 
 const MS: u64 = 1_000_000;
-/// Interval between two checks of which replicas hold leases, in ns.
+/// Interval between two checks that determine which replicas hold leases, in ns.
 const LOOK_NS: u64 = 100 * MS;
-/// Time until the cluster has a leader and leases, in ns.
+/// Time in ns that a cluster is given to elect a leader and make leases, before events are counted.
 const SETTLE_NS: u64 = 30_000 * MS;
 /// Round-trip times in ms between CA, VA, IRL, OR and JP.
 const WORLD: [[u64; 5]; 5] = [
@@ -33,7 +33,7 @@ const WORLD: [[u64; 5]; 5] = [
     [108, 150, 212, 97, 0],
 ];
 
-/// Durations in ms.
+/// One set of durations, in ms, with which clusters are run.
 #[derive(Clone, Copy)]
 struct Durations {
     heartbeat: u64,
@@ -55,7 +55,8 @@ const fn of(a: [u64; 6]) -> Durations {
     }
 }
 
-/// Tried durations in ms: heartbeat, election timeout, guard, lease, renewal, grace.
+/// The sets of durations that are tried. The numbers, in ms, are: heartbeat, election timeout,
+/// guard, lease, renewal, grace.
 const TRIED: [Durations; 7] = [
     of([250, 1500, 2000, 2000, 500, 5000]),
     of([250, 1500, 1000, 1000, 250, 2500]),
@@ -95,13 +96,13 @@ fn nets() -> [Net; 2] {
     ]
 }
 
-/// Counts of events that had no cause.
+/// Counts of false alarms: elections, suspicions and lapsed leases although no replica failed.
 #[derive(Default)]
 struct FalseAlarms {
     elections: u64,
     suspicions: u64,
-    /// Number of checks of a replica, and number of those in which too few replicas had promised to
-    /// it.
+    /// Number of checks, each of one replica. `lapsed` is the number of those in which too few
+    /// other replicas had made promises to the checked replica.
     looks: u64,
     lapsed: u64,
 }
@@ -159,7 +160,7 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
     false_alarms
 }
 
-/// Checks every replica: two others should have promised to it.
+/// Checks every replica: it should have unexpired promises from at least two others.
 fn look(world: &World, false_alarms: &mut FalseAlarms) {
     for node in 0..world.n() {
         let (Some(replica), now) = (world.replica(node), world.clock(node)) else {
@@ -180,7 +181,7 @@ fn main() {
     let hours: f64 = hours.unwrap_or(1.0);
     println!("# Durations\n");
     println!(
-        "Made by `cargo run --release --locked -p server --example durations -- {hours}`: {hours} h of virtual time\n\
+        "Made by `cargo run --release --locked -p leasehold-sim --example durations -- {hours}`: {hours} h of virtual time\n\
          of five replicas for each line. No replica fails, so every election and every suspicion is false. Durations are in ms.\n\
          *Stall* is how long a write waits at most for a holder that is gone: two renewals, t_guard and t_lease,\n\
          stretched for drift. *Lapsed* is the share of time in which a replica had too few promises to read locally.\n"

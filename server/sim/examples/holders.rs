@@ -1,16 +1,17 @@
-//! Cost of choosing holders for millions of keys: the longest steps of replicas in CPU time, by
-//! kind of work, and the share of links and logs that reports of demand and configurations take.
-//! Five replicas run in virtual time, at the distances of the paper. Half of the requests at a site
-//! follow a popularity that all sites share, and half follow one of this site only. Both are
-//! distributed by Zipf's law.
+//! Measures the cost of choosing holders for millions of keys. The results are the longest steps of
+//! replicas in CPU time, by kind of work, and the share of the bytes on links and in logs that
+//! reports of demand and configurations take. Five replicas run in virtual time, at the distances
+//! of the paper. For half of the requests at a site, the popularity of keys is the same at all
+//! sites. For the other half, each site has popular keys of its own. Both popularities follow
+//! Zipf's law.
 //!
 //! ```sh
-//! cargo run --release --locked -p server --example holders -- quorum      # or cost
-//! cargo run --release --locked -p server --example holders -- cost 60 10000 2000000
+//! cargo run --release --locked -p leasehold-sim --example holders -- quorum      # or cost
+//! cargo run --release --locked -p leasehold-sim --example holders -- cost 60 10000 2000000
 //! ```
 //!
 //! The numbers are the duration in seconds, the operations a second at each site (one in ten is a
-//! write), and the number of keys. Bytes are the same in every run; CPU times depend on the
+//! write), and the number of keys. Every run reports the same bytes; CPU times depend on the
 //! machine.
 
 #![allow(
@@ -46,18 +47,18 @@ const WORLD: [[u64; SITES]; SITES] = [
 ];
 /// Duration of a sync, in ns.
 const SYNC_NS: u64 = MS / 10;
-/// Time before clients begin, in which a leader is elected and leases are made, in ns.
+/// Time in ns before clients begin. In this time, a leader is elected and leases are made.
 const SETTLE_NS: u64 = 8_000 * MS;
-/// Number of operations of which one is a write.
+/// One in this many operations is a write.
 const WRITES: u64 = 10;
 
-/// CPU time of this thread.
+/// Returns the CPU time that this thread has used.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Random numbers that are the same in every run (SplitMix64).
+/// Generator of random numbers that are the same in every run (SplitMix64).
 struct Chance(u64);
 
 impl Chance {
@@ -68,15 +69,15 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Draws a rank by Zipf's law with exponent 1, under which the logarithm of the rank is
-    /// uniform.
+    /// Draws a rank by Zipf's law with exponent 1: the logarithm of the rank is uniformly
+    /// distributed.
     fn rank(&mut self, keys: u64) -> u64 {
         let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         ((keys as f64).powf(uniform) as u64).min(keys) - 1
     }
 }
 
-/// Work of steps by kind: (number of steps, total time, longest time).
+/// For each kind of work, the time that steps took: (number of steps, total time, longest time).
 #[derive(Default)]
 struct Steps(BTreeMap<&'static str, (u64, Duration, Duration)>);
 
@@ -88,7 +89,7 @@ impl Steps {
         *longest = took.max(*longest);
     }
 
-    /// Calls `does`, and adds the time that it took to the kind `what`.
+    /// Calls `does`, and counts the time of the call as work of the kind `what`.
     fn time<T>(&mut self, what: &'static str, does: impl FnOnce() -> T) -> T {
         let began = cpu();
         let done = does();
@@ -122,7 +123,7 @@ struct StepEffects {
     answers: FencedAnswers,
     reports: bool,
     checkpoints: bool,
-    /// Size of configurations that were written to the log, in bytes.
+    /// Size in bytes of the configurations that the step wrote to the log.
     proposed: usize,
 }
 
@@ -154,14 +155,14 @@ impl Host for StepEffects {
 
     fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
 
-    /// Virtual time does not advance within a step, so every permit lasts.
+    /// Answers a read. Virtual time does not advance within a step, so the permit has not expired.
     fn fenced_reply(&mut self, read: FencedReply) {
         if let ReadFrom::Peer(peer, request) = read.to {
             self.answers.push(peer, request, read.outcome, read.path);
         }
     }
 
-    /// Never needed, because no replica lags so far.
+    /// Does nothing. No replica ever lags so far that this is needed.
     fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}
 
     fn event(&mut self, _: Event) {}
@@ -212,7 +213,7 @@ impl Cluster {
         self.queue.insert((at_ns, self.scheduled), (node, input));
     }
 
-    /// Runs all events before `end_ns`.
+    /// Processes all events before the virtual time `end_ns`.
     fn run_until(&mut self, end_ns: u64) {
         loop {
             let deadlines = self

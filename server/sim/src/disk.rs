@@ -11,7 +11,7 @@ use leasehold_replica::action::{
 };
 use leasehold_replica::message::{LogId, ReportedEntry, Value};
 
-/// Durable state, which a restart would find.
+/// Durable state: the data that the replica finds on its disk when it starts again.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Image {
     incarnation: Incarnation,
@@ -26,7 +26,7 @@ pub struct Image {
     log_time_ms: u64,
     opens_from_ms: u64,
     entries: BTreeMap<Key, StoredValue>,
-    /// Values of an unfinished checkpoint. A start ignores them.
+    /// Values of an unfinished checkpoint. A replica that starts ignores them.
     staged: Vec<(Key, StoredValue)>,
     sessions: BTreeMap<u64, SessionImage>,
 }
@@ -94,7 +94,8 @@ impl Image {
         }
     }
 
-    /// Returns the state that a start finds, except for the life of the directory.
+    /// Returns the state that the replica finds when it starts, except for the life of the
+    /// directory.
     fn recovered(&self) -> RecoveredState {
         let first = self.incarnation == Incarnation(1);
         let log_starts = self.log_starts.iter();
@@ -111,7 +112,8 @@ impl Image {
         }
     }
 
-    /// Returns the commands above the checkpoint, and all configurations.
+    /// Returns the log entries that a starting replica reports: the accepted commands above the
+    /// checkpoint, and all accepted configurations.
     fn reported(&self) -> impl Iterator<Item = ReportedEntry> {
         let wanted = |log: LogId, slot: Slot| log == LogId::Configs || slot > self.executed;
         let accepted = self.accepted.iter();
@@ -142,7 +144,8 @@ impl Image {
     }
 }
 
-/// Number of log entries that are read in one step: with large entries, as many as fill a frame.
+/// Maximum number of log entries that one read returns. If the entries are large, this many fill a
+/// frame.
 pub const READ_MAX: usize = 16;
 
 /// Disk of a replica: its durable state, and the persists that are not durable yet.
@@ -157,15 +160,15 @@ pub struct Disk {
     pub stalled_until_ns: u64,
     /// Maximum number of log entries that one read returns.
     pub read_max: usize,
-    /// Whether the disk has no room, so that nothing becomes durable.
+    /// Whether the disk has no free space, so that nothing becomes durable.
     full: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
 }
 
 impl Disk {
-    /// Creates an empty disk. If `remembers` is false, the disk keeps no image, for long runs that
-    /// never restart.
+    /// Creates an empty disk. If `remembers` is false, the disk keeps no data, which saves memory
+    /// in long runs that never restart a replica.
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
             image: remembers.then(Image::default),
@@ -179,7 +182,8 @@ impl Disk {
         }
     }
 
-    /// Creates the disk of a replica that has joined in this life, and has no other state.
+    /// Creates the disk of a replica that has joined the cluster, with `life` as the life of its
+    /// directory. The disk has no other state.
     pub fn joined(sync_ns: u64, life: u64) -> Disk {
         let image = Image {
             joined: true,
@@ -192,7 +196,7 @@ impl Disk {
         }
     }
 
-    /// Takes a persist. Returns whether a sync begins now.
+    /// Receives records that the replica persists. Returns whether a sync begins now.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> bool {
         let idle = self.syncing.is_empty() && !self.full;
         let records = if self.image.is_some() {
@@ -224,12 +228,12 @@ impl Disk {
         (last, !self.syncing.is_empty())
     }
 
-    /// Whether the disk has no room.
+    /// Whether the disk has no free space.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Fills the disk, or makes room on it again. Data that is already being written is still
+    /// Fills the disk, or frees space on it again. Data that is already being written is still
     /// written. Returns whether a sync begins now.
     pub fn set_full(&mut self, full: bool) -> bool {
         self.full = full;
@@ -240,7 +244,8 @@ impl Disk {
         true
     }
 
-    /// Returns the number of persists that a crash would interrupt.
+    /// Returns the number of persists in the sync that is in progress, which a crash now would
+    /// interrupt.
     pub fn interrupted(&self) -> usize {
         self.syncing.len()
     }
@@ -259,7 +264,8 @@ impl Disk {
         self.queued.clear();
     }
 
-    /// Whether an acceptance is durable, as a vote requires.
+    /// Whether the disk holds an acceptance in this slot at `ballot` or a higher ballot, as a vote
+    /// at `ballot` requires. Always true for a disk that keeps no data.
     pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
         self.image.as_ref().is_none_or(|image| {
             let accepted = image.accepted.get(&(log, slot));
@@ -272,8 +278,8 @@ impl Disk {
         *self = Disk::new(self.sync_ns, self.image.is_some());
     }
 
-    /// Returns the state that a start finds, and increments the incarnation. If the start creates
-    /// the directory, `draw` is called for its life.
+    /// Returns the state that the replica finds when it starts, and increments the incarnation. If
+    /// this start creates the directory, `draw` is called to choose the life of the directory.
     pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> RecoveredState {
         if self.life == 0 {
             self.life = draw().max(1);

@@ -8,63 +8,64 @@ pub enum FaultKind {
     Loss,
     /// A message arrives twice.
     Duplication,
-    /// A message is delayed and overtaken.
+    /// A message is delayed, and a later message of the same link arrives before it.
     Reordering,
     /// A message arrives once more, seconds later.
     OldPacket,
-    /// The replicas are divided into two groups that do not hear each other.
+    /// The replicas are divided into two groups. No message passes between the groups.
     Partition,
     /// Some links deliver nothing in one direction.
     OneWay,
-    /// The replicas are divided into two groups that hear each other only through one replica.
+    /// The replicas are divided into two groups, and only one replica has links to both.
     Bridge,
     /// A replica is killed and started again.
     Crash,
-    /// A replica is told to end, and started again.
+    /// A replica is told to end, and is started again.
     Leave,
     /// All replicas are killed and started again.
     CrashAll,
     /// A replica is killed between two actions of one step: some of its messages have been sent,
     /// and some of its records have not been written.
     CrashMidStep,
-    /// A replica is killed during a sync, and a part of the synced data survives.
+    /// A replica is killed during a sync, and a part of the data that was being synced survives.
     Torn,
-    /// A replica is paused. Messages that arrive meanwhile wait.
+    /// A replica is paused. Messages that arrive during the pause wait.
     Pause,
     /// A replica is paused between two actions of one step.
     PauseMidStep,
-    /// A clock changes its rate, within the bound.
+    /// The rate of a clock changes. The new rate is within the bound on drift.
     Rate,
-    /// A machine is rebooted, and its clock starts from another origin.
+    /// A machine is rebooted. Afterwards, its clock counts from another origin.
     Epoch,
     /// A replica is told that its clock cannot be trusted.
     Distrust,
-    /// A clock jumps forward. This breaks an assumption, so it happens in a self-test only.
+    /// A clock jumps forward. This breaks an assumption about clocks, so it happens only in a
+    /// self-test.
     Jump,
     /// A sync of a disk takes seconds.
     Stall,
-    /// A disk has no room.
+    /// A disk has no free space.
     Full,
     /// A record on a disk is damaged, and its replica stops permanently.
     Corrupt,
-    /// A disk is wiped, and its replica comes back without its memory.
+    /// A disk is wiped, and its replica starts again without its earlier state.
     Wiped,
     /// The operator changes strategies, durations, or both.
     Switch,
     /// The operator requests that the leader transfer leadership.
     Transfer,
-    /// A replica reports nonsense as demand or round trips.
+    /// A replica reports meaningless numbers as demand or round-trip times.
     Nonsense,
     /// A replica is repeatedly paused, cut off or killed, and works normally in between.
     Flap,
-    /// A client sends a command again, to any replica.
+    /// A client sends a command again. Any replica may be the receiver.
     Retry,
     /// A client sends a write again, unchanged, to another replica. So the same write enters the
     /// cluster at two origins.
     Elsewhere,
     /// A client sends a command to two replicas at the same time.
     Twice,
-    /// A client's session expires while it waits.
+    /// A client's session expires while the client waits for an answer.
     Expiry,
     /// A client sends a refused write once more, under a new session.
     ResentAfterRefusal,
@@ -72,17 +73,18 @@ pub enum FaultKind {
     Abandon,
     /// A client begins a new session.
     NewSession,
-    /// A write needs a new session, and there is no room for one.
+    /// A write is refused because it needs a new session and there is no room for one.
     NoRoom,
-    /// A write needs a new session, and too many sessions are being opened at its replica.
+    /// A write is refused because it needs a new session and too many sessions are being opened at
+    /// its replica.
     SessionOpens,
     /// A client's connection ends, and the client continues on another one.
     HangUp,
-    /// A merge waits at the replica that received it, behind other merges of that replica's
-    /// clients.
+    /// A merge waits at the replica that received it, because other merges of that replica's
+    /// clients are ahead of it in the queue.
     MergeQueued,
-    /// A merge that waits at its origin is answered there without having been sent, because another
-    /// copy of it was executed.
+    /// A merge that waits at its origin is answered there without being sent, because another copy
+    /// of the merge was executed.
     QueuedMergeAnswered,
     /// A merge that waits at its origin is dropped, because its client has disconnected.
     QueuedMergeDropped,
@@ -91,7 +93,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Every kind of fault. Planned faults are drawn in this order.
+    /// Every kind of fault. The order matters: it is the order in which planned faults are selected
+    /// at random.
     pub const ALL: [FaultKind; 40] = [
         FaultKind::Loss,
         FaultKind::Duplication,
@@ -135,8 +138,8 @@ impl FaultKind {
         FaultKind::LongMergeRefused,
     ];
 
-    /// Whether this fault can be planned, so that it recurs in a run. The other faults are caused
-    /// by the network, by clients, or by a self-test only.
+    /// Whether the plan of a run can contain this fault. A planned fault recurs in the run. All
+    /// other faults are caused by the network, by clients, or by a self-test.
     pub fn is_planned(self) -> bool {
         !matches!(
             self,

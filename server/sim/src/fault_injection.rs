@@ -1,5 +1,6 @@
-//! Fault injection: one fault happens at known times, and the waits of clients at every site are
-//! measured. Each site writes in an open loop, so a client that waits does not hide later delays.
+//! Fault injection: one fault happens at known times, and the time that clients at every site wait
+//! for answers is measured. Each site sends writes at fixed intervals, whether or not earlier
+//! writes were answered. So a client that waits does not hide later delays.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 /// Time for the cluster to elect its leader and establish leases, in ns.
 const WARM_UP_NS: u64 = 4000 * MS;
-/// Token of the alarm at which the fault is injected. Tokens below it are the alarms of sites.
+/// Token of the alarm at which the fault is injected. All alarms with lower tokens belong to sites.
 const INJECT: u64 = 1 << 32;
 const REPAIR: u64 = INJECT + 1;
 
@@ -28,21 +29,22 @@ pub enum InjectedFault {
     Pause,
     /// The replica is cut off from all others.
     Cut,
-    /// The replica is heard by no other.
+    /// No message from the replica reaches another replica.
     Mute,
-    /// The replica hears no other.
+    /// No message from another replica reaches this one.
     Deaf,
     /// The replica is told to end, and is started again at the end of the fault.
     Leave,
     /// The named replica is killed. At the end of the fault, the leader is told to end.
     LeaveAfter(ReplicaId),
-    /// The process is killed and started again. From 0.9 s after the start on, messages of the
-    /// leader do not reach it.
+    /// The process is killed and started again. Beginning 0.9 s after the start, no message of the
+    /// leader reaches the process.
     KillUnheard,
     /// An operator transfers leadership to this replica.
     Transfer(ReplicaId),
-    /// The replica hears no other while a client writes this many values of this many bytes at it,
-    /// so that their slots stay open at all other replicas. It is killed at the end of the fault.
+    /// No message from another replica reaches this one. Meanwhile, a client writes values at it:
+    /// the first number is their count, and the second their size in bytes. So the slots of these
+    /// writes stay open at all other replicas. This replica is killed at the end of the fault.
     Flood(u64, usize),
 }
 
@@ -55,12 +57,12 @@ pub struct FaultInjection {
     pub one_way_ns: Vec<Vec<u64>>,
     /// Faults of links between replicas throughout the run.
     pub faults: Faults,
-    /// Number of bytes that a link transmits in a second; 0: no limit.
+    /// Maximum number of bytes that a link transmits in a second; 0: no limit.
     pub bytes_per_s: u64,
     /// Interval between two writes of a site, in ns; 0: no site writes.
     pub every_ns: u64,
-    /// Fault, and the replica that it is injected into; if none is named, the current leader.
-    /// `None`: no fault.
+    /// Fault, and the replica that it is injected into. If no replica is named, the fault is
+    /// injected into the current leader. `None`: no fault.
     pub fault: Option<(InjectedFault, Option<ReplicaId>)>,
     /// Time between the warm-up of the cluster and the fault, in ns.
     pub inject_after_ns: u64,
@@ -81,7 +83,7 @@ pub struct ClientWrite {
     pub requested_ns: u64,
     /// Time at which the write was answered, in ns; `None` if it was not.
     pub answered_ns: Option<u64>,
-    /// Whether the answer was an error.
+    /// Whether the answer to the write was an error.
     pub failed: bool,
 }
 
@@ -94,15 +96,16 @@ pub struct FaultImpact {
     pub victim: ReplicaId,
     /// Every write, in the order of sending.
     pub writes: Vec<ClientWrite>,
-    /// Replicas that began to lead, with the times, in ns.
+    /// Each time in ns at which a replica began to lead, with the replica.
     pub led: Vec<(u64, ReplicaId)>,
-    /// Replicas that campaigned, with the times, in ns.
+    /// Each time in ns at which a replica campaigned, with the replica.
     pub campaigned: Vec<(u64, ReplicaId)>,
     /// Each change of the set of replicas that are excluded from leases, with its time, in ns.
     pub excluded: Vec<(u64, ReplicaSet)>,
-    /// Replicas that left after they were told to end, with the times, in ns.
+    /// Replicas that have completed their shutdown after they were told to end, with the times, in
+    /// ns.
     pub left: Vec<(u64, ReplicaId)>,
-    /// Violation that was seen, if any.
+    /// Description of the violation that an oracle saw, if any.
     pub violation: Option<String>,
 }
 
@@ -113,8 +116,9 @@ impl FaultImpact {
         self.writes.iter().filter(move |write| write.site != victim)
     }
 
-    /// Returns the time from the fault until each of the other sites has received an answer to a
-    /// write that it sent after the fault, in ns; `None` if one of them never did.
+    /// Returns the time in ns from the fault until every site other than the victim's has received
+    /// an answer to a write that the site sent after the fault. Returns `None` if one of these
+    /// sites never received such an answer.
     pub fn outage_ns(&self, sites: usize) -> Option<u64> {
         let first = |site: usize| {
             let since = self.elsewhere().filter(|write| write.site == site);
@@ -127,8 +131,8 @@ impl FaultImpact {
         Some(last.into_iter().max()? - self.injected_ns)
     }
 
-    /// Returns the longest time that a client of another site waited, in ns; `None` if one was
-    /// never answered.
+    /// Returns the longest time in ns for which a write at a site other than the victim's waited
+    /// for its answer; `None` if one of these writes was never answered.
     pub fn longest_ns(&self) -> Option<u64> {
         let waits = self.elsewhere();
         let waits = waits.map(|write| Some(write.answered_ns? - write.requested_ns));
@@ -151,11 +155,12 @@ struct InjectionRun<'a> {
     injection: &'a FaultInjection,
     world: World,
     writes: Vec<ClientWrite>,
-    /// Unanswered sequences of each site, with the index of the write.
+    /// For each site, the unanswered writes: from the sequence of a write to its index in the list
+    /// of all writes.
     open: Vec<BTreeMap<u64, usize>>,
     next: Vec<u64>,
     victim: ReplicaId,
-    /// Time after which clients send no write.
+    /// Time in ns after which clients send no further writes.
     ends_ns: u64,
 }
 
@@ -231,7 +236,7 @@ impl InjectionRun<'_> {
         answered || now_ns >= end_ns || self.world.violation().is_some()
     }
 
-    /// Sends a write of a client at `site`, if its replica accepts connections.
+    /// Sends a write of a client at `site`, if the replica of the site accepts connections.
     fn write(&mut self, site: usize) {
         let now_ns = self.world.now_ns();
         if now_ns >= self.ends_ns {
@@ -244,7 +249,7 @@ impl InjectionRun<'_> {
         }
     }
 
-    /// Sends a write of a value of this many bytes from a client at `site`.
+    /// Sends a write from a client at `site`. The written value has a length of `bytes`.
     fn send_write(&mut self, site: usize, bytes: usize) {
         let sequence = self.next[site];
         self.next[site] += 1;

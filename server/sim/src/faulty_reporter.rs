@@ -1,5 +1,6 @@
-//! A replica that reports nonsense as demand and round trips. It is honest in everything else. A
-//! leader may choose bad holders because of it, but nothing worse may happen.
+//! A replica that reports meaningless numbers as demand and round-trip times. All of its other
+//! messages are correct. A leader may choose bad holders because of the reports, but nothing worse
+//! may happen.
 
 use leasehold_leases::Key;
 use leasehold_leases::demand::Delta;
@@ -11,13 +12,13 @@ use leasehold_replica::message::{DemandReport, Message};
 
 /// Maximum number of keys in a report.
 const KEYS_MAX: usize = 32;
-/// Share of reports that are not changed, so that nonsense follows plausible reports.
+/// Share of reports that are sent unchanged, so that meaningless reports follow plausible ones.
 const HONEST: f64 = 0.3;
-/// Share of keys with the maximum length.
+/// Share of the reported keys that have the maximum length.
 const LONGEST: f64 = 0.05;
 const SALT: u64 = 0x0dd_5eed;
 
-/// The replica that reports nonsense, and the generator of its reports.
+/// The replica that reports meaningless numbers, and the random generator of these numbers.
 #[derive(Debug)]
 pub struct FaultyReporter {
     node: usize,
@@ -26,13 +27,14 @@ pub struct FaultyReporter {
 
 impl FaultyReporter {
     /// Creates a reporter that distorts the reports of `node`. It has a random generator of its
-    /// own, so it affects no other draw.
+    /// own, so all other random choices of the run stay the same.
     pub fn new(node: usize, seed: u64) -> FaultyReporter {
         let rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         FaultyReporter { node, rng }
     }
 
-    /// Replaces values of a report of demand by nonsense. Returns whether it did.
+    /// If `message` is a report of demand, replaces values in it by meaningless ones. Returns
+    /// whether the message was changed.
     pub fn distort(&mut self, from: usize, message: &mut Message) -> bool {
         let Message::Demand(demand) = message else {
             return false;
@@ -67,7 +69,7 @@ impl FaultyReporter {
         }
     }
 
-    /// Returns 0, 1, any number, or the maximum.
+    /// Returns a random choice among 0, 1, an arbitrary number, and the maximum.
     fn number(&mut self) -> u32 {
         match self.rng.random_range(0..4) {
             0 => 0,

@@ -1,4 +1,4 @@
-//! One process and its machine, as the world sees them.
+//! One process and the machine that it runs on, with the faults that are planned for them.
 
 use leasehold_kernel::clock::Clock;
 use leasehold_kernel::process::Process;
@@ -8,14 +8,15 @@ use leasehold_replica::{Input, Replica};
 
 use super::disk::Disk;
 
-/// A replica that was told to end.
+/// State of a replica that was told to end and has not ended yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingShutdown {
-    /// Time in ns after which the process starts again; `None` if it does not.
+    /// Time in ns from the end of the process until it starts again; `None` if it does not start
+    /// again.
     pub(super) down_ns: Option<u64>,
 }
 
-/// One process and its machine, as the world sees them.
+/// One process and the machine that it runs on, with the faults that are planned for them.
 #[derive(Debug)]
 pub struct Node {
     /// The process, which runs a replica unless it is down.
@@ -24,8 +25,8 @@ pub struct Node {
     pub(super) watches: Watches,
     /// Whether the replica was told that its clock cannot be trusted.
     pub(super) clock_untrusted: bool,
-    /// If the process is to be killed during its next sync: the time in ns after which it starts
-    /// again.
+    /// If the process is to be killed during its next sync: the time in ns from then until it
+    /// starts again. Otherwise `None`.
     pub(super) crash_in_sync: Option<u64>,
     /// State of a shutdown: the replica was told to end and has not ended yet.
     pub(super) shutdown: Option<PendingShutdown>,
@@ -62,7 +63,8 @@ impl Node {
         self.watches.disk.writable()
     }
 
-    /// Whether the replica was not told to distrust its clock.
+    /// Whether the replica may trust its clock: it has not been told that the clock cannot be
+    /// trusted.
     pub fn trusts_clock(&self) -> bool {
         !self.clock_untrusted
     }

@@ -1,6 +1,6 @@
-//! Many keys that should get other holders at the same time. Reports and configurations must stay
-//! within their share of the traffic, the keys with the largest gain must come first, and all keys
-//! must be listed eventually.
+//! Tests in which many keys need other holders at the same time. Reports and configurations must
+//! stay within their share of the traffic. The keys with the largest gain must be listed first, and
+//! all keys must be listed eventually.
 
 use leasehold_leases::{Key, ReplicaId, StrategySpec, UnlistedHolders};
 use leasehold_wire::Command;
@@ -17,9 +17,9 @@ const LEADER: usize = 0;
 /// Site of the clients that read everything.
 const READER: usize = 4;
 const KEYS: usize = 10_000;
-/// Number of the last keys, which are read more often than the others.
+/// Number of keys that are read more often than the others. They are the last ones.
 const BUSY: usize = 500;
-/// Limit in bytes a second, for reports and for configurations each.
+/// Maximum bytes a second of reports, and also of configurations.
 const A_SECOND: usize = 20_000;
 
 fn settings(seed: u64) -> WorldSettings {
@@ -55,7 +55,7 @@ fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
     world.request(READER, requests.collect());
 }
 
-/// Returns how many of `keys` have holders of their own at the leader.
+/// Returns how many of `keys` the leader's configuration lists with holders of their own.
 fn listed(world: &World, keys: impl Iterator<Item = usize>) -> usize {
     let leader = world.replica(LEADER).expect("all run");
     let is_listed = |nth: &usize| leader.configs().listed(&key(*nth)).is_some();

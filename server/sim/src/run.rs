@@ -1,6 +1,6 @@
 //! One run in two phases. In the safety phase, faults are injected. Then all faults are healed. In
-//! the liveness phase, every request must be answered, and every replica that still has its disk
-//! must catch up.
+//! the liveness phase, every request must be answered, and every replica with an intact disk must
+//! catch up.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use super::workload::{ClientWorkload, RETRY_TIMEOUT_GROWTH, TOGETHER_MAX};
 use super::world::{World, WorldEvent};
 use leasehold_kernel::trace::Trace;
 
-/// Interval between two checks of whether all requests are answered, in virtual ns.
+/// Interval, in virtual ns, at which the run checks whether all requests are answered.
 const CHECK_INTERVAL_NS: u64 = 100_000_000;
 /// Token of the alarm with which the run checks its progress.
 const CHECK: u64 = 1 << 61;
@@ -29,25 +29,26 @@ const CHECK: u64 = 1 << 61;
 pub struct ScenarioOutcome {
     /// Seed of the run.
     pub seed: u64,
-    /// The first rule that was seen broken.
+    /// The first violation that was seen, if any.
     pub violation: Option<Violation>,
-    /// Virtual time in ns at which the last request was answered, or the violation was seen.
+    /// Virtual time in ns at which the last request was answered. If there was a violation, the
+    /// time at which it was seen.
     pub ended_ns: u64,
-    /// Operations that clients began.
+    /// Number of operations that clients began.
     pub requested: u64,
-    /// Operations that were answered.
+    /// Number of operations that were answered.
     pub answered: u64,
-    /// Operations with an unknown outcome.
+    /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Whether the history was too tangled for a checker to decide.
+    /// Whether a checker could not decide about the history, because too many operations overlap.
     pub undecided: bool,
     /// Number of answered operations for each path by which requests are served.
     pub paths: BTreeMap<&'static str, u64>,
     /// Number of times that each fault fired.
     pub fired: FaultCounts,
-    /// Number of checks that each oracle made, with its name.
+    /// For each oracle, its name and the number of checks that it made.
     pub checks: Vec<(&'static str, u64)>,
-    /// Number of reads under leases that were answered less than 10 ms before their permit ended.
+    /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
     pub near_end: u64,
     /// Time from the heal of all faults until the last request was answered, in ns.
     pub healing_ns: u64,
@@ -57,8 +58,8 @@ pub struct ScenarioOutcome {
     pub trace: Option<Trace>,
 }
 
-/// Runs a scenario to its end, or to the first violation. If a replica finds its own invariants
-/// broken, this ends the run like a violation that an oracle sees, under the name `assertion`.
+/// Runs a scenario to its end, or to the first violation. If a replica finds one of its invariants
+/// broken, the run ends as with a violation. The name of the oracle is then `assertion`.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     let mut run = ScenarioRun::begin(scenario, trace);
     let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
@@ -83,7 +84,7 @@ struct ScenarioRun<'a> {
     healed_ns: Option<u64>,
     /// Last slot that any replica had executed when all faults were healed.
     target: Slot,
-    /// Time at which the last request was answered, in ns, and the digest of the run at that time.
+    /// Time in ns at which the last request was answered, and the digest of the run at that time.
     answered: Option<(u64, u64)>,
 }
 
@@ -112,7 +113,7 @@ impl<'a> ScenarioRun<'a> {
         while self.world.violation().is_none() && self.advance() {}
     }
 
-    /// Lets the next event happen. Returns whether the run continues.
+    /// Processes the next event. Returns whether the run continues.
     fn advance(&mut self) -> bool {
         match self.world.advance() {
             Some(WorldEvent::Nothing | WorldEvent::Ended(..)) => {}
@@ -133,8 +134,8 @@ impl<'a> ScenarioRun<'a> {
         true
     }
 
-    /// Heals all faults at the end of the safety phase. Afterwards checks whether every request is
-    /// answered and every replica has caught up. Returns whether the run is over.
+    /// At the end of the safety phase, heals all faults. In the liveness phase, checks whether
+    /// every request is answered and every replica has caught up. Returns whether the run is over.
     fn check(&mut self) -> bool {
         let now = self.world.now_ns();
         if self.healed_ns.is_none() {
@@ -168,7 +169,7 @@ impl<'a> ScenarioRun<'a> {
         false
     }
 
-    /// Returns the longest durations that any replica knows to be in force.
+    /// Returns the longest lease durations among those that replicas know to be in force.
     fn longest(&self) -> LeaseParams {
         let newest = |node| {
             let replica = self.world.replica(node)?;
@@ -180,23 +181,24 @@ impl<'a> ScenarioRun<'a> {
         known.max_by_key(duration).unwrap_or_default()
     }
 
-    /// Returns the last executed slot of each replica that runs and has its disk.
+    /// Returns the last executed slot of each running replica with an intact disk.
     fn executed(&self) -> impl Iterator<Item = Slot> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         let replicas = whole.filter_map(|node| self.world.replica(node));
         replicas.map(|replica| replica.executed())
     }
 
-    /// Returns each replica with writes that it has not answered, and the time since which it has
-    /// had one, in ns. A replica that has lost its disk is omitted, because it answers no client.
+    /// Returns each replica that has unanswered writes, with the time in ns since which it has
+    /// always had one. A replica that has lost its disk is omitted, because it answers no client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
     }
 
-    /// Returns the maximum time that the replica that lags most may take to fetch the entries that
-    /// it lacks. It fetches few entries in a round trip, and they are read from another replica's
-    /// disk. A replica that has lost its disk is not considered, because it fetches nothing.
+    /// Returns the maximum time that the most lagging replica may take to fetch the entries that it
+    /// lacks. In each round trip, it fetches only a few entries, which are read from another
+    /// replica's disk. A replica that has lost its disk is not considered, because it fetches
+    /// nothing.
     fn catch_up(&self) -> Duration {
         let (most, least) = (self.executed().max(), self.executed().min());
         let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
@@ -252,7 +254,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Plays a run until its faults have just been healed, and returns the result of `check` on it.
+    /// Runs a scenario until all faults have just been healed. Then calls `check` on the run and
+    /// returns the result.
     fn healed<T>(scenario: &Scenario, check: impl FnOnce(ScenarioRun<'_>) -> T) -> T {
         let mut run = ScenarioRun::begin(scenario, None);
         while run.healed_ns.is_none() {
@@ -261,8 +264,8 @@ mod tests {
         check(run)
     }
 
-    /// Returns a run in which a replica is cut off until it lags by thousands of slots. Then all
-    /// faults are healed.
+    /// Returns a scenario in which a replica is cut off until it lags by thousands of slots. Then
+    /// all faults are healed.
     fn left_far_behind(seed: u64) -> Scenario {
         let choices = Choices {
             run_ns: 90 * SECOND,
@@ -285,8 +288,8 @@ mod tests {
         scenario
     }
 
-    /// Plays `scenario` with disks that return at most `read_max` entries for each read after the
-    /// heal. Returns the oracle that sees a violation, if one does.
+    /// Runs `scenario`. After all faults are healed, each read of a disk returns at most `read_max`
+    /// entries. Returns the name of the oracle that sees a violation, if there is one.
     fn catching_up(scenario: &Scenario, read_max: usize) -> Option<&'static str> {
         healed(scenario, |mut run| {
             for node in 0..run.world.n() {

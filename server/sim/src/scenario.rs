@@ -1,8 +1,8 @@
 //! Settings of a run, drawn from its seed: the number of replicas and their distances, the strategy
 //! and its durations, the load, and the faults.
 //!
-//! Faults are drawn as in swarm testing: each seed enables a random few of the faults, at random
-//! rates. A run in which every fault is enabled makes so little progress that it exercises few
+//! Faults are drawn as in swarm testing: each seed enables only a few random faults, at random
+//! rates. If a run enabled every fault, it would make so little progress that it would exercise few
 //! rules.
 
 use std::time::Duration;
@@ -30,30 +30,30 @@ const SYNC_NS: u64 = 150_000;
 const CLIENT_ONE_WAY_NS: u64 = 200_000;
 /// The longest extra delay of a reordered message, in ns.
 const DELAY_MAX_NS: u64 = 1_500_000_000;
-/// Bound on the drift of clocks that leases allow for, in parts per million.
+/// Maximum drift of clocks for which leases allow, in parts per million.
 const RHO_PPM: u32 = 1000;
 
-/// Share of runs with encoded messages, and among these the share with large values. Both are
-/// small, because such runs take longer than others.
+/// Share of runs with encoded messages. And among these runs, the share with large values. Both
+/// shares are small, because such runs take longer than others.
 const ENCODED: f64 = 0.15;
 const LARGE: f64 = 0.25;
 const RANGES_SALT: u64 = 0x3a_96e5;
 /// Share of runs that begin with several strategies, each for a range of keys.
 const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
-/// Share of runs in which a replica reports nonsense, and the memory that leaders of such runs have
-/// for demand, in bytes.
+/// Share of runs in which a replica reports meaningless numbers, and the memory in bytes that
+/// leaders have for reports of demand in such runs.
 const FAULTY_REPORTER: f64 = 0.05;
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
-/// Share of runs with room for few sessions and with clients that begin many; and among these the
+/// Share of runs with room for few sessions, in which clients begin many. And among these runs, the
 /// share in which each replica lets clients open only a few sessions a second.
 const FEW_SESSIONS: f64 = 0.12;
 const FEW_OPENS: f64 = 0.3;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
-/// Default number of requests a second, over all replicas. With outages, narrow limits and small
-/// runs, about 200 of them remain on average.
+/// Default number of requests a second, over all replicas. On average, the real number is about
+/// 200, because of outages, narrow limits and small runs.
 pub const RATE: u32 = 240;
 
 /// Options for runs, chosen by the caller.
@@ -63,16 +63,17 @@ pub struct Choices {
     pub run_ns: u64,
     /// Requests a second, over all replicas.
     pub rate: u32,
-    /// Names of the strategies from which a seed draws one; if empty, from all.
+    /// Names of the strategies from which a seed draws one. If there are none, a seed draws from
+    /// all strategies.
     pub strategies: Vec<&'static str>,
     /// Whether faults other than those of the network are injected.
     pub faults: bool,
     /// Number of replicas; `None` if each seed draws three to five.
     pub replicas: Option<usize>,
-    /// Maximum real drift of clocks from true time, in parts per million. Leases allow for
-    /// [`RHO_PPM`]; a higher value breaks their assumption.
+    /// Maximum real drift of clocks from true time, in parts per million. Leases allow for a drift
+    /// of [`RHO_PPM`]; a higher value here breaks this assumption.
     pub drift_ppm: u32,
-    /// Assumption that the run breaks on purpose, if any.
+    /// Assumption about clocks that the run breaks on purpose; `None` in ordinary runs.
     pub self_test: Option<ClockSelfTest>,
 }
 
@@ -91,7 +92,7 @@ impl Choices {
 const BATCH_NARROW: usize = 3;
 /// Duration that is longer than any run.
 const NEVER: Duration = Duration::from_secs(86_400);
-/// Maximum lifetime of sessions with which they may expire within a run.
+/// Maximum session lifetime at which sessions may expire within a run.
 const SHORT_TTL: Duration = Duration::from_secs(8);
 
 impl Default for Choices {
@@ -108,7 +109,8 @@ impl Default for Choices {
     }
 }
 
-/// Everything about a run, drawn from its seed.
+/// All settings of a run: the world, the clients and the faults. They are drawn from the seed of
+/// the run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Seed from which the scenario was drawn.
@@ -123,7 +125,7 @@ pub struct Scenario {
     pub run_ns: u64,
 }
 
-/// Returns every strategy with its name. A strategy with several variants occurs once for each.
+/// Returns every strategy with its name. If a strategy has several variants, each is listed.
 pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
     let fixed = |from: &'static str, ids: &[u8]| {
         let holders = ids.iter().copied().map(ReplicaId).collect();
@@ -163,7 +165,8 @@ fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
     }
 }
 
-/// Draws a range that contains some of the clients' keys: a few of them, or all from one key on.
+/// Draws a range that contains some of the clients' keys: a few of them, or one key and all keys
+/// after it.
 fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     let key = |nth: u32| Key::from(format!("key{nth:04}"));
     let from = rng.random_range(0..8);
@@ -199,7 +202,7 @@ pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
 }
 
 /// Draws whether the run begins with several strategies, each for a range of keys. This has a
-/// random generator of its own, so all other draws of the seed are the same as without it.
+/// random generator of its own, so it does not change any other draw of the seed.
 fn draw_ranges(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ RANGES_SALT);
     if rng.random::<f64>() >= SEVERAL {
@@ -230,7 +233,7 @@ pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
 }
 
 impl Scenario {
-    /// Draws the run of `seed`.
+    /// Draws the scenario of the run with this seed.
     pub fn draw(seed: u64, choices: &Choices) -> Scenario {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
@@ -302,9 +305,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether there is room for few sessions, so that sessions end to make room for others.
-    /// This has a random generator of its own, too. The bound is often below the number of clients.
-    /// The time for which a session is kept is shorter than some clients wait.
+    /// Draws whether there is room for only few sessions, so that sessions end to make room for
+    /// others. This has a random generator of its own, too. The maximum number of sessions is often
+    /// below the number of clients. A session is kept for a shorter time than some clients wait.
     fn draw_few_sessions(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FEW_SESSIONS_SALT);
         if rng.random::<f64>() >= FEW_SESSIONS {
@@ -322,8 +325,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether a replica reports nonsense, and gives leaders little memory for such reports.
-    /// This has a random generator of its own, too.
+    /// Draws whether a replica reports meaningless numbers. If so, leaders get little memory for
+    /// such reports. This has a random generator of its own, too.
     fn draw_faulty_reporter(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FAULTY_REPORTER_SALT);
         if rng.random::<f64>() < FAULTY_REPORTER {
@@ -368,12 +371,12 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
     replica
 }
 
-/// Draws whether the windows of logs are small, so that leaders, followers that lag and candidates
-/// reach the ends of windows. Some of these runs make a checkpoint only when a window requires it.
-/// Runs with narrow batches keep large windows: when a lagging follower refuses an Accept, it holds
-/// up half a window until the Accept is sent again, and then so few commands get through that
-/// queues only grow. This has a random generator of its own, so all other draws of the seed are the
-/// same as without it.
+/// Draws whether log windows are small, so that leaders, candidates and lagging followers reach the
+/// ends of their windows. In some of these runs, replicas make a checkpoint only when a window
+/// requires it. Runs with narrow batches keep large windows. The reason is that a lagging follower
+/// that refuses an Accept delays half a window until the Accept is sent again. With narrow batches
+/// and small windows, so few commands would get through that queues would only grow. This has a
+/// random generator of its own, so it does not change any other draw of the seed.
 fn draw_window(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x77_1d0e);
     if rng.random::<f64>() < 0.3 && replica.batch_max > BATCH_NARROW {
@@ -384,8 +387,9 @@ fn draw_window(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Draws whether replicas execute hardly one slot at a time, and whether they soon accept no
-/// further entries. This has a random generator of its own, too.
+/// Draws whether replicas may execute only very little in one step, often no more than one slot,
+/// and whether they accept only few entries ahead of execution. This has a random generator of its
+/// own, too.
 fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {
@@ -398,8 +402,8 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Draws whether most values are written in advance of their checkpoint, in many parts. This has a
-/// random generator of its own, too.
+/// Draws whether checkpoints are written in many small parts, so that most values are written in
+/// advance of the checkpoint itself. This has a random generator of its own, too.
 fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xc4_ec97);
     if rng.random::<f64>() < 0.3 {
@@ -407,16 +411,16 @@ fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Returns the number of requests a second that a leader with narrow limits can serve if half of
-/// them are writes.
+/// Returns the number of requests a second that a leader with narrow limits can serve. Half of the
+/// requests are assumed to be writes.
 fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
     let at_once = replica.batch_max * replica.in_flight_max;
     (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
 }
 
-/// Returns the number of merges a second that replicas can serve if each has one merge in the log
-/// at a time, with a margin of one half. Each merge takes two round trips: one to be forwarded, one
-/// to be proposed.
+/// Returns half of the number of merges a second that replicas can serve if each has one merge in
+/// the log at a time; the other half is a margin. Each merge takes two round trips: in the first it
+/// is forwarded, and in the second it is proposed.
 fn carries_queued(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }
@@ -427,8 +431,8 @@ fn round_trip_s(one_way_ns: &[Vec<u64>]) -> f64 {
     (2 * farthest_ns + SYNC_NS) as f64 / 1e9
 }
 
-/// Draws one-way delays between sites, from near each other to the far ends of a continent or of
-/// the world.
+/// Draws one-way delays between sites. In some runs the sites are near each other, in others they
+/// are spread over a continent or over the world.
 fn draw_links(rng: &mut Pcg64Mcg, n: usize) -> Vec<Vec<u64>> {
     let far_ns = [2_000_000, 30_000_000, 120_000_000][rng.random_range(0..3)];
     let mut one_way_ns = vec![vec![50_000; n]; n];

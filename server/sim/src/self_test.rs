@@ -1,6 +1,6 @@
 //! Self-tests of the simulator: runs that break an assumption about clocks, in which the oracles
-//! must see a violation. A simulator that finds nothing in these runs would find nothing in any
-//! run.
+//! must see a violation. If a simulator finds no violation in these runs, a clean result in other
+//! runs means nothing.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use leasehold_kernel::network::Faults;
 /// Assumption about clocks that a run breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSelfTest {
-    /// Clocks drift more than leases allow for (`Choices::drift_ppm`). Only the clients' histories
-    /// are judged: some client must be served a stale read.
+    /// Clocks drift more (`Choices::drift_ppm`) than leases allow for. Only the clients' answers
+    /// are judged: at least one read must be stale.
     Drift,
     /// Clocks jump forward by seconds. Every oracle judges the run.
     Jump,
@@ -34,7 +34,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// Returns the oracles of which one must see a violation.
+    /// Returns the names of oracles. At least one of them must see a violation.
     pub fn expected_oracles(self) -> &'static [&'static str] {
         match self {
             ClockSelfTest::Drift => &["freshness", "histories"],
@@ -42,7 +42,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// Turns a drawn scenario into the run of the self-test.
+    /// Changes a scenario that was drawn from a seed into one for this self-test.
     pub fn arrange(self, scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         match self {
             ClockSelfTest::Drift => drift(scenario, rng),
@@ -51,14 +51,15 @@ impl ClockSelfTest {
     }
 }
 
-/// Turns a scenario into one in which drift leads to a stale read. For this, a holder must be cut
-/// off with an unexpired lease after all promises to it have ended at their grantors, and a client
-/// must send a read to it at that moment.
+/// Changes a scenario so that drift leads to a stale read. This needs a holder that is cut off, and
+/// that still believes in a lease although all grants to it have ended at the grantors. A client
+/// must send a read to this holder at that moment.
 ///
 /// So leases are long, which lets drift accumulate. The margins that hide drift are short: the
-/// guard, by which a grantor waits longer, and the delay of links, by which it starts later. A
-/// holder first becomes mute. It stops receiving only when no replica renews its promises any
-/// longer; otherwise a promise in transit would make grantors wait.
+/// guard, for which a grantor waits longer than the holder, and the delay of links, by which the
+/// grantor starts to wait later. First, no message of the holder arrives at others. Messages to the
+/// holder are lost only later, when no replica renews its promises to the holder any longer.
+/// Otherwise a promise in transit would make grantors wait.
 fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
     let ms = Duration::from_millis;
     let world = &mut scenario.world;

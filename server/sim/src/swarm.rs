@@ -1,5 +1,5 @@
-//! Faults of a run other than those of the network, and their times: a plan that is drawn from the
-//! seed and carried out by alarms.
+//! Faults of a run other than those of the network, and the times at which they happen. A plan is
+//! drawn from the seed, and alarms carry it out.
 
 use leasehold_kernel::network::{Partition, links};
 use leasehold_kernel::process::Trap;
@@ -13,26 +13,28 @@ use super::world::World;
 use leasehold_replica::{OperatorRequest, Replica};
 
 const MS: u64 = 1_000_000;
-/// Mean time from when one replica begins to flap until the next one does, in ns.
+/// Mean time in ns from the moment at which one replica begins to flap until the next replica does.
 const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// Plan of the faults of a run, drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     recurring: Plan<FaultKind>,
-    /// Durations of the stages, if replicas are repeatedly cut off in two stages.
+    /// If replicas are repeatedly cut off in two stages: the durations of the stages. Otherwise
+    /// `None`.
     isolation: Option<Isolation>,
 }
 
-/// Link failure in two stages: first a replica cannot send, then it cannot receive either, then all
-/// links work again for a while. All durations are in ns.
+/// Failure of a replica's links in two stages: first the replica cannot send, then it cannot
+/// receive either. Afterwards all links work again for a while. All durations are in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Isolation {
-    /// Duration of the first stage: other replicas do not hear the victim, while it hears them.
+    /// Duration of the first stage: no message of the victim reaches another replica, but the
+    /// messages of other replicas reach the victim.
     pub mute_ns: u64,
     /// Duration of the second stage: the victim is cut off in both directions.
     pub apart_ns: u64,
-    /// Time for which all links work, until the next first stage.
+    /// Time for which all links work, between a second stage and the next first stage.
     pub well_ns: u64,
 }
 
@@ -53,8 +55,8 @@ impl FaultPlan {
         }
     }
 
-    /// Adds replicas that flap, in some seeds. This has a random generator of its own, so all other
-    /// draws of the seed are the same as without it.
+    /// For some seeds, adds replicas that flap to the plan. This has a random generator of its own,
+    /// so it does not change any other draw of the seed.
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
@@ -64,7 +66,8 @@ impl FaultPlan {
         }
     }
 
-    /// Returns a plan with only one fault: one replica after another is cut off in two stages.
+    /// Returns a plan with only one kind of fault: one replica after another is cut off in two
+    /// stages.
     pub fn isolating(isolation: Isolation) -> FaultPlan {
         FaultPlan {
             isolation: Some(isolation),
@@ -87,36 +90,37 @@ impl FaultPlan {
         }
     }
 
-    /// Returns the faults that are enabled.
+    /// Returns the kinds of faults that the plan enables.
     pub fn faults(&self) -> impl Iterator<Item = FaultKind> + '_ {
         self.recurring.faults.iter().map(|(fault, _)| *fault)
     }
 }
 
-/// Bit that marks tokens of the swarm's alarms. The bits below it say what the alarm is for.
+/// Bit that marks the tokens of the swarm's alarms. The lower bits say what an alarm is for.
 pub const ALARM: u64 = 1 << 63;
 const REPAIR: u64 = 1 << 32;
-/// Bit of a token for a stage of an isolation: the second byte holds the stage, the first the
-/// victim.
+/// Bit that marks tokens for a stage of an isolation. The lowest byte of such a token is the
+/// victim, and the next byte is the stage.
 const STAGE: u64 = 1 << 33;
-/// Bit of a token for the next failure of a flapping replica: the bits below are an index in
+/// Bit that marks tokens for the next failure of a flapping replica. The lower bits are an index in
 /// [`Swarm::flaps`].
 const FLAP: u64 = 1 << 34;
-/// Salt of the generator from which flaps are drawn.
+/// Salt of the random generator from which flaps are drawn.
 const FLAP_SALT: u64 = 0xf1a9;
-/// Amount by which a clock jumps forward, in ns.
+/// Range from which the length of a clock's forward jump is drawn, in ns.
 const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 
-/// Plan that is being carried out, and its state.
+/// Plan of faults that is being carried out, and the state of its execution.
 #[derive(Debug)]
 pub struct Swarm {
     plan: FaultPlan,
     rng: Pcg64Mcg,
-    /// Number of partitions made so far. Only the end of the newest one repairs the links.
+    /// Number of times that links were cut so far. Only the end of the newest cut repairs the
+    /// links.
     cuts: u64,
     /// Number of requests of operators so far.
     operator_requests: u64,
-    /// Replicas with damaged or wiped disks.
+    /// Replicas that have lost their disks: the disk was damaged or wiped.
     lost: Vec<usize>,
     flaps: Vec<Flap<FaultKind>>,
 }
@@ -205,7 +209,7 @@ impl Swarm {
         world.alarm(at_ns, ALARM | STAGE | next << 8 | victim as u64);
     }
 
-    /// Draws the duration of a fault that recurs every `every_ns`, in ns.
+    /// Draws the duration in ns of a fault that recurs at intervals of `every_ns`.
     fn outage(&mut self, every_ns: u64) -> u64 {
         self.plan.recurring.draw_outage(&mut self.rng, every_ns)
     }
@@ -280,7 +284,7 @@ impl Swarm {
         }
     }
 
-    /// Makes a replica begin to flap: in more than half of the cases, the leader.
+    /// Makes a replica begin to flap. In more than half of the cases, this is the leader.
     fn begin_flap(&mut self, node: usize, world: &mut World) {
         let leader = leader(world).filter(|_| self.rng.random());
         let hows = [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash];
@@ -311,7 +315,7 @@ impl Swarm {
         world.alarm(next_ns, ALARM | FLAP | index as u64);
     }
 
-    /// Repairs all links after `for_ns`, unless more links are cut before.
+    /// Repairs all links after `for_ns`, unless links are cut again before then.
     fn repair_after(&mut self, for_ns: u64, world: &mut World) {
         self.cuts += 1;
         let repaired_ns = world.now_ns() + for_ns;
@@ -355,8 +359,8 @@ impl Swarm {
         world.start_at(node, world.now_ns() + down_ns);
     }
 
-    /// Whether one more disk may be lost. A majority of the disks must remain intact, and no disk
-    /// may be lost before all members have joined the cluster.
+    /// Whether the disk of `node` may be lost now. A majority of the disks must remain intact, and
+    /// no disk may be lost before all members have joined the cluster.
     fn may_lose(&self, node: usize, world: &World) -> bool {
         let joined = |node: &usize| {
             let replica = world.replica(*node);
@@ -414,7 +418,7 @@ fn repair_links(world: &mut World) {
     }
 }
 
-/// Ends all faults that can end. Lost disks stay lost.
+/// Ends all faults that can be ended. Lost disks stay lost.
 pub fn heal(world: &mut World) {
     world.set_faults(Default::default());
     repair_links(world);

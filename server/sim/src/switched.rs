@@ -1,10 +1,11 @@
-//! Live changes of strategies between replicas far apart, where messages arrive late and out of
-//! order. A read that is local under both the old and the new strategy must stay local throughout.
+//! Tests of strategy changes in a running cluster. The replicas are far apart, so messages arrive
+//! late and out of order. If a read is local under both the old and the new strategy, it must stay
+//! local during the change.
 //!
-//! Besides the leader, a key can have two holders, and both places are claimed by readers. Places
-//! that no replica claims would go to the replicas nearest to the leader, and the nearest replicas
-//! change with every late message. A replica that has just become a holder of a key cannot read it
-//! yet, even without any change of strategies.
+//! Besides the leader, a key can have two holders. Here, both places go to replicas with readers.
+//! Otherwise they would go to the replicas nearest to the leader, and late messages change which
+//! replicas are nearest. That matters because a replica that has just become a holder of a key
+//! cannot read the key yet, even without any change of strategies.
 
 use std::time::Duration;
 
@@ -25,17 +26,17 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Sites of the clients that read: one for each place of a holder besides the leader's.
+/// Sites of the clients that read. There are as many as a key can have holders besides the leader.
 const READERS: [usize; 2] = [3, 4];
-/// Replica that receives configurations late: the other replicas have promised under them long
-/// before.
+/// Replica that receives each configuration late. By then, the other replicas have long since made
+/// promises under the configuration.
 const LATE: usize = 3;
-/// Number of keys that the clients read. The keys are 4 kB long, so five entries of the log list
-/// them, one a second.
+/// Number of keys that the clients read. The keys are 4 kB long, so five entries of the log are
+/// needed to list them. The leader proposes one of these entries a second.
 const KEYS: usize = 400;
 /// Key that is written and never read.
 const WRITTEN: &str = "written";
-/// Interval between two checks of which replicas may read, in ns.
+/// Interval between two checks that determine which replicas may read, in ns.
 const LOOK_NS: u64 = 5 * MS;
 
 fn quorum() -> StrategySpec {
@@ -47,8 +48,8 @@ fn replicas(ids: &[usize]) -> ReplicaSet {
     ids.iter().map(|id| ReplicaId(*id as u8)).collect()
 }
 
-/// Returns the settings of the world: links and clocks of the seed, with some messages up to 300 ms
-/// later than others. Leases of 2 s, renewed every 500 ms, outlast such delays.
+/// Returns the settings of the world. Links and clocks are drawn from the seed, and some messages
+/// arrive up to 300 ms later than others. Leases of 2 s, renewed every 500 ms, outlast such delays.
 fn settings(seed: u64) -> WorldSettings {
     let choices = Choices {
         faults: false,
@@ -103,8 +104,8 @@ impl Cluster {
         cluster
     }
 
-    /// Lets `ms` milliseconds pass, and calls `look` at short intervals. Writes are sent
-    /// throughout.
+    /// Lets `ms` milliseconds pass, and calls `look` at short intervals. During the whole time,
+    /// clients send writes.
     fn pass(&mut self, ms: u64, mut look: impl FnMut(&Cluster)) {
         let end_ns = self.world.now_ns() + ms * MS;
         self.world.alarm(self.world.now_ns() + LOOK_NS, 0);
@@ -150,8 +151,9 @@ impl Cluster {
         self.ask(LEADER, Command::session(1, sequence, sequence, op));
     }
 
-    /// Lets the readers' clients read every key, and waits until the leader has learned of the
-    /// reads and has listed all keys. Reports of keys this long take a while.
+    /// Lets the clients at [`READERS`] read every key. Then waits until the leader has learned of
+    /// the reads and has listed all keys. This takes a while, because the reports contain long
+    /// keys.
     fn read_all(&mut self) {
         for (reader, key) in READERS.iter().flat_map(|r| (0..KEYS).map(move |k| (*r, k))) {
             let command = Command {
@@ -163,10 +165,11 @@ impl Cluster {
         self.pass(40_000, |_| {});
     }
 
-    /// Checks for 10 s whether holders may read three keys, which are in the first entry that lists
-    /// keys, in the middle, and in the last entry. Every current holder must be able to read its
-    /// key now. Returns (key, replica, number of checks) for each replica that holds the key now
-    /// and at the end, and could not read it in some of the checks.
+    /// Checks for 10 s whether holders may read three keys: one from the first log entry that lists
+    /// keys, one from the middle, and one from the last entry. When the checks begin, every holder
+    /// must be able to read its keys. Consider each replica that holds a key both at the beginning
+    /// and at the end. If it could not read the key in some of the checks, the result contains
+    /// (key, replica, number of such checks).
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];
         let held = watched.map(|key| self.holders(&self.keys[key]));
@@ -187,7 +190,7 @@ impl Cluster {
         denied
     }
 
-    /// Puts `spec` in force and [watches](Self::watch).
+    /// Puts `spec` in force, and returns the result of [`watch`](Self::watch).
     fn switch(&mut self, ask: u64, spec: &StrategySpec) -> Vec<(usize, ReplicaId, u32)> {
         let set = LeaseSet {
             strategies: vec![(KeyRange::all(), spec.clone())],

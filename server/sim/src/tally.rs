@@ -1,5 +1,5 @@
-//! Sums over many runs, and the list of faults, paths and checks that never occurred in them. If a
-//! fault never fired, or an oracle checked nothing, a campaign proves less than it claims.
+//! Sums over many runs, and the list of faults, paths and checks that never occurred in these runs.
+//! If a fault never fired, or an oracle checked nothing, a campaign proves less than it claims.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const PATHS: [Path; 5] = [
     Path::Log,
 ];
 
-/// Sums over runs without a violation, by the names that summaries show.
+/// Sums over runs without a violation. Maps use the names that summaries show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CampaignTally {
     /// Number of runs.
@@ -35,19 +35,20 @@ pub struct CampaignTally {
     pub operations: u64,
     /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Number of runs with a history too tangled for a checker to decide.
+    /// Number of runs in which a checker could not decide about the history, because too many
+    /// operations overlap.
     pub undecided: u64,
-    /// Number of reads under leases that were answered less than 10 ms before their permit ended.
+    /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
     pub near_end: u64,
     /// Longest time from the heal of all faults until every request was answered, in ns.
     pub healing_max_ns: u64,
-    /// Number of answered operations for each path.
+    /// For each path by which requests are served, the number of answered operations.
     pub paths: BTreeMap<String, u64>,
     /// Number of times that each fault fired.
     pub faults: BTreeMap<String, u64>,
     /// Number of checks that each oracle made.
     pub oracles: BTreeMap<String, u64>,
-    /// Number of runs for each strategy that they began with.
+    /// For each strategy, the number of runs that began with it.
     pub strategies: BTreeMap<String, u64>,
     /// Digest of every event of every run, independent of the order of runs.
     pub digest: u64,
@@ -86,7 +87,7 @@ impl CampaignTally {
         }
     }
 
-    /// Returns the virtual time, in hours of a whole cluster.
+    /// Returns the virtual time for which a cluster ran, in hours, summed over all runs.
     pub fn cluster_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
     }
@@ -96,8 +97,8 @@ impl CampaignTally {
         self.faults.get(fault.name()).copied().unwrap_or(0)
     }
 
-    /// Returns messages about the faults, paths and checks that should occur in runs with these
-    /// choices and did not.
+    /// Returns messages about missing events: faults, paths and checks that should occur in runs
+    /// with these choices, but did not.
     pub fn missing(&self, choices: &Choices) -> Vec<String> {
         let enabled = FaultKind::ALL
             .iter()

@@ -1,4 +1,4 @@
-//! Lines of a trace about replicas: their inputs and their actions.
+//! Lines in a trace that describe inputs and actions of replicas.
 
 use std::fmt::Write as _;
 

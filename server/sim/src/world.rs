@@ -30,10 +30,10 @@ use leasehold_replica::action::{Action, ClientHandle, Event};
 use leasehold_replica::shell::FencedAnswers;
 use leasehold_replica::{Input, OperatorRequest, Replica, Settings};
 
-/// Settings of a world.
+/// Settings of a simulated world.
 #[derive(Clone, Debug)]
 pub struct WorldSettings {
-    /// Settings of every replica; the world fills in `me`.
+    /// Settings of every replica. The world sets `me` for each replica.
     pub replica: Settings,
     /// One-way delays in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
@@ -48,9 +48,11 @@ pub struct WorldSettings {
     /// Whether messages are encoded and decoded, and therefore checked against the limits of
     /// frames.
     pub encoded: bool,
-    /// Whether disks keep their contents, which restarts and lagging followers read.
+    /// Whether disks keep their contents. Replicas that restart, and followers that lag, need the
+    /// contents.
     pub disks_remember: bool,
-    /// Index of the replica that reports nonsense as demand and round trips, if there is one.
+    /// Index of the replica that reports meaningless numbers as demand and round-trip times, if
+    /// there is one.
     pub faulty_reporter: Option<usize>,
     /// Whether the oracles check the run.
     pub watched: bool,
@@ -67,7 +69,7 @@ pub struct ClientReply {
     pub outcome: Outcome,
 }
 
-/// Result of one event, for the driver of the world.
+/// Result of one event, for the code that advances the world.
 #[derive(Debug)]
 pub enum WorldEvent {
     /// The event concerned replicas only.
@@ -76,8 +78,8 @@ pub enum WorldEvent {
     Replied(Vec<ClientReply>),
     /// An alarm that was set with [`World::alarm`] went off, with this token.
     Alarm(u64),
-    /// The process of this replica has ended, because it was told to or during a sync. It starts
-    /// again after this many ns; `None` if it does not.
+    /// The process of this replica has ended, because it was told to end or was killed during a
+    /// sync. It starts again after this many ns; `None` if it does not start again.
     Ended(usize, Option<u64>),
 }
 
@@ -90,13 +92,13 @@ pub struct World {
     nodes: Vec<Node>,
     network: Network,
     faulty_reporter: Option<FaultyReporter>,
-    /// Number of steps of which the actions were performed.
+    /// Number of steps so far for which the actions were performed.
     steps: u64,
-    /// Newest delivery on each link, by sender and receiver.
+    /// For each link, by sender and receiver, the newest delivery.
     last_deliveries: Vec<LastDelivery>,
     /// Buffers of past deliveries, which the next deliveries reuse.
     spare: Vec<Vec<Input>>,
-    /// Answers that the step being performed gave, to clients and to peers.
+    /// Answers to clients and peers from the step that is being performed.
     replies: Vec<ClientReply>,
     answers: FencedAnswers,
     inputs: Vec<Input>,
@@ -107,7 +109,7 @@ pub struct World {
     pub oracles: Oracles,
     violation: Option<Violation>,
     fired: FaultCounts,
-    /// Number of reads under leases that were answered less than 10 ms before their permit ended.
+    /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
     near_end: u64,
     hash: u64,
     /// Trace of the run, if one was requested.
@@ -161,7 +163,7 @@ impl World {
         Clock::new(self.now_ns, reading, rate)
     }
 
-    /// Draws the rate of a clock: within the bound on drift, and often exactly at it.
+    /// Draws the rate of a clock. It is within the bound on drift, and often exactly at the bound.
     fn draw_rate(&mut self) -> i32 {
         let drift = self.settings.drift_ppm as i32;
         match drift {
@@ -199,14 +201,14 @@ impl World {
         self.nodes[node].process.is_up()
     }
 
-    /// Whether a replica refuses connections of clients: its process is down, or it has found that
-    /// its disk was wiped.
+    /// Whether a replica refuses connections of clients. This is so if the process is down, or if
+    /// the replica has found that its disk was wiped.
     pub fn refuses(&self, node: usize) -> bool {
         let replica = self.nodes[node].replica();
         replica.is_none_or(Replica::is_wiped)
     }
 
-    /// Whether a replica will never participate again.
+    /// Whether a replica will never participate again, because its disk is damaged or was wiped.
     pub fn is_lost(&self, node: usize) -> bool {
         self.nodes[node].lost
     }
@@ -221,7 +223,7 @@ impl World {
         self.violation.as_ref()
     }
 
-    /// Records the verdict of an oracle that was asked outside of the world.
+    /// Records the verdict of an oracle that other code than the world has called.
     pub fn judge(&mut self, verdict: Verdict) {
         if let Err(violation) = verdict {
             self.violation.get_or_insert(violation);
@@ -229,7 +231,8 @@ impl World {
     }
 
     /// Returns the faults that fired so far: those of the network, those passed to
-    /// [`note_fault`](Self::note_fault), and the fates of merges that the `unsent` oracle counted.
+    /// [`note_fault`](Self::note_fault), and those of queued merges, which the `unsent` oracle
+    /// counts.
     pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;
         let network = self.network.counts();
@@ -241,13 +244,13 @@ impl World {
         all
     }
 
-    /// Returns the number of reads under leases that were answered less than 10 ms before their
-    /// permit ended.
+    /// Returns the number of reads under leases that were answered when less than 10 ms of the
+    /// permit remained.
     pub fn near_end(&self) -> u64 {
         self.near_end
     }
 
-    /// Counts one occurrence of a fault that was injected outside of the network.
+    /// Counts one occurrence of a fault that the network did not cause.
     pub fn note_fault(&mut self, fault: FaultKind) {
         self.fired.add(fault, 1);
         if let Some(trace) = &mut self.trace {
@@ -267,8 +270,8 @@ impl World {
             .schedule(at, QueuedEvent::Requests { node, requests });
     }
 
-    /// Ends a client's connection to `node` now. The process notices the end `after_ns` after the
-    /// one-way delay. The client sends nothing more on the connection.
+    /// Lets a client end its connection to `node` now. The replica's process notices this after the
+    /// one-way delay plus `after_ns`. The client sends nothing more on the connection.
     pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
         let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
         let run = self.nodes[node].process.run();

@@ -1,6 +1,6 @@
-//! Simulated seeds: contending clients in worlds with every kind of fault, under every strategy.
-//! `LEASEHOLD_SEEDS` is the number of seeds (default 2,000), `LEASEHOLD_SEED_FROM` the first seed,
-//! and `LEASEHOLD_SECONDS` the virtual time of each (default 60).
+//! Simulated runs, one for each seed: contending clients in worlds with every kind of fault, under
+//! every strategy. `LEASEHOLD_SEEDS` is the number of seeds (default 2,000), `LEASEHOLD_SEED_FROM`
+//! the first seed, and `LEASEHOLD_SECONDS` the virtual time of each (default 60).
 
 #![allow(clippy::print_stdout)] // output of a report
 
@@ -13,7 +13,8 @@ use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};
 use leasehold_sim::tally::CampaignTally;
 
-/// Number of lines that are printed from the end of the trace of a failed seed.
+/// If a seed fails, the number of trace lines that are printed. They are the last lines of the
+/// trace.
 const LINES: usize = 300;
 
 #[test]
@@ -36,7 +37,8 @@ fn no_seed_violates_safety_or_gets_stuck() {
     }
 }
 
-/// Returns the tally of a run without a violation. Otherwise prints the trace and panics.
+/// Runs a seed and returns the tally of the run. If there is a violation, prints the end of the
+/// trace and panics.
 fn tally(seed: u64, choices: &Choices) -> CampaignTally {
     let scenario = Scenario::draw(seed, choices);
     let outcome = run(&scenario, None);
@@ -49,15 +51,16 @@ fn tally(seed: u64, choices: &Choices) -> CampaignTally {
     CampaignTally::of(&scenario, &outcome)
 }
 
-/// A replica lags by thousands of slots when all faults are healed, and each read of a disk returns
-/// few entries. So a request to this replica waits for longer than leases and elections take.
+/// When all faults are healed, one replica lags by thousands of slots, and each read of a disk
+/// returns few entries. So a request to this replica may have to wait for longer than the lease and
+/// election durations allow for.
 #[test]
 fn who_is_far_behind_has_the_time_to_catch_up() {
     tally(13_007_956, &Choices::default());
 }
 
-/// Each node hashes with a secret of its own, so entries of maps are in a different order in each
-/// node.
+/// Real nodes hash with different secrets, so the entries of a map are in a different order in each
+/// node. The result of a seed must not depend on this order.
 #[test]
 fn a_seed_is_a_run_by_whatever_secret_keys_are_hashed() {
     let choices = Choices {

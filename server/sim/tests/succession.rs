@@ -1,5 +1,5 @@
-//! Succession of leaders, and the time that clients wait for it. Faults are injected in virtual
-//! time.
+//! Succession of leaders, and the time that clients wait until a new leader serves them. Faults are
+//! injected in virtual time.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ const RTT_MS: [[u64; 5]; 5] = [
     [108, 150, 212, 97, 0],
 ];
 
-/// Settings with short durations: heartbeats every 50 ms, elections after 250 ms, guard and lease
-/// together 500 ms.
+/// Returns settings with short durations: a heartbeat every 50 ms, an election timeout of 250 ms,
+/// and guard and lease of 500 ms together.
 fn fast(strategy: StrategySpec) -> Settings {
     let ms = Duration::from_millis;
     let mut settings = Settings::new(ReplicaId(0), 5);
@@ -62,7 +62,7 @@ fn strategies() -> [StrategySpec; 4] {
     ]
 }
 
-/// Checks that no rule is broken, and that no write fails at a site with a replica that did not
+/// Checks that no rule was broken, and that no write failed at a site where the replica did not
 /// end.
 fn sound(after: &FaultImpact) {
     assert_eq!(after.violation, None);
@@ -70,8 +70,8 @@ fn sound(after: &FaultImpact) {
     assert_eq!(failed, 0, "no write fails");
 }
 
-/// Returns the maximum outage after a leader is killed, paused or cut off: max(election timeout,
-/// t_guard + t_lease) (1 + rho), two round trips and 100 ms.
+/// Returns the maximum outage in ns after a leader is killed, paused or cut off. It is the sum of
+/// max(election timeout, t_guard + t_lease) (1 + rho), two round trips, and 100 ms.
 fn bound_ns(settings: &Settings) -> u64 {
     let params = &settings.params;
     let leases = params.t_guard + params.t_lease;
@@ -81,7 +81,7 @@ fn bound_ns(settings: &Settings) -> u64 {
 }
 
 /// Injects a fault at many times, and returns the outages in rising order. Checks that the next
-/// leader is the replica that serves the sites best, and that the old leader disturbs no replica
+/// leader is the replica that serves the sites best, and that the old leader causes no election
 /// when it is back.
 fn outages(fault: InjectedFault, seeds: u64) -> Vec<u64> {
     let outage = |seed: u64| {
@@ -106,9 +106,9 @@ fn outages(fault: InjectedFault, seeds: u64) -> Vec<u64> {
     outages
 }
 
-/// Returns the replica that serves the sites best apart from `failed`. A write waits for the round
-/// trip from its site to the leader, and for that from the leader to its nearest majority. The best
-/// replica has the lowest average of this.
+/// Returns the replica, other than `failed`, that would serve the sites best as the leader. A write
+/// waits for the round trip from its site to the leader, and for the round trip from the leader to
+/// the nearest majority. For the best leader, the average of this wait over all sites is lowest.
 fn best_but(failed: ReplicaId) -> ReplicaId {
     let cost = |site: &usize| {
         let mut row = RTT_MS[*site];
@@ -193,9 +193,9 @@ fn an_operators_move_wins_over_preference_and_fails_nothing() {
     }
 }
 
-/// A dead holder blocks the writes of its keys until its last promise has ended, and then they
-/// commit. This promise is sent at most two renewals after the holder's last answer. It is kept for
-/// t_guard + t_lease, stretched for drift.
+/// A dead holder blocks the writes of its keys until the last promise to it has ended. Then the
+/// writes commit. The last promise is sent at most two renewals after the holder's last answer. Its
+/// grantor keeps it for t_guard + t_lease, stretched for drift.
 #[test]
 fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
     for (fault, holder) in [
@@ -250,7 +250,7 @@ fn a_planned_restart_stalls_nobody() {
 }
 
 /// The best successor dies just before the leader is told to end. Another replica takes over, and
-/// no client waits until the leader that has left is found to be silent.
+/// no client has to wait until the election timeout reveals that the old leader has ended.
 #[test]
 fn a_leader_that_ends_hands_over_to_whoever_lives() {
     for (seed, lasts_ms) in (0..).zip([50, 150, 300]) {
@@ -282,8 +282,8 @@ fn a_leader_that_ends_hands_over_to_whoever_lives() {
     }
 }
 
-/// Round trips are as long as the election timeout, or longer. A leader is elected nevertheless,
-/// once the round trips have been measured.
+/// Round trips are as long as the election timeout, or longer. A leader is elected nevertheless, as
+/// soon as replicas have measured the round trips.
 #[test]
 fn replicas_far_apart_elect_a_leader() {
     for rtt_ms in [200, 240, 270, 300, 400, 800] {
@@ -309,8 +309,8 @@ fn replicas_far_apart_elect_a_leader() {
 }
 
 /// A leader dies with 30 MB of open slots. Its successor must receive them and propose them again
-/// over links of 25 MB/s, and each takes longer than an election timeout. There is only one
-/// election nevertheless.
+/// over links of 25 MB/s, and each of these two transfers takes longer than an election timeout.
+/// There is only one election nevertheless.
 #[test]
 fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
     for (seed, fast_one) in (0..).zip([true, false, true, false]) {
@@ -343,8 +343,9 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
     }
 }
 
-/// The preferred leader is back, and stops hearing the leader before it may request leadership. The
-/// leader continues to lead, and no client waits for a replica that cannot take over.
+/// The preferred leader is back. Before it may request leadership, messages of the current leader
+/// no longer arrive at it. The current leader continues to lead, and no client waits for a replica
+/// that cannot take over.
 #[test]
 fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     for seed in 0..4 {
@@ -371,8 +372,8 @@ fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
 }
 
 /// Returns an injection at three sites with default durations, in which replica 0 is the preferred
-/// leader. The replica fails repeatedly: each failure lasts `lasts_ms`, and the next one begins
-/// `period_ms` after it.
+/// leader. Replica 0 fails repeatedly: each failure lasts `lasts_ms`, and a failure begins every
+/// `period_ms`.
 fn flapping(fault: InjectedFault, lasts_ms: u64, period_ms: u64) -> FaultInjection {
     let mut settings = Settings::new(ReplicaId(0), 3);
     settings.elections.preferred = Some(ReplicaId(0));
@@ -386,7 +387,8 @@ fn flapping(fault: InjectedFault, lasts_ms: u64, period_ms: u64) -> FaultInjecti
     injection
 }
 
-/// Every change of leadership delays all writes.
+/// A preferred leader that fails repeatedly must not lead each time it is back, because every
+/// change of leadership delays all writes.
 #[test]
 fn a_preferred_leader_that_flaps_leads_seldom() {
     for (fault, lasts_ms, period_ms) in [
@@ -409,9 +411,9 @@ fn a_preferred_leader_that_flaps_leads_seldom() {
     }
 }
 
-/// The preferred leader flaps 30 times, and then works normally for more than an hour. When it
-/// fails after that, it leads again immediately, because it has led for long. When it fails again
-/// soon, it leads again after ten seconds, as if it had never flapped.
+/// The preferred leader flaps 30 times, and then works normally for more than an hour. When it then
+/// fails once, it leads again as soon as it is back, because it had led for long. When it fails
+/// again soon afterwards, it leads again ten seconds after it is back, as if it had never flapped.
 #[test]
 fn a_preferred_leader_leads_again_once_it_is_healthy() {
     let mut injection = flapping(InjectedFault::Pause, 1500, 3500);
@@ -443,7 +445,8 @@ fn a_preferred_leader_leads_again_once_it_is_healthy() {
     }
 }
 
-/// A planned restart is not a failure: the preferred leader leads again as soon as it can.
+/// A planned restart does not count as a failure: the preferred leader leads again as soon as it is
+/// back and up to date.
 #[test]
 fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
     for seed in 0..4 {
@@ -457,8 +460,9 @@ fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
     }
 }
 
-/// A follower that is paused for longer than t_grace, again and again, is excluded from leases. If
-/// it returned to them each time, every pause would block the writes of its keys.
+/// A follower is paused again and again, each time for longer than t_grace, and each time it is
+/// excluded from leases. If it became a holder again after every pause, each pause would block the
+/// writes of the keys that it holds.
 #[test]
 fn a_holder_that_flaps_returns_seldom() {
     for seed in 0..4 {

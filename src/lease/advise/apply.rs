@@ -12,15 +12,16 @@ use super::leader_view::LeaderView;
 use crate::lease::with_leases;
 use crate::terminal::say;
 
-/// Interval at which the leader is asked whether it has listed all keys.
+/// Interval at which the leader is asked whether it has listed the holders of all keys.
 const LISTED_EVERY: Duration = Duration::from_millis(500);
 
-/// Longest time to wait until all keys are listed. Then leadership moves in any case, and the next
-/// leader continues to list the requested keys.
+/// Longest time to wait until the leader has listed the holders of all keys. Then leadership moves
+/// in any case, and the next leader continues to list the requested keys.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Sets the strategy, and then moves leadership. This order matters: the present leader knows the
-/// demand and lists keys by it. The next leader starts without counts, and keeps the listed keys.
+/// Sets the strategy, and then moves leadership. The order matters, because the present leader
+/// knows the demand and lists the holders of keys by it. The next leader begins without any counts,
+/// and keeps the holders that are listed.
 pub(super) async fn apply(
     client: &Client,
     view: &LeaderView,
@@ -76,7 +77,7 @@ async fn set(client: &Client, view: &LeaderView, plan: HolderPlan) -> anyhow::Re
     Ok(())
 }
 
-/// Returns true if the leader has not listed all keys yet.
+/// Returns true if the leader has not yet listed the holders of all keys.
 async fn unfinished(client: &Client) -> anyhow::Result<bool> {
     let status = client.raw().status(with_leases()).await?;
     Ok(status.leases.is_some_and(|leases| leases.unfinished))

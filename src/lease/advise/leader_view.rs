@@ -7,19 +7,19 @@ use leasehold_leases::strategy::Preference;
 use leasehold_leases::{ReplicaId, ReplicaSet, UnlistedHolders};
 use leasehold_wire::{Demand, StatusReply};
 
-/// Demand and distances of one cluster, as its leader sees them.
+/// Demand and distances in one cluster, as its leader knows them.
 pub struct LeaderView {
     pub names: Vec<String>,
     pub leader: ReplicaId,
-    /// Description of the strategies in force.
+    /// Description of the strategies that are in force.
     pub strategy: String,
-    /// Plan of holders that follows from these strategies.
+    /// Plan that corresponds to the strategies in force.
     pub now: HolderPlan,
     /// Number of key ranges.
     pub ranges: usize,
     pub conditions: Conditions,
     pub profile: Profile,
-    /// Longest time that a write waits for a holder that has failed, in s.
+    /// Longest time for which a write waits if a holder has failed, in seconds.
     pub stall_s: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Verdict on forecasts: whether a change is worth it, and a description.
+//! Verdict on forecasts: decides whether a change is worth it, and describes the decision.
 
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::Forecast;
@@ -8,14 +8,14 @@ use crate::advice::AdviceContext;
 /// Smallest gain for which a change is worth it, as a share of the present mean latency.
 const GAIN_MIN: f64 = 0.02;
 
-/// Smallest gain for which a change is worth it, in ms. Both minimums apply: otherwise leadership
-/// would alternate between equally good sites.
+/// Smallest gain for which a change is worth it, in ms. The gain must reach this and also
+/// `GAIN_MIN`; otherwise leadership would alternate between two equally good sites.
 const GAIN_MIN_MS: f64 = 1.0;
 
 /// `GAIN_MIN` and `GAIN_MIN_MS` as text for reports.
 pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
-/// The best forecast, and the forecast of the plan in force.
+/// The best forecast, and the forecast of the plan in force, with which it is compared.
 pub struct AdviceVerdict<'a> {
     pub best: &'a Forecast,
     /// Forecast of the plan in force; `None` if this plan was not forecast.
@@ -27,21 +27,21 @@ impl AdviceVerdict<'_> {
         self.now == Some(self.best)
     }
 
-    /// Returns true if the gain is large enough for a change.
+    /// Returns true if the best forecast gains enough for a change.
     fn is_worth_it(&self) -> bool {
         self.now
             .is_none_or(|now| is_worth_it(now.mean_ms, self.best.mean_ms))
     }
 
-    /// Returns the forecast to put in force; `None` if nothing is to change. `requested` is a
-    /// leader that the user requires, regardless of the cost.
+    /// Returns the forecast that should be put in force; `None` if nothing should change. If
+    /// `requested` is not the present leader, the change is made however little it gains.
     pub fn change(&self, requested: Option<ReplicaId>) -> Option<&Forecast> {
         let moved = |now: &Forecast| requested.is_some_and(|leader| leader != now.leader);
         let changed = self.is_worth_it() || self.now.is_some_and(moved);
         changed.then_some(self.best)
     }
 
-    /// Describes the best forecast and its gain in a sentence.
+    /// Describes the best forecast and its gain in one sentence.
     pub fn sentence(&self, context: &AdviceContext<'_>) -> String {
         let best = format!(
             "{} led by {}, {:.1} ms a mean operation",
@@ -96,8 +96,9 @@ mod tests {
         }
     }
 
-    /// Compares `cost` under OR, with a mean of `mean_ms`, with CA as the present leader at 80 ms.
-    /// Returns whether the change is made, and the sentence. `requested` is the required leader.
+    /// Compares a forecast for the strategy `cost` under the leader OR, with a mean latency of
+    /// `mean_ms`, with the present leader CA at 80 ms. Returns whether the change is made, and the
+    /// sentence. `requested` is the leader that the user requires.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
         let verdict = AdviceVerdict {

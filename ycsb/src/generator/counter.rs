@@ -1,5 +1,5 @@
-//! Counters that the tasks of a run share: the next record to insert, and the record up to which
-//! all insertions have been answered.
+//! Counters that the tasks of a run share. One issues the numbers of records to insert, and also
+//! knows the record below which all insertions have been answered.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ impl Counter {
     }
 }
 
-/// Counter over the numbers `first..=last`, in order and again from the start.
+/// Counter that issues the numbers `first..=last` in order, again and again.
 #[derive(Debug)]
 pub struct Sequential {
     counter: Counter,
@@ -29,8 +29,8 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Creates a counter that cycles through `count` numbers from `first` on; a `count` of 0 is
-    /// taken as 1.
+    /// Creates a counter that issues `count` numbers in a cycle, beginning with `first`. If `count`
+    /// is 0, it is taken as 1.
     pub fn new(first: u64, count: u64) -> Self {
         Sequential {
             counter: Counter::new(0),
@@ -45,21 +45,22 @@ impl Sequential {
     }
 }
 
-/// Maximum number of insertions between the oldest unanswered one and the newest.
+/// Number of consecutive insertions, beginning with the oldest unanswered one, that can be
+/// acknowledged.
 const WINDOW: u64 = 1 << 20;
 
-/// Error: there are more than 2^20 insertions between the oldest unanswered one and this one.
+/// Error: the answered insertion is too far, namely 2^20 or more, after the oldest unanswered one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;
 
-/// Issues record numbers for insertion, and knows the number below which every insertion has been
+/// Issues record numbers for insertions. Also knows the number below which every insertion has been
 /// answered, so that readers only use records that exist.
 #[derive(Debug)]
 pub struct AcknowledgedCounter {
     next: AtomicU64,
     acknowledged: Mutex<AckWindow>,
-    /// Copy of `AckWindow::below`, read without the lock on every draw.
+    /// Copy of `AckWindow::below`. Every choice of a record reads this copy without the lock.
     below: AtomicU64,
 }
 
@@ -67,12 +68,13 @@ pub struct AcknowledgedCounter {
 struct AckWindow {
     /// Every number below this one has been acknowledged.
     below: u64,
-    /// Bit `n % WINDOW` is set if `n` was acknowledged; only for `n` in `below..below + WINDOW`.
+    /// Bit `n % WINDOW` is set if the insertion of `n` was answered. Only numbers `n` in
+    /// `below..below + WINDOW` have a bit.
     window: Vec<u64>,
 }
 
 impl AcknowledgedCounter {
-    /// Creates a counter that starts at `first`; all numbers below are taken as acknowledged.
+    /// Creates a counter that starts at `first`. All numbers below `first` count as acknowledged.
     pub fn new(first: u64) -> Self {
         AcknowledgedCounter {
             next: AtomicU64::new(first),
@@ -89,7 +91,7 @@ impl AcknowledgedCounter {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the number below which all records are acknowledged, and so exist.
+    /// Returns the number below which all insertions are acknowledged, so that these records exist.
     pub fn below(&self) -> u64 {
         self.below.load(Ordering::Acquire)
     }

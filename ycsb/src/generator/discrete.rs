@@ -1,16 +1,16 @@
-//! Choice among a few values with given weights, such as the kind of the next operation.
+//! Random choice among a few values with given weights, such as the kinds of operations.
 
 use super::Random;
 
-/// Chooses among values by weight.
+/// Chooses a random value by weight.
 #[derive(Clone, Debug)]
 pub struct Discrete<T> {
-    /// Each value with the sum of all weights up to and including its own.
+    /// Each value, with the sum of its weight and the weights of all earlier values.
     cumulated: Vec<(f64, T)>,
 }
 
 impl<T: Copy> Discrete<T> {
-    /// Creates a choice. Values with a weight of zero or less are omitted.
+    /// Creates a choice among these values. Values with a weight of zero or less are omitted.
     pub fn new(weights: impl IntoIterator<Item = (f64, T)>) -> Self {
         let mut sum = 0.0;
         let cumulated = weights
@@ -24,7 +24,7 @@ impl<T: Copy> Discrete<T> {
         Discrete { cumulated }
     }
 
-    /// Draws a value; `None` if no value has a weight.
+    /// Returns a random value; `None` if no value has a weight above zero.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> Option<T> {
         let (total, last) = *self.cumulated.last()?;

@@ -1,10 +1,11 @@
-//! YCSB's hash: it names the records and scatters the draws of the scrambled zipfian.
+//! YCSB's hash function. It gives the records their names, and scatters the records that the
+//! scrambled zipfian chooses.
 
 const OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01B3;
 
-/// Returns the FNV-1a hash of the eight bytes of `value`, lowest first, as the absolute value of a
-/// signed number. It has at most 63 bits, as in YCSB.
+/// Returns the FNV-1a hash of the eight bytes of `value`, the lowest byte first. As in YCSB, the
+/// result is the absolute value of the hash as a signed number, so it has at most 63 bits.
 #[inline]
 pub fn fnv_hash(value: u64) -> u64 {
     let hash = value

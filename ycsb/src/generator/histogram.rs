@@ -1,5 +1,5 @@
-//! Field lengths drawn from a file in YCSB's format: a first line `BlockSize<TAB>bytes`, then lines
-//! `bucket<TAB>count`, with buckets from 0 on.
+//! Random field lengths by a histogram from a file in YCSB's format. The first line is
+//! `BlockSize<TAB>bytes`; the other lines are `bucket<TAB>count`, with buckets counted from 0.
 
 use super::Random;
 
@@ -12,12 +12,12 @@ pub struct HistogramError {
     expected: &'static str,
 }
 
-/// Lengths with the frequencies of a histogram. Bucket `i` stands for the length `(i + 1) * block`,
-/// the bucket's upper edge.
+/// A random length, with the frequencies of a histogram. Bucket `i` stands for the length
+/// `(i + 1) * block`, which is the upper edge of the bucket.
 #[derive(Clone, Debug)]
 pub struct LengthHistogram {
     block: u64,
-    /// For each bucket, the sum of the counts of all buckets up to and including it.
+    /// For each bucket, the sum of its count and the counts of all earlier buckets.
     cumulated: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ impl LengthHistogram {
         Ok(LengthHistogram { block, cumulated })
     }
 
-    /// Draws a length.
+    /// Returns a random length.
     pub fn draw(&self, random: &mut Random) -> u64 {
         let total = self.cumulated.last().copied().unwrap_or(0);
         let point = random.below(total);
@@ -58,7 +58,7 @@ impl LengthHistogram {
         (bucket as u64 + 1).saturating_mul(self.block)
     }
 
-    /// Returns the longest length that can be drawn.
+    /// Returns the longest length that can occur.
     pub fn longest(&self) -> u64 {
         (self.cumulated.len() as u64).saturating_mul(self.block)
     }

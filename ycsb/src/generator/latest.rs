@@ -2,7 +2,7 @@
 
 use super::{AcknowledgedCounter, Random, ZIPFIAN_CONSTANT, Zipfian};
 
-/// Zipf's law over the distance to the newest acknowledged record.
+/// Zipf's law over the distance of a record from the newest acknowledged record.
 #[derive(Clone, Debug)]
 pub struct Latest {
     distance: Zipfian,
@@ -16,8 +16,8 @@ impl Latest {
         }
     }
 
-    /// Draws a record: the newest that `inserted` has acknowledged, or an earlier one. As in YCSB,
-    /// record 0 is never drawn unless it is the only one.
+    /// Returns a random record: the newest that is acknowledged in `inserted`, or an earlier one.
+    /// As in YCSB, record 0 is never returned unless it is the only one.
     pub fn draw(&mut self, inserted: &AcknowledgedCounter, random: &mut Random) -> u64 {
         let newest = inserted.below().saturating_sub(1);
         newest - self.distance.draw_among(newest, random).min(newest)

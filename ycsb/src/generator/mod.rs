@@ -1,9 +1,9 @@
-//! Number generators, for instance for the record of an operation or the length of a field or a
-//! scan.
+//! Random number generators. The numbers are, for example, the record of an operation, the length
+//! of a field, or the length of a scan.
 //!
-//! They are pure: every draw takes its randomness from a [`Random`] that the caller seeded, so that
-//! equal seeds give equal workloads on every machine. The generators with YCSB's names use the
-//! formulas of YCSB's code. [`ZipfExact`] and [`Permutation`] are additions that the paper's
+//! The generators are pure: they take all randomness from a [`Random`] that the caller seeded, so
+//! that equal seeds give equal workloads on every machine. The generators with YCSB's names use the
+//! formulas of YCSB's code. [`ZipfExact`] and [`Permutation`] are additions, which the paper's
 //! experiments need.
 
 mod counter;

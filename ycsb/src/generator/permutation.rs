@@ -1,11 +1,12 @@
 //! A seeded permutation of `0..n`. It gives every site a different order of popularity over the
 //! same keys, as in the paper's experiments (section 6).
 //!
-//! Up to [`TABLE_MAX`] things are shuffled in a table: every order is equally likely. A larger
-//! number is permuted in constant memory, by a Feistel network over the smallest power of two that
-//! holds `n`. Results outside `0..n` are permuted again until they fall inside ("cycle walking"),
-//! which keeps the mapping a bijection. Fewer than two passes are expected for any `n`. For a small
-//! `n` such a network is visibly not random: the image of 0 among 5 was off by a quarter.
+//! Up to [`TABLE_MAX`] things are shuffled in a table, so that every order is equally likely. A
+//! larger number of things is permuted in constant memory, by a Feistel network over the smallest
+//! power of two that is at least `n`. A result outside `0..n` is permuted again until it falls
+//! inside ("cycle walking"), so the mapping remains a bijection. On average this takes fewer than
+//! two passes for any `n`. For a small `n`, such a network is visibly not random: in a test with
+//! `n` = 5, the frequencies of the images of 0 were wrong by a quarter.
 
 use std::sync::Arc;
 
@@ -86,7 +87,7 @@ impl Permutation {
     }
 }
 
-/// A shuffle, as tables of both directions.
+/// A shuffle. It has a table for each direction.
 #[derive(Debug, PartialEq, Eq)]
 struct Table {
     images: Vec<u16>,
@@ -119,7 +120,8 @@ struct Network {
 }
 
 impl Network {
-    /// Creates a network over the smallest power of two that holds `len`; `len` is above 1.
+    /// Creates a network over the smallest power of two that is at least `len`. `len` must be above
+    /// 1.
     fn new(len: u64, seed: u64) -> Self {
         let bits = u64::BITS - (len - 1).leading_zeros();
         let low_bits = bits.div_ceil(2);

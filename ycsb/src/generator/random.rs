@@ -1,5 +1,5 @@
-//! The only source of randomness. This module, not a library, defines how numbers are drawn from
-//! ranges, so that a seed gives the same workload in every release.
+//! The only source of randomness of the load generator. This module, not a library, defines how
+//! random bits become a number in a range, so that a seed gives the same workload in every release.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -9,8 +9,8 @@ use rand_pcg::Pcg64Mcg;
 pub struct Random(Pcg64Mcg);
 
 impl Random {
-    /// Returns the stream for `seed` and `path`, for example the numbers of the site and the
-    /// client. Different paths give unrelated streams.
+    /// Returns the stream for `seed` and `path`. The path can consist, for example, of the number
+    /// of the site and the number of the client. Different paths give unrelated streams.
     pub fn new(seed: u64, path: &[u64]) -> Self {
         let state = path
             .iter()

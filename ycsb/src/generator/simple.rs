@@ -1,4 +1,4 @@
-//! Distributions that need only a line of arithmetic.
+//! Distributions that need only a line of arithmetic for each random number.
 
 use super::Random;
 
@@ -10,7 +10,7 @@ pub struct Uniform {
 }
 
 impl Uniform {
-    /// Creates the distribution over `first..first + count`; a `count` of 0 is taken as 1.
+    /// Creates the distribution over `first..first + count`. If `count` is 0, it is taken as 1.
     pub fn new(first: u64, count: u64) -> Self {
         Uniform {
             first,
@@ -18,14 +18,15 @@ impl Uniform {
         }
     }
 
-    /// Draws a number.
+    /// Returns a random number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + random.below(self.count)
     }
 }
 
-/// Distribution in which a share of the operations goes to a share of the records, the first ones.
+/// Distribution in which a given share of the operations uses a given share of the records, the
+/// first ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Hotspot {
     hot: Uniform,
@@ -34,9 +35,9 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// Creates the distribution over `first..first + count`. A number is drawn from the first
-    /// `data_fraction` of the range with probability `operation_fraction`. An empty part is never
-    /// drawn from.
+    /// Creates the distribution over `first..first + count`. With probability `operation_fraction`,
+    /// the random number is in the first `data_fraction` of the range, otherwise in the rest. A
+    /// part without numbers is never used.
     pub fn new(first: u64, count: u64, data_fraction: f64, operation_fraction: f64) -> Self {
         let hot = (count as f64 * data_fraction) as u64;
         let cold = count.saturating_sub(hot);
@@ -51,7 +52,7 @@ impl Hotspot {
         }
     }
 
-    /// Draws a number.
+    /// Returns a random number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         if random.unit() < self.hot_share {
@@ -62,8 +63,8 @@ impl Hotspot {
     }
 }
 
-/// Maximum number of draws for one distance before it is computed directly. With YCSB's own curve,
-/// one draw in thirty has to be repeated.
+/// Maximum number of attempts at a random distance in the range. After these, a distance in the
+/// range is computed directly. With YCSB's own curve, one attempt in thirty is out of range.
 const DRAWS_MAX: u32 = 32;
 
 /// Exponentially distributed distances; small ones are the most likely.
@@ -73,23 +74,24 @@ pub struct Exponential {
 }
 
 impl Exponential {
-    /// Creates a distribution in which `percentile` percent of the draws are below `range`.
+    /// Creates a distribution in which `percentile` percent of the random distances are below
+    /// `range`.
     pub fn new(percentile: f64, range: f64) -> Self {
         Exponential {
             rate: -(-percentile / 100.0).ln_1p() / range,
         }
     }
 
-    /// Draws a distance, rounded down.
+    /// Returns a random distance, rounded down.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         // `1 - u` is in (0, 1], so the logarithm is finite.
         (-(1.0 - random.unit()).ln() / self.rate) as u64
     }
 
-    /// Draws a distance below `end`; returns 0 if there is none. Larger distances are drawn again,
-    /// as in YCSB. After [`DRAWS_MAX`] draws, the distance is drawn from the part of the curve
-    /// below `end`.
+    /// Returns a random distance below `end`, or 0 if there is none. A distance that is too large
+    /// is replaced by another random one, as in YCSB. After [`DRAWS_MAX`] attempts, the distance is
+    /// computed from only that part of the curve that is below `end`.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (0..DRAWS_MAX)
             .map(|_| self.draw(random))

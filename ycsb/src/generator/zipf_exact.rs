@@ -1,12 +1,14 @@
 //! Zipf's law over exactly `n` items: the item of rank `k` (from 1) has a probability proportional
 //! to `1 / k^theta`. The method is rejection-inversion (Hörmann and Derflinger,
-//! "Rejection-inversion to generate variates from monotone discrete distributions", 1996). It needs
-//! constant memory and constant set-up, takes any `n` and any `theta` of zero or more, and is
-//! exact. The formula of Gray and others that YCSB uses is an approximation.
+//! "Rejection-inversion to generate variates from monotone discrete distributions", 1996). The
+//! method is exact, needs constant memory and constant set-up time, and works for any `n` and any
+//! `theta` of zero or more. In contrast, the formula of Gray and others, which YCSB uses, is an
+//! approximation.
 //!
-//! In short: `1 / x^theta` has an integral with a closed inverse, so a real variate under the curve
-//! takes one evaluation. The variate is rounded to the nearest rank. It is accepted unless it is in
-//! the sliver by which the curve exceeds the bar of that rank, which is rare.
+//! In short: the integral of `1 / x^theta` has an inverse in closed form, so one evaluation gives a
+//! real variate under the curve. The variate is rounded to the nearest rank. The area under the
+//! curve around a rank slightly exceeds the area of the rank's bar, which is its weight. A variate
+//! in this excess is rejected, which is rare.
 
 use super::{Random, zeta};
 
@@ -17,17 +19,17 @@ pub struct ZipfExact {
     theta: f64,
     /// Area under the curve up to `items + 1/2`.
     area_end: f64,
-    /// Area at which rank 1 begins; its bar is wider than the curve there.
+    /// Area at which rank 1 begins. Rank 1 gets exactly the area of its bar, which is 1.
     area_start: f64,
-    /// Draws that are rounded up by at most this much need no further test.
+    /// A variate that is rounded up by at most this much is accepted without a further test.
     accept_margin: f64,
 }
 
 impl ZipfExact {
-    /// Creates a sampler over `items` items; 0 is taken as 1.
+    /// Creates a sampler over `items` items. If `items` is 0, it is taken as 1.
     ///
     /// # Panics
-    /// If `theta` is negative or not a number.
+    /// If `theta` is negative or not finite.
     pub fn new(items: u64, theta: f64) -> Self {
         assert!(
             theta >= 0.0 && theta.is_finite(),
@@ -44,7 +46,7 @@ impl ZipfExact {
         }
     }
 
-    /// Draws a rank, counted from 0.
+    /// Returns a random rank, counted from 0.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         loop {
@@ -69,7 +71,7 @@ impl ZipfExact {
         ((rank + 1) as f64).powf(-self.theta) / zeta(self.items, self.theta)
     }
 
-    /// Returns the exponent.
+    /// Returns the exponent `theta` of the law.
     pub fn theta(&self) -> f64 {
         self.theta
     }
@@ -80,8 +82,8 @@ impl ZipfExact {
     }
 }
 
-/// Returns the integral of `t^-theta` from 1 to `x`, without the cancellation of the textbook form
-/// near `theta` = 1.
+/// Returns the integral of `t^-theta` from 1 to `x`. The textbook form loses digits by cancellation
+/// if `theta` is near 1; this form does not.
 #[inline]
 fn area(x: f64, theta: f64) -> f64 {
     let log = x.ln();

@@ -5,17 +5,17 @@ use super::{Random, fnv_hash};
 
 /// YCSB's theta.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
-/// Number of items that the scrambled zipfian draws from, for any record count. YCSB passes this
-/// number as the *last* item, so there is one item more.
+/// Number of items of the scrambled zipfian, regardless of the record count. YCSB passes this
+/// number as the *last* item, counted from 0, so there is one item more.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// YCSB's precomputed zeta for [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
 pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
 
-/// Maximum number of draws that [`ScrambledZipfian::draw_below`] makes for one number. If the range
-/// is a hundred times too large, one number in 10^17 needs more.
+/// Maximum number of attempts of [`ScrambledZipfian::draw_below`] to find a number in the range. If
+/// only one number in a hundred is in the range, one call in 10^17 needs more attempts.
 const DRAWS_MAX: u32 = 1 << 12;
 
-/// Number of terms that [`zeta`] adds up before it uses the expansion for the rest.
+/// Number of terms that [`zeta`] adds one by one. It computes the rest by an expansion.
 const ZETA_TERMS_SUMMED: u64 = 1_000;
 
 /// Returns the sum of `1 / k^theta` for `k` from 1 to `n`. Terms beyond the first thousand are
@@ -43,26 +43,28 @@ pub fn zeta(n: u64, theta: f64) -> f64 {
     head + integral + (term(to) - term(from)) / 2.0 + (slope(to) - slope(from)) / 12.0
 }
 
-/// Zipf's law over `first..first + items` by YCSB's formula; the first number is the most popular.
+/// Zipf's law over `first..first + items` by YCSB's formula. The number `first` is the most
+/// popular.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     first: u64,
     items: u64,
     theta: f64,
     zetan: f64,
-    /// Number of items for which `zetan` is computed; [`Zipfian::draw_among`] raises it.
+    /// Number of items of which `zetan` is the zeta. [`Zipfian::draw_among`] raises it.
     zeta_items: u64,
     eta: f64,
 }
 
 impl Zipfian {
-    /// Creates the distribution over `items` numbers from `first` on; 0 is taken as 1.
+    /// Creates the distribution over `items` numbers, beginning with `first`. If `items` is 0, it
+    /// is taken as 1.
     pub fn new(first: u64, items: u64, theta: f64) -> Self {
         let items = items.max(1);
         Zipfian::with_zeta(first, items, theta, zeta(items, theta))
     }
 
-    /// As [`Zipfian::new`], with a known zeta of the items.
+    /// As [`Zipfian::new`], if the zeta of the items is already known.
     pub fn with_zeta(first: u64, items: u64, theta: f64, zetan: f64) -> Self {
         Zipfian {
             first,
@@ -74,14 +76,14 @@ impl Zipfian {
         }
     }
 
-    /// Draws a number.
+    /// Returns a random number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + self.rank(random.unit(), self.items)
     }
 
-    /// Draws a number as if there were `items` items. Zeta follows a number of items that grows. As
-    /// in YCSB, it does not change if the number shrinks.
+    /// Returns a random number as if there were `items` items. If the number of items has grown,
+    /// zeta is updated. As in YCSB, zeta is not updated if the number has shrunk.
     pub fn draw_among(&mut self, items: u64, random: &mut Random) -> u64 {
         if items > self.zeta_items {
             self.zetan += (self.zeta_items + 1..=items)
@@ -114,9 +116,9 @@ fn eta(items: u64, theta: f64, zetan: f64) -> f64 {
     (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - zeta2 / zetan)
 }
 
-/// `requestdistribution=zipfian`: a number is drawn from 10^10 items, hashed, and taken modulo the
-/// record count. So the popular records are scattered, and the most popular one gets 3.8% of the
-/// requests for any number of records.
+/// `requestdistribution=zipfian`: chooses one of 10^10 items, hashes it, and takes the hash modulo
+/// the record count. So the popular records are scattered over all records. The most popular record
+/// gets 3.8% of the requests, regardless of the number of records.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     first: u64,
@@ -134,15 +136,16 @@ impl ScrambledZipfian {
         }
     }
 
-    /// Draws a number.
+    /// Returns a random number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + fnv_hash(self.zipfian.draw(random)) % self.count
     }
 
-    /// Draws a number below `end`, which must be above the first number. Larger numbers are drawn
-    /// again, as in YCSB, so the range should not be much larger. The last of [`DRAWS_MAX`] draws
-    /// is folded into the range.
+    /// Returns a random number below `end`, which must be above the first number. A number that is
+    /// too large is replaced by another random one, as in YCSB, so the range should not be much
+    /// larger. If the last of [`DRAWS_MAX`] numbers is too large, it is taken modulo the allowed
+    /// range.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)
             .map(|_| self.draw(random))

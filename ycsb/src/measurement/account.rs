@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-/// Share of the due operations that may be late before the target is missed.
+/// Share of the due operations that may be late, never sent or abandoned before the target counts
+/// as missed.
 const LATE_SHARE: f64 = 0.01;
 
 /// Counts of the operations that were due in the measured phase of a run. In a closed loop an
 /// operation is due when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// Length of the measured phase by the clock, with or without answers.
+    /// Duration of the measured phase by the clock, whether or not answers arrived.
     pub runtime: Duration,
-    /// Requested operations a second; `None` means as many as possible.
+    /// Requested operations per second; `None` means as many as possible.
     pub target: Option<f64>,
     /// Maximum number of operations in flight.
     pub threads: u64,
@@ -53,7 +54,7 @@ impl Account {
         self.succeeded + self.failed
     }
 
-    /// Returns the number of operations that ended, per second.
+    /// Returns the number of operations per second that ended.
     pub fn throughput(&self) -> f64 {
         match self.runtime.as_secs_f64() {
             seconds if seconds > 0.0 => self.ended() as f64 / seconds,
@@ -61,15 +62,16 @@ impl Account {
         }
     }
 
-    /// Returns the number of operations that would have been answered in time at the target rate:
-    /// those that were late, never sent, or abandoned.
+    /// Returns the number of operations that the run did not complete at the target rate: those
+    /// that were late, never sent, or abandoned.
     pub fn behind_target(&self) -> u64 {
         self.late + self.never_sent + self.abandoned
     }
 
-    /// Returns the target if it was missed. It was missed if, at the end, more operations were
-    /// behind than each thread may have in flight plus one in a hundred. An outage after which the
-    /// run caught up is no miss; it shows in the latencies from the intended starts.
+    /// Returns the target rate if the run missed it. That is so if the operations that were late,
+    /// never sent or abandoned are too many: more than one for each thread plus one in a hundred of
+    /// the due operations. If the run caught up after an outage, it has not missed the target; the
+    /// outage shows in the latencies from the intended starts.
     pub fn missed_target(&self) -> Option<f64> {
         let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
         self.target

@@ -1,5 +1,5 @@
-//! Availability of sites and replicas: the longest time that a site waited for a successful answer,
-//! and the replicas that became silent. All times are from the start of the run.
+//! Availability of sites and replicas: for each site the longest time without a successful answer,
+//! and the replicas that became silent. All times are counted from the start of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,13 +42,13 @@ impl OpClass {
 /// A time without a successful answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AvailabilityGap {
-    /// Time at which the gap began: that of the last answer before it.
+    /// Time at which the gap began, which is the time of the last answer before the gap.
     pub began: Duration,
     /// Duration of the gap.
     pub length: Duration,
 }
 
-/// Answers to one class of requests at one site.
+/// Answers to the requests of one class at one site.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answers {
     last: Duration,
@@ -69,24 +69,26 @@ impl Answers {
 /// Outcomes of the requests to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaAvailability {
-    /// Index of the site with the threads that use this replica; `None` if no site does.
+    /// Index of the site with the threads that use this replica; `None` if there is no such site.
     pub site: Option<u8>,
     /// Number of requests that the replica answered, including refusals.
     pub answered: u64,
-    /// Number of requests that it did not answer: connection refused or lost, timeout, abandoned.
+    /// Number of requests that the replica did not answer: the connection was refused or lost, the
+    /// time ran out, or the request was abandoned.
     pub unanswered: u64,
-    /// Time of its last answer; `None` if it never answered.
+    /// Time of the replica's last answer; `None` if it never answered.
     pub last_answer: Option<Duration>,
-    /// Time at which the newest request was sent that it did not answer, or that went to another
-    /// replica because this one does not answer.
+    /// Time at which the latest request was sent that this replica did not answer, or that another
+    /// replica answered in its place.
     last_in_vain: Option<Duration>,
-    /// Its longest silence that has ended.
+    /// The longest silence of the replica that has ended.
     silence: AvailabilityGap,
 }
 
 impl ReplicaAvailability {
-    /// Returns the time since which the replica is silent: that of its last answer, or 0 if it
-    /// never answered. `None` if no request sent then or later is known to lack an answer.
+    /// Returns the time at which the present silence of the replica began: the time of its last
+    /// answer, or 0 if it never answered. `None` if no request that was sent since then is known to
+    /// lack an answer.
     pub fn silent_since(&self) -> Option<Duration> {
         let last_answer = self.last_answer.unwrap_or_default();
         self.last_in_vain
@@ -94,8 +96,8 @@ impl ReplicaAvailability {
             .map(|_| last_answer)
     }
 
-    /// Returns the longest time between two of its answers in which requests were sent to it
-    /// without an answer, or went to another replica.
+    /// Returns the longest silence of the replica: the time between two of its answers, if it
+    /// failed to answer requests in between, or another replica answered in its place.
     pub fn longest_silence(&self) -> Option<AvailabilityGap> {
         Some(self.silence).filter(|gap| !gap.length.is_zero())
     }
@@ -121,7 +123,7 @@ impl ReplicaAvailability {
 pub struct Availability {
     from: Duration,
     classes: BTreeMap<(u8, OpClass), Answers>,
-    /// Time until which each site made requests.
+    /// For each site, the time at which its threads stopped making requests.
     until: BTreeMap<u8, Duration>,
     replicas: BTreeMap<ReplicaName, ReplicaAvailability>,
 }
@@ -135,7 +137,7 @@ impl Availability {
         }
     }
 
-    /// Records that a site was to make a request. A site without requests has no gaps.
+    /// Records that a site makes requests of this kind. A site without such requests has no gaps.
     pub fn requested(&mut self, site: u8, kind: OpKind) {
         self.answers(site, kind);
     }
@@ -156,7 +158,7 @@ impl Availability {
         Some(self.classes.entry(key).or_insert(fresh))
     }
 
-    /// Records that one of the site's threads made no more requests from `at` on.
+    /// Records that one of the site's threads made no more requests after `at`.
     pub fn left(&mut self, site: u8, at: Duration) {
         let until = self.until.entry(site).or_default();
         *until = at.max(*until);
@@ -180,8 +182,8 @@ impl Availability {
         replica.record_miss(sent);
     }
 
-    /// Records that another replica answered a request, sent at `sent`, of a thread that prefers
-    /// this one.
+    /// Records that another replica answered in place of `replica`, which the thread prefers. The
+    /// request was sent at `sent`.
     pub fn bypassed(&mut self, replica: &ReplicaName, sent: Duration) {
         self.replica(replica).record_miss(sent);
     }
@@ -196,8 +198,8 @@ impl Availability {
             .expect("an absent replica was inserted above")
     }
 
-    /// Returns the longest gap of each site and class, with the site's index. The time after the
-    /// last answer is included, until the site's threads were done or the run ended.
+    /// Returns the longest gap of each site and class, with the index of the site. The time after
+    /// the last answer counts as a gap, too, until the site's threads stopped or the run ended.
     pub fn gaps(&self) -> impl Iterator<Item = (u8, OpClass, AvailabilityGap)> {
         self.classes.iter().map(|((site, class), answers)| {
             let mut answers = *answers;

@@ -1,6 +1,6 @@
 //! The lines of a report, in the formats of YCSB's exporters.
 
-/// `exporter`: the format of the report.
+/// `exporter`: the format in which the report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exporter {
     /// Text: `[READ], Operations, 5`.
@@ -14,7 +14,7 @@ pub enum Exporter {
 /// One figure of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportLine {
-    /// Measured quantity: `OVERALL`, `READ`, `READ-FAILED` ...
+    /// Subject of the figure, for example `OVERALL`, `READ` or `READ-FAILED`.
     pub metric: String,
     /// Name of the figure, with its unit.
     pub measurement: String,
@@ -22,7 +22,7 @@ pub struct ReportLine {
     pub value: Number,
 }
 
-/// A figure. YCSB formats the two kinds differently.
+/// Number in a report. YCSB formats the two kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// A count, or a latency in microseconds.
@@ -31,7 +31,8 @@ pub enum Number {
     Real(f64),
 }
 
-/// Formats a percentile: `95` as `95th`, `99.9` unchanged.
+/// Formats a percentile, for example `95` as `95th`. A percentile with a fraction, such as `99.9`,
+/// is unchanged.
 pub(super) fn ordinal(percentile: f64) -> String {
     if percentile.fract() != 0.0 {
         return java_double(percentile);
@@ -47,8 +48,8 @@ pub(super) fn ordinal(percentile: f64) -> String {
     format!("{whole}{suffix}")
 }
 
-/// Formats a number as Java does: always with a decimal point, and with an exponent from ten
-/// million on.
+/// Formats a number as Java does: always with a decimal point, and with an exponent if the number
+/// is at least ten million.
 fn java_double(x: f64) -> String {
     let magnitude = x.abs();
     if x == 0.0 || (1e-3..1e7).contains(&magnitude) || !x.is_finite() {
@@ -87,7 +88,8 @@ fn json_object(line: &ReportLine) -> String {
     )
 }
 
-/// Formats a JSON string. It is escaped, because users choose the names of sites.
+/// Formats a JSON string, with escapes where they are necessary, because users choose the names of
+/// sites.
 fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

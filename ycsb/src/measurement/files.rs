@@ -1,7 +1,7 @@
-//! The histogram files of a load generator (`hdrhistogram.fileoutput=true`). While it runs, it
-//! writes YCSB's interval log for each operation (`READ.hdr`), and one log of all operations,
-//! tagged by site, operation and path (`latency.hlog`). At its end, it writes a percentile
-//! distribution for each operation (`READ.hgrm`).
+//! The histogram files of a load generator (`hdrhistogram.fileoutput=true`). During the run, the
+//! load generator writes YCSB's interval log for each operation (`READ.hdr`), and one log of all
+//! operations, tagged by site, operation and path (`latency.hlog`). At the end, it writes a
+//! percentile distribution for each operation (`READ.hgrm`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,13 +20,14 @@ use super::{
 /// Name of the log of all operations.
 const ALL: &str = "latency.hlog";
 
-/// A log; `None` after it could not be written, because entries after a gap would mislead.
+/// A log. It becomes `None` after a write to it has failed, because entries after a gap would
+/// mislead.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
 /// Histogram files of one run. A file that cannot be written does not stop the run or the other
 /// files; the first error is kept for the end.
 pub struct IntervalFiles {
-    /// Prefix of every file name, used unchanged: the prefix of a folder ends with `/`.
+    /// Prefix of every file name. It is not changed, so the prefix for a folder must end with `/`.
     prefix: String,
     start: SystemTime,
     sites: Vec<String>,
@@ -37,8 +38,8 @@ pub struct IntervalFiles {
 }
 
 impl IntervalFiles {
-    /// Creates the files, and the folder that contains them, for a run that measures `interval` and
-    /// starts at `start`. `sites` names the sites by index.
+    /// Creates the files, and the folder that contains them. The run starts at `start` and measures
+    /// the times `interval`. `sites` has the names of the sites in the order of their indexes.
     ///
     /// # Errors
     /// If a file cannot be created.
@@ -60,7 +61,8 @@ impl IntervalFiles {
         })
     }
 
-    /// Adds the measurements of one interval, which began `start` after the run.
+    /// Adds the measurements of one interval. The interval began at `start`, counted from the start
+    /// of the run.
     pub fn write(
         &mut self,
         start: Duration,
@@ -116,7 +118,7 @@ impl IntervalFiles {
     /// Closes the logs and writes the percentile distributions of the whole run.
     ///
     /// # Errors
-    /// If a file could not be written, now or earlier. The other files are complete.
+    /// If a file could not be written, now or earlier. All other files are complete.
     pub fn finish(mut self, measurements: &Measurements) -> Result<(), HlogError> {
         let named = std::mem::take(&mut self.by_name);
         let named = named

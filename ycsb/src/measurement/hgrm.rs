@@ -1,4 +1,4 @@
-//! The percentile distribution format that HdrHistogram's own tools write and plot.
+//! The format for percentile distributions that HdrHistogram's own tools write and plot.
 
 use std::io::{self, Write};
 
@@ -6,11 +6,11 @@ use hdrhistogram::Histogram;
 
 use super::DIGITS;
 
-/// Number of steps in each halving of the distance to 100%.
+/// Number of lines for each halving of the distance from 100%.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
 
-/// Writes the four columns `Value Percentile TotalCount 1/(1-Percentile)` and the summary below
-/// them. Values are divided by `unit`; 1000 turns microseconds into milliseconds.
+/// Writes a table with the four columns `Value Percentile TotalCount 1/(1-Percentile)`, and a
+/// summary below it. Values are divided by `unit`: 1000 turns microseconds into milliseconds.
 ///
 /// # Errors
 /// If `out` fails.

@@ -57,7 +57,8 @@ pub struct HlogWriter<W: Write> {
 }
 
 impl<W: Write> HlogWriter<W> {
-    /// Writes the head of a log with its time 0 at `start`. The `title` becomes its first comment.
+    /// Writes the head of a log, with `start` as the log's time 0. The `title` becomes the first
+    /// comment of the log.
     ///
     /// # Errors
     /// If `out` fails.
@@ -77,8 +78,8 @@ impl<W: Write> HlogWriter<W> {
         })
     }
 
-    /// Writes one interval that began at `start` after the log's time 0. Characters that a tag may
-    /// not hold (commas, blanks) are replaced.
+    /// Writes one interval, which began at `start`, counted from the log's time 0. Characters that
+    /// are not allowed in a tag (commas, blanks) are replaced.
     ///
     /// # Errors
     /// If `out` fails.
@@ -125,27 +126,27 @@ fn clean_tag(tag: &str) -> String {
         .collect()
 }
 
-/// Returns a tag such as `site:READ:local`; the path is omitted if there is none.
+/// Returns a tag such as `site:READ:local`. If the key has no path, the tag has none.
 pub(super) fn tag(label: &str, site: &str, name: &str, key: &SeriesKey) -> String {
     let parts = [Some(label), Some(site), Some(name), key.path_name()];
     let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join(":")
 }
 
-/// One run of an experiment, to be logged with others.
+/// One run of an experiment, for a log of several runs.
 #[derive(Clone, Copy, Debug)]
 pub struct HlogRun<'a> {
     /// First part of the tags, for example the strategy. It may be empty.
     pub label: &'a str,
-    /// Names of the sites, by the samples' site index.
+    /// Names of the sites. The site index of a sample refers to this list.
     pub sites: &'a [String],
     /// Measured samples.
     pub samples: &'a [Sample],
 }
 
-/// Writes the samples of several runs as one interval log, tagged `label:site:OPERATION:path`. A
-/// sample belongs to the interval of length `interval` in which it started. All runs are logged as
-/// if they had begun at `start`, so their times overlap.
+/// Writes the samples of several runs as one interval log, with tags of the form
+/// `label:site:OPERATION:path`. Each interval has the length `interval` and contains the samples
+/// that started in it. All runs are logged as if they had begun at `start`, so their times overlap.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -214,8 +215,9 @@ fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, H
         .collect()
 }
 
-/// Reads an interval log and returns the sum of all its intervals for each tag. Lines without a tag
-/// are summed under "". Logs of several load generators are merged by reading all of them.
+/// Reads an interval log, and returns for each tag the sum of all intervals with that tag. Lines
+/// without a tag are summed under "". To merge the logs of several load generators, read each of
+/// them and add the sums.
 ///
 /// # Errors
 /// If the file cannot be read or is no interval log.
@@ -230,8 +232,8 @@ pub fn read_hlog(path: &Path) -> Result<BTreeMap<String, Histogram<u64>>, HlogEr
     })
 }
 
-/// As [`read_hlog`], for the contents of a file. Uses at most a MiB for each line, even if the line
-/// claims more.
+/// As [`read_hlog`], for the contents of a file. Uses at most a MiB of memory for each line, even
+/// if the line claims to need more.
 ///
 /// # Errors
 /// Returns the reason why the text is not an interval log.
@@ -249,10 +251,11 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
     Ok(sums)
 }
 
-/// Maximum number of characters of a line that an error shows.
+/// Maximum number of characters of a faulty line that an error message quotes.
 const SHOWN: usize = 40;
 
-/// Describes the first line that is not one of an interval log, by its number and its beginning.
+/// Finds the first line that does not belong in an interval log. Describes the line by its number
+/// and first characters.
 fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     let LogIteratorError::ParseError { offset } = *error;
     let (before, rest) = text.split_at(offset.min(text.len()));
@@ -262,8 +265,8 @@ fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     )
 }
 
-/// Builds the error that the line with this number, at the start of `rest`, is not one of an
-/// interval log.
+/// Builds the error for a line that does not belong in an interval log. The line has this number
+/// and is at the beginning of `rest`.
 fn no_line(number: usize, rest: &[u8]) -> String {
     let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
@@ -275,14 +278,14 @@ fn no_line(number: usize, rest: &[u8]) -> String {
     )
 }
 
-/// Returns the tag of an interval, or "", and the interval's histogram.
+/// Returns the tag of an interval, or "" if it has none, and the histogram of the interval.
 fn histogram_of(interval: &IntervalLogHistogram<'_>) -> Result<(String, Histogram<u64>), String> {
     let bytes = BASE64.decode(interval.encoded_histogram());
     let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
     Ok((tag_of(interval)?, histogram))
 }
 
-/// Returns the tag of an interval, or "".
+/// Returns the tag of an interval, or "" if it has none.
 fn tag_of(interval: &IntervalLogHistogram<'_>) -> Result<String, String> {
     let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
     if clean_tag(tag) == tag {

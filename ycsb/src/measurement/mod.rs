@@ -2,14 +2,15 @@
 //! and path. Failures have histograms of their own. Results are merged as histograms, never as
 //! percentiles.
 //!
-//! Each operation has two times. Its *service time* runs from the time at which it was sent. With a
-//! target rate there is also the time at which it *should* have been sent. The latency from that
-//! intended start includes the wait behind slow operations, which a generator that simply pauses
-//! hides ("coordinated omission").
+//! Each operation has two times. The *service time* runs from the time at which the operation was
+//! sent. With a target rate, there is also a time at which the operation *should* have been sent:
+//! the intended start. The latency from the intended start includes the time that the operation
+//! waited for earlier, slow operations. A generator that simply pauses during such a wait hides
+//! this time ("coordinated omission").
 //!
-//! The times from the intended start cover every operation that was due. An operation without an
-//! answer at the end of the run enters with the time from its intended start to the end, which is
-//! less than it would have taken ("censored"). So does an operation that was never sent.
+//! The latencies from the intended start cover every operation that was due. If an operation has no
+//! answer at the end of the run, or was never sent, its latency is taken as the time from its
+//! intended start to the end. This is less than the operation would have taken ("censored").
 
 mod account;
 mod availability;
@@ -59,16 +60,17 @@ pub enum Metric {
     Abandoned(OpKind),
     /// Operations that were due and never sent.
     NeverSent(OpKind),
-    /// Successful scans, each with its time divided by the number of records that it found.
+    /// Successful scans. The latency of each is divided by the number of records that the scan
+    /// found.
     PerRecord,
     /// Checks of records that were read (`dataintegrity=true`).
     Verify,
-    /// Every operation that was due, with any outcome.
+    /// Every operation that was due, regardless of the outcome.
     All,
 }
 
 impl Metric {
-    /// Returns YCSB's name: `READ`, `READ-FAILED`, `VERIFY`.
+    /// Returns YCSB's name of this kind, for example `READ`, `READ-FAILED` or `VERIFY`.
     pub fn name(self) -> String {
         match self {
             Metric::Done(kind) => kind_name(kind).to_owned(),
@@ -82,7 +84,7 @@ impl Metric {
     }
 }
 
-/// Start of a latency.
+/// Moment from which a latency is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
     /// The time at which the operation was sent.
@@ -91,21 +93,22 @@ pub enum Basis {
     Intended,
 }
 
-/// `measurement.interval`: which of the two times are kept.
+/// `measurement.interval`: the times of each operation that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
-    /// `op`: the service time.
+    /// `op`: the service time is kept.
     Op,
-    /// `intended`: the time from the intended start, under the plain names.
+    /// `intended`: the time from the intended start is kept, under names without a prefix.
     Intended,
-    /// `both`: both times, the one from the intended start under `Intended-...`.
+    /// `both`: both times are kept. The names of the time from the intended start begin with
+    /// `Intended-`.
     Both,
 }
 
-/// Key that names a histogram.
+/// Key that identifies a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeriesKey {
-    /// Start of the latencies.
+    /// Moment from which the latencies are measured.
     pub basis: Basis,
     /// Kind of event that is counted.
     pub metric: Metric,
@@ -113,7 +116,7 @@ pub struct SeriesKey {
     pub site: u8,
     /// Path on which the operation was served; `Unspecified` for failures.
     pub path: Path,
-    /// Whether the operation was served by another replica than the site's own.
+    /// True if a replica other than the site's own served the operation.
     pub away: bool,
 }
 
@@ -129,9 +132,8 @@ impl SeriesKey {
         }
     }
 
-    /// Returns the name of the path. A path describes the replica that served the operation. If
-    /// that is not the site's own replica, the name is `away` for every path. `None` if there is no
-    /// path.
+    /// Returns the name of the path on which a replica served the operation. If that is not the
+    /// site's own replica, the name is always `away`. `None` if there is no path.
     pub fn path_name(&self) -> Option<&'static str> {
         match (self.away, self.path) {
             (true, _) => Some("away"),
@@ -140,8 +142,8 @@ impl SeriesKey {
         }
     }
 
-    /// Whether this histogram is part of the figures that are reported under the name of `what`.
-    /// Latencies from the intended start include operations without an answer.
+    /// Returns true if the operations of this histogram are included in the figures for `what`.
+    /// Figures from the intended start include operations without an answer.
     pub fn counts_as(&self, what: Metric) -> bool {
         self.reported_as().any(|name| name == what)
     }
@@ -157,7 +159,7 @@ impl SeriesKey {
     }
 }
 
-/// One operation that ended.
+/// An operation that ended.
 #[derive(Clone, Copy, Debug)]
 pub struct OpMeasurement {
     /// Index of the site.
@@ -166,7 +168,7 @@ pub struct OpMeasurement {
     pub kind: OpKind,
     /// Path on which the operation was served.
     pub path: Path,
-    /// Whether the operation was served by another replica than the site's own.
+    /// True if a replica other than the site's own served the operation.
     pub away: bool,
     /// Return status of the operation.
     pub returned: ReturnCode,
@@ -181,11 +183,11 @@ pub struct OpMeasurement {
 pub struct UnansweredOps {
     /// Index of the site.
     pub site: u8,
-    /// Kind of the operations, also if they were never sent.
+    /// Kind of the operations. Operations that were never sent have a kind, too.
     pub kind: OpKind,
-    /// Time from sending to the end of the run; `None` if the operations were never sent.
+    /// Time from sending the operations to the end of the run; `None` if they were never sent.
     pub service: Option<Duration>,
-    /// Time from the intended start to the end of the run.
+    /// Time from the intended start of the operations to the end of the run.
     pub intended: Duration,
     /// Number of these operations.
     pub count: u64,
@@ -235,8 +237,7 @@ impl Measurements {
         measurements
     }
 
-    /// Returns which times are kept: the service time, the time from the intended start, or
-    /// both.
+    /// Returns the kept times: the service time, the time from the intended start, or both.
     pub fn interval(&self) -> Interval {
         self.interval
     }
@@ -279,8 +280,8 @@ impl Measurements {
         }
     }
 
-    /// Adds `count` operations that were due, with any outcome, and the time from their intended
-    /// start.
+    /// Adds `count` operations that were due, regardless of their outcome. `intended` is the time
+    /// since their intended start.
     pub fn record_due(&mut self, site: u8, intended: Duration, count: u64) {
         let key = SeriesKey::new(Basis::Intended, Metric::All, site);
         self.observe(key, Some(intended), count);
@@ -292,7 +293,8 @@ impl Measurements {
         self.observe(key, took.checked_div(found), 1);
     }
 
-    /// Adds a latency to the histogram of `key`, if its basis is kept.
+    /// Adds a latency to the histogram of `key`. Latencies with a basis that is not kept are
+    /// ignored.
     fn observe(&mut self, key: SeriesKey, latency: Option<Duration>, count: u64) {
         let kept = match self.interval {
             Interval::Op => key.basis == Basis::Service,
@@ -323,7 +325,8 @@ impl Measurements {
         }
     }
 
-    /// Ends an interval and returns its histograms by key. Their contents remain in the totals.
+    /// Ends an interval, and returns the histograms of this interval by key. Their contents remain
+    /// in the totals.
     pub fn end_interval(&mut self) -> Vec<(SeriesKey, Histogram<u64>)> {
         let mut ended = Vec::new();
         for (key, series) in &mut self.series {
@@ -338,7 +341,7 @@ impl Measurements {
         ended
     }
 
-    /// Returns the sum of all histograms with a `wanted` key.
+    /// Returns the sum of all histograms with a key for which `wanted` returns true.
     pub fn total(&self, wanted: impl Fn(&SeriesKey) -> bool) -> Histogram<u64> {
         let mut sum = new_histogram();
         for (_, series) in self.series.iter().filter(|(key, _)| wanted(key)) {
@@ -348,20 +351,20 @@ impl Measurements {
         sum
     }
 
-    /// Returns the keys that have a histogram, in order.
+    /// Returns the keys of all histograms, in order.
     pub fn keys(&self) -> impl Iterator<Item = &SeriesKey> {
         self.series.keys()
     }
 
-    /// Returns each status that an operation returned, with the number of times. Failures are
-    /// listed under the operation itself, not as [`Metric::Failed`].
+    /// Returns each status with which operations of the kind `what` ended, and the number of these
+    /// operations. Failures are listed under [`Metric::Done`], not under [`Metric::Failed`].
     pub fn returns(&self, what: Metric) -> impl Iterator<Item = (ReturnCode, u64)> {
         let all = self.returns.iter();
         all.filter(move |((of, _), _)| *of == what)
             .map(|((_, returned), count)| (*returned, *count))
     }
 
-    /// Returns the basis that is reported under the plain names.
+    /// Returns the basis of the latencies that are reported under names without a prefix.
     pub fn main_basis(&self) -> Basis {
         match self.interval {
             Interval::Intended => Basis::Intended,
@@ -397,8 +400,8 @@ pub(crate) fn sum_of(
     sums.into_iter().collect()
 }
 
-/// Adds up histograms by the names under which they are reported. The sums are in the order of
-/// basis and metric.
+/// Adds up the histograms that are reported under the same name. The sums are in the order of basis
+/// and metric.
 pub fn reported_names(
     measured: &[(SeriesKey, Histogram<u64>)],
     interval: Interval,
@@ -414,7 +417,7 @@ pub fn reported_names(
     sums.into_iter().map(named).collect()
 }
 
-/// Returns the key of a sample, from which an interval log makes its tag.
+/// Returns the key of a sample. The tags in an interval log are made from such keys.
 fn sample_key(sample: &Sample) -> SeriesKey {
     let (what, path) = match sample.end {
         OpOutcome::Ok => (Metric::Done(sample.kind), sample.path),
@@ -431,8 +434,8 @@ fn micros(latency: Duration) -> u64 {
 }
 
 /// Adds a latency in microseconds to a histogram, `count` times. Only `record` resizes a histogram.
-/// The memory of no machine is enough for some 64-bit latencies; such latencies are entered as the
-/// highest one for which there is room.
+/// For some 64-bit latencies no machine has enough memory; such a latency is recorded as the
+/// highest latency for which there is room.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);

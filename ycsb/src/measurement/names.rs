@@ -1,4 +1,4 @@
-//! Names in reports: YCSB's names where it has them.
+//! Names in reports. They are YCSB's names where YCSB has a name for the thing.
 
 use leasehold_wire::Path;
 
@@ -15,7 +15,7 @@ pub fn kind_name(kind: OpKind) -> &'static str {
     }
 }
 
-/// Returns the name of a path by which an operation was served.
+/// Returns the name of a path on which an operation was served.
 pub fn path_name(path: Path) -> &'static str {
     match path {
         Path::Unspecified => "unspecified",
@@ -27,14 +27,14 @@ pub fn path_name(path: Path) -> &'static str {
     }
 }
 
-/// Return status of an operation, with YCSB's name of the status where there is one.
+/// Return status of an operation. The status has YCSB's name if YCSB has one for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReturnCode {
     /// The operation succeeded.
     Ok,
     /// The record does not exist.
     NotFound,
-    /// There was no answer in time; a write may have taken effect.
+    /// There was no answer in time. If the operation is a write, it may still have taken effect.
     Timeout,
     /// The store cannot answer now.
     ServiceUnavailable,

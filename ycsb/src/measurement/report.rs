@@ -1,4 +1,4 @@
-//! The figures of a run, under YCSB's names where it has them.
+//! The figures of a run. A figure has YCSB's name if YCSB has one for it.
 
 use hdrhistogram::Histogram;
 
@@ -17,7 +17,8 @@ pub struct WorkloadReport<'a> {
     pub account: &'a Account,
     /// Times at which sites were answered, and the replicas that answered.
     pub availability: &'a Availability,
-    /// Names of the sites, by index. Empty if there is one site without a name.
+    /// Names of the sites, in the order of their indexes. Empty if there is only one site and it
+    /// has no name.
     pub sites: &'a [String],
     /// Percentiles to report, in percent.
     pub percentiles: &'a [f64],
@@ -97,8 +98,9 @@ impl WorkloadReport<'_> {
         }
     }
 
-    /// Adds the latencies of operations that read, for each path, which show the effect of leases.
-    /// If `site` is given (index and name), only the operations of that site are included.
+    /// Adds the latencies of operations that read, separately for each path, since the paths show
+    /// the effect of leases. If `site` (index and name) is given, only operations of that site are
+    /// included.
     fn read_paths(&self, lines: &mut ReportBuilder<'_>, site: Option<(u8, &str)>) {
         let basis = self.measurements.main_basis();
         let here = |key: &SeriesKey| site.is_none_or(|(index, _)| key.site == index);
@@ -157,7 +159,7 @@ impl WorkloadReport<'_> {
     }
 }
 
-/// Lines of a report, to which figures are added.
+/// A report under construction, to which lines are added.
 struct ReportBuilder<'a> {
     lines: Vec<ReportLine>,
     percentiles: &'a [f64],

@@ -134,7 +134,7 @@ fn intended_latency_is_reported_as_asked() {
     );
 }
 
-/// Returns a number with the three digits that a histogram keeps.
+/// Returns a number rounded to the three digits that a histogram keeps.
 fn near(number: Number) -> u64 {
     match number {
         Number::Whole(value) => (value + 50) / 100,

@@ -1,14 +1,14 @@
-//! All properties with their defaults. The echo of a run, the warning about unknown names and the
-//! reading of values all use this table.
+//! All properties with their defaults. This table determines the properties that a run prints at
+//! its start, the warnings about unknown names, and the default values.
 
-/// Use of a property by this program.
+/// Use that this program makes of a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PropertyUse {
     /// The property has this default.
     Default(&'static str),
     /// The property has no default.
     Optional,
-    /// A property of YCSB without effect here; the text gives the reason.
+    /// The property is one of YCSB's, but has no effect here. The text gives the reason.
     Ignored(&'static str),
 }
 
@@ -20,7 +20,7 @@ const NO_JVM: &str = "there is no Java virtual machine";
 const ONE_FAILURE: &str =
     "failures are counted by status, with one histogram for an operation's failures";
 
-/// Known properties, sorted by subject, in the order in which they are echoed.
+/// Known properties, sorted by subject. A run prints them in this order.
 pub(super) const KNOWN: &[(&str, PropertyUse)] = &[
     ("workload", Default("site.ycsb.workloads.CoreWorkload")),
     ("recordcount", Optional),

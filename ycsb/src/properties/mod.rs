@@ -1,8 +1,9 @@
-//! The properties of a run, layered from YCSB's files and `-p name=value`.
+//! The properties of a run: those of YCSB's property files, and `-p name=value` arguments.
 //!
-//! Later files override earlier ones, and arguments override all files. A property remembers where
-//! it was set, so that an error can name the place. A value that does not parse is an error; no
-//! other value is guessed.
+//! A property in a later file replaces the same property of an earlier file. An argument replaces
+//! the property of every file. Each property keeps the place where it was set, so that an error can
+//! name that place. A value that does not parse is an error; no other value is guessed in its
+//! place.
 
 mod catalog;
 mod parse;
@@ -27,16 +28,16 @@ const EMBEDDED: [(&str, &str); 6] = [
 /// Place where a property was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file, on a line counted from 1.
+    /// The property was set in a file.
     File {
-        /// The file, as it was named.
+        /// Name of the file, as the caller gave it.
         file: Arc<str>,
-        /// The line, counted from 1.
+        /// Line on which the property begins, counted from 1.
         line: usize,
     },
-    /// On the command line.
+    /// The property was set by an argument of the command line.
     Argument,
-    /// Not set: the property has its default, or no value.
+    /// The property was not set. It has its default, or no value.
     Default,
 }
 
@@ -56,7 +57,7 @@ pub enum PropertyError {
     /// A file does not exist, or cannot be read.
     #[error("cannot read property file {file}: {source}")]
     Read {
-        /// The file, as it was named.
+        /// Name of the file, as the caller gave it.
         file: String,
         /// Error of the operating system.
         source: std::io::Error,
@@ -64,12 +65,13 @@ pub enum PropertyError {
     /// A file does not exist, but has the name of a workload that ships with the program.
     #[error("there is no property file {file}; -P {name} is the one that ships with the program")]
     NoSuchWorkload {
-        /// The file, as it was named.
+        /// Name of the file, as the caller gave it.
         file: String,
         /// Name of the workload.
         name: String,
     },
-    /// A file has a malformed escape, the only fault that the format knows.
+    /// A file has a malformed `\u` escape. The format of property files allows no other kind of
+    /// fault.
     #[error("{origin}: found a malformed \\u escape, expected \\u and four hexadecimal digits")]
     BadEscape {
         /// Place of the escape.
@@ -78,17 +80,17 @@ pub enum PropertyError {
     /// An argument of `-p` has no name or no `=`.
     #[error("-p: found \"{found}\", expected name=value")]
     Argument {
-        /// The argument.
+        /// Text of the argument.
         found: String,
     },
-    /// A property has a value that it does not accept.
+    /// A property was set to a value that is not accepted.
     #[error("{origin}: {name}: found \"{found}\", expected {expected}")]
     Invalid {
         /// Place where the property was set.
         origin: Origin,
         /// Name of the property.
         name: String,
-        /// Its value.
+        /// Value of the property.
         found: String,
         /// Description of the values that the property accepts.
         expected: String,
@@ -109,11 +111,11 @@ struct Entry {
     origin: Origin,
 }
 
-/// Properties by name.
+/// The properties of a run, by their names.
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
     entries: BTreeMap<String, Entry>,
-    /// Warnings about places where files were found.
+    /// Warnings about files that were not found under the given name.
     notes: Vec<String>,
 }
 
@@ -123,9 +125,9 @@ impl Properties {
         Properties::default()
     }
 
-    /// Adds a file. If there is no such file, and the name is that of one of the six workloads that
-    /// ship with the program, that workload is used. This holds for the bare name, and for the name
-    /// in `workloads/`, YCSB's own folder, which gives a warning.
+    /// Adds the properties of a file. If the file does not exist, but has the name of one of the
+    /// six workloads that ship with the program, that workload is used. The name may begin with
+    /// YCSB's folder, `workloads/`; then there is a warning.
     ///
     /// # Errors
     /// If the file cannot be read, or holds a malformed escape.
@@ -155,7 +157,7 @@ impl Properties {
         }
     }
 
-    /// Adds the contents of a file. Errors name the file as `file`.
+    /// Adds the properties in the contents of a file. In errors, the file has the name `file`.
     ///
     /// # Errors
     /// If the contents hold a malformed escape.
@@ -163,7 +165,7 @@ impl Properties {
         self.load_text(file, &decode(contents))
     }
 
-    /// Adds the text of a file. Errors name the file as `file`.
+    /// Adds the properties in the text of a file. In errors, the file has the name `file`.
     ///
     /// # Errors
     /// If the text holds a malformed escape.
@@ -198,7 +200,7 @@ impl Properties {
         }
     }
 
-    /// Sets a property as an argument of the command line does.
+    /// Sets a property, with the same effect as the argument `-p name=value`.
     pub fn set(&mut self, name: &str, value: &str) {
         self.insert(name.to_owned(), value.to_owned(), Origin::Argument);
     }
@@ -207,8 +209,8 @@ impl Properties {
         self.entries.insert(name, Entry { value, origin });
     }
 
-    /// Returns the value of a property without surrounding blanks, or its default if it is not set.
-    /// `None` if it has neither.
+    /// Returns the value of a property, without surrounding blanks. If the property is not set,
+    /// returns the default of the property; `None` if there is no default.
     pub fn get(&self, name: &str) -> Option<&str> {
         match self.entries.get(name) {
             Some(entry) => Some(entry.value.trim()),
@@ -224,7 +226,7 @@ impl Properties {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// Whether a property was set, to any value.
+    /// Returns true if a property was set, even to an empty value.
     pub fn is_set(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
@@ -232,8 +234,8 @@ impl Properties {
     /// Returns the parsed value of a property; `None` if it is empty or not set.
     ///
     /// # Errors
-    /// If the value does not parse, or `accept` refuses it. `expected` describes the accepted
-    /// values.
+    /// If the value does not parse, or `accept` refuses it. The error then describes the accepted
+    /// values by the text `expected`.
     pub fn parsed<T: FromStr>(
         &self,
         name: &str,
@@ -249,10 +251,11 @@ impl Properties {
         }
     }
 
-    /// Returns a number that must be present, set or by default.
+    /// Returns the value of a property that is a number. The property must be set or have a
+    /// default.
     ///
     /// # Errors
-    /// If it is missing, does not parse, or `accept` refuses it.
+    /// If there is no value, the value does not parse, or `accept` refuses it.
     pub fn number<T: FromStr>(
         &self,
         name: &'static str,
@@ -263,34 +266,36 @@ impl Properties {
             .ok_or(PropertyError::Missing { name, expected })
     }
 
-    /// Returns a count: a whole number below 2^63 (the limit of the numbers in YCSB's keys).
+    /// Returns the value of a property that is a whole number below 2^63 (the limit of the numbers
+    /// in YCSB's keys).
     ///
     /// # Errors
-    /// If it is missing or something else.
+    /// If there is no value, or the value is not such a number.
     pub fn count(&self, name: &'static str) -> Result<u64, PropertyError> {
         self.number(name, "a whole number from 0 on", |n: &u64| *n < 1 << 63)
     }
 
-    /// Returns a probability or a share.
+    /// Returns the value of a property that is a number from 0 to 1: a probability or a share.
     ///
     /// # Errors
-    /// If it is missing or not between 0 and 1.
+    /// If there is no value, or the value is not such a number.
     pub fn fraction(&self, name: &'static str) -> Result<f64, PropertyError> {
         self.number(name, "a number from 0 to 1", |x| (0.0..=1.0).contains(x))
     }
 
-    /// Returns the value of a switch.
+    /// Returns the value of a property that is `true` or `false`, in upper or lower case.
     ///
     /// # Errors
-    /// If it is neither `true` nor `false`, in any case.
+    /// If there is no value, or the value is another word.
     pub fn flag(&self, name: &'static str) -> Result<bool, PropertyError> {
         self.choice(name, &[("true", true), ("false", false)])
     }
 
-    /// Returns the choice that a word stands for. The case of the word is ignored.
+    /// Returns the choice that `words` assigns to the value of a property. Upper and lower case are
+    /// the same.
     ///
     /// # Errors
-    /// If it is missing or another word.
+    /// If there is no value, or the value is not in `words`.
     pub fn choice<T: Copy>(
         &self,
         name: &'static str,
@@ -306,7 +311,8 @@ impl Properties {
         })
     }
 
-    /// Builds the error that `name` has a value that it does not accept.
+    /// Builds the error for the present value of the property `name`, which the property does not
+    /// accept.
     pub fn invalid(&self, name: &str, expected: &str) -> PropertyError {
         let entry = self.entries.get(name);
         PropertyError::Invalid {
@@ -331,7 +337,7 @@ impl Properties {
         self.notes.iter().cloned().chain(of_entries).collect()
     }
 
-    /// Returns every property that has an effect, with its value or its default.
+    /// Returns every property that has an effect, with the value that was set or the default.
     pub fn effective(&self) -> Vec<(&str, &str)> {
         KNOWN
             .iter()
@@ -341,8 +347,8 @@ impl Properties {
     }
 }
 
-/// Decodes a file. YCSB reads its files as Latin-1. A file that is valid UTF-8 is decoded as UTF-8,
-/// and one with a byte order mark as the mark says.
+/// Decodes the contents of a file: by the byte order mark, if there is one; otherwise as UTF-8, if
+/// the contents are valid UTF-8; otherwise as Latin-1, which YCSB always uses.
 fn decode(bytes: Vec<u8>) -> String {
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));

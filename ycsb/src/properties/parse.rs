@@ -14,8 +14,8 @@ pub(super) struct BadEscape {
     pub line: usize,
 }
 
-/// Splits a file into its properties, in order. The only possible fault is a `\u` without four
-/// hexadecimal digits, or with half of a surrogate pair.
+/// Splits the text of a file into its properties, in order. The only possible fault is a `\u`
+/// without four hexadecimal digits, or with only one half of a surrogate pair.
 pub(super) fn parse(text: &str) -> Result<Vec<PropertyLine>, BadEscape> {
     logical_lines(text)
         .into_iter()
@@ -35,7 +35,7 @@ fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\x0C')
 }
 
-/// Joins continued lines and drops blank lines and comments.
+/// Joins continued lines, and omits blank lines and comments.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -60,7 +60,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Returns the lines of a text that end with LF, CR or both, numbered from 1.
+/// Returns the lines of a text, numbered from 1. A line ends with LF, CR or both.
 fn natural_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n')
         .map(|line| line.strip_suffix('\r').unwrap_or(line))
@@ -69,15 +69,16 @@ fn natural_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
-/// Returns the line without its last backslash if that continues the line. An even number of
-/// backslashes is a sequence of escaped backslashes. `None` if the line is not continued.
+/// Returns the line without its last backslash if that backslash continues the line. If the line
+/// ends with an even number of backslashes, these are escaped backslashes. `None` if the line is
+/// not continued.
 fn continued(line: &str) -> Option<&str> {
     let backslashes = line.bytes().rev().take_while(|&b| b == b'\\').count();
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])
 }
 
-/// Splits a line at the first unescaped `=`, `:` or blank. Blanks around one `=` or `:` belong to
-/// neither side.
+/// Splits a line at the first unescaped `=`, `:` or blank. Blanks and one `=` or `:` between the
+/// two parts belong to neither.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.char_indices().find_map(|(at, c)| {

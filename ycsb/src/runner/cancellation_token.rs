@@ -1,11 +1,12 @@
-//! A flag that stops a run from outside: on Ctrl-C, or when a caller has enough results.
+//! A flag that stops a run from outside, for example on Ctrl-C, or because the caller has enough
+//! results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Flag that is shared by its clones; once raised, it stays raised.
+/// A flag that all its clones share. Once raised, it stays raised.
 #[derive(Clone, Debug, Default)]
 pub struct CancellationToken(Arc<Flag>);
 
@@ -27,12 +28,13 @@ impl CancellationToken {
         self.0.changed.notify_waiters();
     }
 
-    /// Whether the flag is raised. Every operation calls this; it costs one load.
+    /// Returns true if the flag is raised. This is called for every operation, and costs one load
+    /// from memory.
     pub fn is_cancelled(&self) -> bool {
         self.0.raised.load(Ordering::SeqCst)
     }
 
-    /// Returns once the flag is raised.
+    /// Waits until the flag is raised.
     pub async fn cancelled(&self) {
         let changed = self.0.changed.notified();
         tokio::pin!(changed);

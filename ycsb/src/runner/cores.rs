@@ -1,5 +1,5 @@
 //! Threads of the operating system that share the work of a run. Each serves its own connections
-//! and keeps its own book, so that none waits for another.
+//! and keeps its own book, so that no thread waits for another one.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -8,17 +8,17 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Thread of the operating system that serves a store.
+/// A thread of the operating system on which stores are used.
 #[derive(Clone, Debug, Default)]
 pub struct Core {
     /// Number of the thread.
     pub number: usize,
-    /// Runtime of the thread; `None`: the caller's own runtime.
+    /// Runtime of the thread; `None` for the runtime of the caller.
     runtime: Option<Handle>,
 }
 
 impl Core {
-    /// Adds a task of this thread to a set.
+    /// Adds a task to a set. The task runs on this thread.
     pub fn spawn_into<T: Send + 'static>(
         &self,
         tasks: &mut JoinSet<T>,
@@ -31,7 +31,7 @@ impl Core {
     }
 }
 
-/// All threads of a run. They end when this value is dropped, together with their tasks.
+/// All threads of a run. When this value is dropped, the threads and their tasks end.
 #[derive(Debug)]
 pub struct Cores {
     cores: Vec<Core>,
@@ -39,7 +39,8 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts `count` threads. If `count` is 1, the thread is that of the caller.
+    /// Starts `count` threads. If `count` is 1, no thread is started, and the caller's own thread
+    /// is used.
     ///
     /// # Errors
     /// If the operating system refuses to start a thread.
@@ -73,7 +74,7 @@ impl Cores {
         Ok(())
     }
 
-    /// Returns the thread for number `turn`: round-robin.
+    /// Returns the thread for the connection number `turn`. The threads are assigned in turn.
     pub fn round_robin(&self, turn: usize) -> &Core {
         &self.cores[turn % self.cores.len()]
     }

@@ -1,16 +1,16 @@
 //! The load generator: carries out a workload against stores, and measures it.
 //!
-//! Without a target rate it is a *closed loop*: every thread sends its next operation when the last
-//! one is answered. With a target rate each operation has an intended start, fixed in advance. A
-//! thread that is late sends immediately, and the latency is also measured from the intended start.
-//! So an outage shows in all operations that it would have met. ("Threads" is YCSB's word for the
-//! tasks here: each has at most one operation in flight. The threads of the operating system are
-//! [`Cores`].)
+//! Without a target rate, a run is a *closed loop*: every thread sends its next operation when its
+//! last operation is answered. With a target rate, each operation has an intended start, which is
+//! fixed in advance. A thread that is late sends its operation immediately, and the latency is also
+//! measured from the intended start. So an outage increases the latency of every operation that was
+//! due during the outage. ("Threads" is YCSB's word for the tasks here: each has at most one
+//! operation in flight. The threads of the operating system are [`Cores`].)
 //!
 //! A run ends when its operations are done, its time is over, or it is stopped. The measured phase
-//! ends at that moment, with or without answers. The run waits a little longer for operations in
-//! flight, and then abandons them. Every operation that was due before the end is in the
-//! [`Account`](crate::measurement::Account).
+//! ends at that moment, even if operations are in flight. The run waits a little longer for their
+//! answers, and then abandons these operations. Every operation that was due before the end is
+//! counted in the [`Account`](crate::measurement::Account).
 
 mod cancellation_token;
 mod cores;
@@ -61,16 +61,17 @@ pub struct RunOptions {
     pub phase: Phase,
     /// Maximum number of operations in flight; 0 is taken as 1.
     pub threads: u64,
-    /// Operations a second, of all threads together; `None` means as many as possible.
+    /// Operations per second of all threads together; `None` means as many as possible.
     pub target: Option<f64>,
-    /// Whether a thread of the operating system keeps the times of the target rate, to about 0.1
-    /// ms. Otherwise the runtime's timers keep them to 1 ms, also in virtual time.
+    /// Whether a separate thread of the operating system keeps the times of the target rate, to
+    /// about 0.1 ms. Otherwise the runtime's timers keep these times, to 1 ms; they can also keep
+    /// virtual time.
     pub precise: bool,
     /// Time after which the run ends; `None` means no limit.
     pub time_max: Option<Duration>,
-    /// Duration of the warm-up. Operations that are due within it are not measured.
+    /// Duration of the warm-up. Operations that are due during the warm-up are not measured.
     pub warmup: Duration,
-    /// Kept times: the service time, the time from the intended start, or both.
+    /// Times that are kept: the service time, the time from the intended start, or both.
     pub interval: Interval,
     /// Time between two calls of [`Observer::interval`].
     pub interval_every: Duration,
@@ -78,7 +79,7 @@ pub struct RunOptions {
     pub refresh_every: Option<Duration>,
     /// Maximum number of times that a failed insertion of the load phase is tried again.
     pub insert_retries: u32,
-    /// Pause before a failed insertion is tried again; it varies at random by a fifth.
+    /// Pause before a failed insertion is tried again. It varies at random by up to a fifth.
     pub insert_retry_pause: Duration,
     /// Whether the load phase continues after an insertion that failed for good.
     pub insert_keep_going: bool,
@@ -89,13 +90,13 @@ pub struct RunOptions {
 pub struct SiteStore<S> {
     /// Index of the site in the measurements.
     pub site: u8,
-    /// Number of the site. It determines the popular records if `permutation=site`.
+    /// Number of the site. It determines which records are popular if `permutation=site`.
     pub site_number: u64,
-    /// Address of the site's own replica. Answers of other replicas are reported separately. A
-    /// request without an answer is attributed to this replica.
+    /// Address of the site's own replica. Answers from other replicas are reported separately. A
+    /// request without an answer is counted for this replica.
     pub address: ReplicaName,
     /// Whether the store chooses a replica for each operation. Then the site has no replica of its
-    /// own, and no answer shows that a replica was passed over.
+    /// own, and an answer from one replica does not mean that another one failed to answer.
     pub routed: bool,
     /// Thread of the operating system that sends the store's operations.
     pub core: Core,
@@ -103,7 +104,7 @@ pub struct SiteStore<S> {
     pub store: S,
 }
 
-/// An interval that has ended.
+/// An interval of a run, at the end of the interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
     /// Time from the start of the run to the start of the interval.
@@ -118,7 +119,7 @@ pub struct Tick<'a> {
     pub todo: u64,
     /// Histograms of the interval.
     pub measured: &'a [(SeriesKey, Histogram<u64>)],
-    /// Kept times: the service time, the time from the intended start, or both.
+    /// Times that are kept: the service time, the time from the intended start, or both.
     pub interval: Interval,
     /// Whether the run has ended.
     pub last: bool,
@@ -148,11 +149,12 @@ pub trait Observer {
 }
 
 /// Carries out a workload until its operations are done, its time is over, or `cancel` is raised.
-/// Its threads are spread over `stores` in turn. Failed operations are part of the outcome, not
+/// The threads of the run use the `stores` in turn. Failed operations are part of the outcome, not
 /// errors.
 ///
 /// # Errors
-/// If a target rate is set and the system refuses to start a thread for keeping the times.
+/// If there is a target rate, and the operating system refuses to start the thread that keeps its
+/// times.
 ///
 /// # Panics
 /// If there is no store.
@@ -209,8 +211,8 @@ fn pacer(options: &RunOptions) -> io::Result<Option<Pacer>> {
     })
 }
 
-/// Returns the number of threads. More threads than operations would be idle. 0 operations means no
-/// limit.
+/// Returns the number of threads: the requested number, but not more than there are operations,
+/// since further threads would be idle. If `operations` is 0, there is no limit.
 fn thread_count(requested: u64, operations: u64) -> u64 {
     match operations {
         0 => requested.max(1),

@@ -1,4 +1,4 @@
-//! Results of a run, and its shortfalls.
+//! Results of a run, and the ways in which it can miss its goals.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ pub struct BenchmarkOutcome {
     pub account: Account,
     /// Times at which sites were answered, and the replicas that answered.
     pub availability: Availability,
-    /// Whether the run was stopped from outside.
+    /// Whether the caller or the user stopped the run.
     pub cancelled: bool,
     /// Whether an insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
-    /// Failure of the first operation that failed, on one of the threads.
+    /// Description of the first failure of an operation on one of the threads.
     pub failure: Option<String>,
 }
 
-/// Way in which a run missed its goal.
+/// Way in which a run missed a goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
     /// No operation was due in the measured phase.
@@ -92,7 +92,7 @@ impl BenchmarkOutcome {
         }
     }
 
-    /// Returns the worst shortfall of the run; `None` if it has none.
+    /// Returns the worst shortfall of the run; `None` if the run reached its goals.
     pub fn shortfall(&self) -> Option<Shortfall> {
         let account = &self.account;
         let (intended, inserted) = (account.intended(), account.succeeded);

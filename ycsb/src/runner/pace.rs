@@ -1,8 +1,8 @@
 //! Times at which operations are due under a target rate, and waiting for these times.
 //!
-//! The runtime's timers have a resolution of a millisecond, which would be added to every latency
-//! from the intended start. So one thread of the operating system does the waiting, to about a
-//! tenth of a millisecond.
+//! The runtime's timers have a resolution of a millisecond, and this error would be added to every
+//! latency from the intended start. So one thread of the operating system does the waiting, with an
+//! error of about a tenth of a millisecond.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,8 +21,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Creates the schedule of thread number `thread` of `threads`, at `rate` operations a second
-    /// for all together. The threads take turns, so that the load is even.
+    /// Creates the schedule of thread number `thread` of `threads`. All together carry out `rate`
+    /// operations per second. The threads take turns, so that the load is even.
     pub fn new(rate: f64, threads: u64, thread: u64) -> Self {
         Schedule {
             first_s: thread as f64 / rate,
@@ -52,7 +52,7 @@ impl Schedule {
     }
 }
 
-/// Request of a task to be woken at a time.
+/// Request of a task that it be woken at a certain time.
 #[derive(Debug)]
 pub(super) struct WakeRequest {
     at: std::time::Instant,
@@ -62,7 +62,8 @@ pub(super) struct WakeRequest {
 /// An alarm clock for tasks.
 #[derive(Clone, Debug)]
 pub(super) enum Pacer {
-    /// Precise clock. Its thread ends when the last clone is dropped.
+    /// Precise clock, on a thread of its own, which ends when the last clone of the sender is
+    /// dropped.
     Thread(Sender<WakeRequest>),
     /// The runtime's timers, which are coarse but can keep virtual time.
     Runtime,
@@ -81,7 +82,7 @@ impl Pacer {
         Ok(Pacer::Thread(sender))
     }
 
-    /// Returns at `at`, or immediately if that has passed.
+    /// Returns at `at`, or immediately if that time has passed.
     pub async fn sleep_until(&self, at: Instant) {
         if at <= Instant::now() {
             return;

@@ -1,4 +1,5 @@
-//! State that the threads of a run share: its clock, its end, and their books.
+//! State that the threads of a run share: the clock of the run, its end, and the books of all
+//! threads.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,9 +16,10 @@ pub(super) struct RunState {
     pub start: Instant,
     /// Start of the measured phase.
     pub measured_from: Instant,
-    /// Time from which no operation is due or sent; `None`: no limit.
+    /// Time from which no operation is due or sent; `None` means no limit.
     pub deadline: Option<Instant>,
-    /// Time at which the last operation of the run is due; `None`: there is no limit or no target.
+    /// Time at which the last operation of the run is due; `None` if there is no limit or no target
+    /// rate.
     pub last_due: Option<Instant>,
     /// One book for each thread of the operating system.
     books: Vec<Mutex<Book>>,
@@ -25,9 +27,9 @@ pub(super) struct RunState {
     /// Number of operations that ended, including those of the warm-up.
     pub done: AtomicU64,
     end: OnceLock<Instant>,
-    /// Raised when no further operation may start.
+    /// Raised to stop the threads from starting further operations.
     pub stop: CancellationToken,
-    /// Raised when operations without an answer are no longer awaited.
+    /// Raised to stop the threads from waiting for answers.
     pub abandon: CancellationToken,
 }
 
@@ -38,13 +40,13 @@ pub(super) struct Book {
     pub account: Account,
     /// Whether an insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
-    /// Failure of the first operation that failed.
+    /// Description of the first failure of an operation.
     pub failure: Option<String>,
 }
 
 impl RunState {
-    /// Creates the state of a run that begins now, with `operations` operations (0: no limit) on
-    /// `cores` threads of the operating system.
+    /// Creates the state of a run that begins now. The run has `operations` operations (0 means no
+    /// limit) on `cores` threads of the operating system.
     pub fn new(options: &RunOptions, operations: u64, cores: usize) -> Self {
         let start = Instant::now();
         let after = |time| start.checked_add(time);
@@ -88,8 +90,8 @@ impl RunState {
         self.books.iter().map(lock)
     }
 
-    /// Returns the record of answers by site and by replica. All threads share one record, because
-    /// an answer of any thread ends a gap.
+    /// Returns the record of answers by site and by replica. All threads share it, because an
+    /// answer to any thread ends a gap.
     pub fn availability(&self) -> MutexGuard<'_, Availability> {
         lock(&self.availability)
     }
@@ -107,7 +109,8 @@ impl RunState {
         whole
     }
 
-    /// Ends the measured phase at `at`, unless it has ended already. From then on nothing is sent.
+    /// Ends the measured phase at `at`, unless it has ended already. From then on no operation is
+    /// sent.
     pub fn end_at(&self, at: Instant) {
         self.end.get_or_init(|| at);
         self.stop.cancel();
@@ -118,7 +121,7 @@ impl RunState {
         self.end.get().copied()
     }
 
-    /// Whether an operation may be sent now. Ends the run if its time is over.
+    /// Returns true if an operation may be sent now. Ends the run if its time is over.
     pub fn is_open(&self) -> bool {
         if let Some(deadline) = self.deadline.filter(|at| Instant::now() >= *at) {
             self.end_at(deadline);

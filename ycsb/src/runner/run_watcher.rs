@@ -1,4 +1,4 @@
-//! Watches a run: intervals, deadlines, cancellation.
+//! Watcher of a run. It handles the intervals of the run, its deadlines and its cancellation.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,11 +19,11 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(super) enum Ending {
     /// Every thread is done.
     Done,
-    /// No further operation may start.
+    /// The threads may start no further operation.
     Stopped,
     /// The time of the run is over.
     TimeOver,
-    /// The run was stopped from outside.
+    /// The caller or the user stopped the run.
     Cancelled,
 }
 
@@ -84,7 +84,8 @@ impl<'a> RunWatcher<'a> {
         timer
     }
 
-    /// Ends the last interval together with the run. Events after the run's end are included in it.
+    /// Ends the last interval at the end of the run. Events after the end of the run are included
+    /// in it.
     pub fn end_last_interval(&mut self, observer: &mut dyn Observer) {
         let end = self.shared.end().unwrap_or_else(Instant::now);
         self.end_interval(observer, end, true);

@@ -23,7 +23,7 @@ struct State {
     operations: Vec<Op>,
     /// Whether every read fails.
     reads_fail: bool,
-    /// One of this many operations fails; 0: none.
+    /// One of every `fail_every` operations fails; 0 means that none fails.
     fail_every: usize,
     stalled: bool,
     in_flight: u64,
@@ -59,7 +59,7 @@ impl KvStore for Memory {
     }
 }
 
-/// Returns an answer of a replica "here".
+/// Returns an answer from a replica named "here".
 fn answered(reply: RawReply) -> Answer {
     Answer {
         result: Ok(reply),
@@ -68,7 +68,7 @@ fn answered(reply: RawReply) -> Answer {
     }
 }
 
-/// Returns the outcome of a request that the replica "here" did not answer.
+/// Returns the outcome of a request to the replica "here" that it did not answer.
 fn unanswered(returned: ReturnCode) -> Answer {
     Answer {
         result: Err(OpFailure {
@@ -489,7 +489,7 @@ async fn a_stopped_run_reports_what_it_has() {
     assert_eq!(outcome.account.intended(), outcome.account.abandoned);
 }
 
-/// Store that answers without waiting, and stops the run after some operations.
+/// Store that answers without any delay, and stops the run after a given number of operations.
 #[derive(Clone, Default)]
 struct Immediate {
     executed: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
-//! Carrying out one operation of the workload: sending requests and judging their answers. Times
-//! are taken around each request; processing of the answer is not included.
+//! Carries out one operation of the workload: sends requests and judges their answers. The measured
+//! time is that of each request; it does not include the processing of the answer.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ impl PendingStep {
     }
 }
 
-/// Measurements of an operation. A read-modify-write is measured as a read, as an update and as
-/// itself. If a caller abandons an operation, this shows how far the operation came.
+/// Measurements of an operation. A read-modify-write is measured three times: its read, its update,
+/// and the whole. If the caller abandons an operation, the transaction shows how far it came.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
@@ -50,12 +50,12 @@ pub(super) struct Transaction {
     pub check: Option<(ReturnCode, Duration)>,
     /// Number of records that a scan found, and its duration.
     pub scanned: Option<(u32, Duration)>,
-    /// Reason why the last request that failed has no result.
+    /// Reason why the latest failed request has no result.
     pub failure: Option<String>,
 }
 
 impl Transaction {
-    /// Returns the requests that have no answer yet.
+    /// Returns the steps that have no answer yet.
     pub fn pending(&self) -> impl Iterator<Item = PendingStep> {
         [self.request, self.whole].into_iter().flatten()
     }
@@ -94,7 +94,8 @@ pub(super) async fn perform<S: KvStore>(
     }
 }
 
-/// Value in an answer to a read; the outer option is `None` if there was no answer.
+/// Value in an answer to a read, if the record exists. The outer option is `None` if there was no
+/// answer.
 type ReadResult = Option<Option<Bytes>>;
 
 async fn read<S: KvStore>(
@@ -137,8 +138,9 @@ async fn scan<S: KvStore>(store: &S, operation: &WorkloadOperation, transaction:
     }
 }
 
-/// Carries out a read-modify-write. As in YCSB, the update follows any result of the read. The
-/// check comes after the update, so that its time is not included.
+/// Carries out a read-modify-write. As in YCSB, the update is sent regardless of the result of the
+/// read. The record that was read is checked after the update, so that the time of the check is not
+/// included.
 async fn read_modify_write<S: KvStore>(
     store: &S,
     workload: &CoreWorkload,
@@ -184,7 +186,7 @@ async fn write<S: KvStore>(
     request(store, kind, op, transaction).await;
 }
 
-/// Sends one request and returns its result, if there is one.
+/// Sends one request and returns its result; `None` if it failed.
 async fn request<S: KvStore>(
     store: &S,
     kind: OpKind,

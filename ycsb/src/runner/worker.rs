@@ -18,8 +18,8 @@ use crate::sample::OpKind;
 use crate::store::KvStore;
 use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
-/// Maximum number of never-sent operations of all threads together that are counted one by one,
-/// each with a kind of its own. If there are more, several are counted with one kind.
+/// Maximum number of never-sent operations, of all threads together, for each of which a kind is
+/// chosen. If there are more, several operations share one kind.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
@@ -90,8 +90,9 @@ impl<S: KvStore> Worker<S> {
         Some(Schedule::new(rate, self.threads, self.thread))
     }
 
-    /// Waits for the intended start of an operation and returns it; without a target the intended
-    /// start is now. Returns `None` if the run ends before the operation can be sent.
+    /// Waits until operation `number` is due, and returns its intended start. Without a target
+    /// rate, the intended start is now. Returns `None` if the run ends before the operation can be
+    /// sent.
     async fn wait_until_due(&self, number: u64) -> Option<Instant> {
         let due = match (self.schedule(), &self.pacer) {
             (Some(schedule), Some(pacer)) => {
@@ -129,9 +130,9 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Checks, for some insertions only, whether the record exists already. As in YCSB, an
-    /// insertion overwrites an existing record, which would not be noticed. The check is not
-    /// measured.
+    /// Checks whether the record of an insertion already exists; this is done for some insertions
+    /// only. As in YCSB, an insertion overwrites an existing record, which would otherwise not be
+    /// noticed. The check is not measured.
     async fn probe(&self, operation: &WorkloadOperation) {
         if !self.workload.is_probed(operation.record) {
             return;
@@ -147,8 +148,8 @@ impl<S: KvStore> Worker<S> {
         account.overwrote += u64::from(matches!(found, Some(outcome::Result::Value(_))));
     }
 
-    /// Tries a failed insertion of the load phase again, up to the maximum number of times. If it
-    /// fails for good, the phase ends, unless the options tell it to continue.
+    /// Tries a failed insertion of the load phase again, up to the maximum number of times. If the
+    /// last attempt fails, too, the phase ends, unless the options tell it to continue.
     async fn insert_again(
         &self,
         operation: &WorkloadOperation,
@@ -174,8 +175,8 @@ impl<S: KvStore> Worker<S> {
             .mul_f64(0.8 + 0.4 * random.unit())
     }
 
-    /// Records the outcome of an operation that was due at `due`. `late` states that it was sent
-    /// after the last operation of the run was due.
+    /// Records the outcome of an operation that was due at `due`. `late` is true if the operation
+    /// was sent after the time at which the last operation of the run was due.
     fn record(&self, transaction: &Transaction, due: Instant, late: bool) {
         let end = self.shared.end();
         let mut availability = self.shared.availability();
@@ -206,8 +207,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Records the replica that answered, and the time. An answer after the end of the run is
-    /// entered at the end.
+    /// Records the replica that answered, and the time of the answer. If the answer came after the
+    /// end of the run, the time is that of the end.
     fn note_answer(&self, seen: &mut Availability, step: &Step, end: Option<Instant>) {
         let site = self.store.site;
         let ended = self
@@ -234,7 +235,7 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Whether `replica` is another replica than the site's own.
+    /// Returns true if `replica` is not the site's own replica.
     fn is_away(&self, replica: &ReplicaName) -> bool {
         !self.store.routed && *replica != self.store.address
     }
@@ -290,8 +291,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Accounts for the operations that were due before `end` and not sent. Without a target there
-    /// are none, because a closed loop sends an operation only after an answer.
+    /// Accounts for the operations that were due before `end` and were never sent. Without a target
+    /// rate there are none, because a closed loop sends an operation only after an answer.
     fn never_sent(&self, issued: u64, end: Instant, stream: &mut ThreadWorkload) {
         let Some(schedule) = self.schedule() else {
             return;
@@ -311,8 +312,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Adds `count` operations that were never sent. Their kind is drawn as the workload would have
-    /// drawn it.
+    /// Adds `count` operations that were never sent. The workload chooses their kind at random, as
+    /// for operations that are sent.
     fn count_never_sent(&self, stream: &mut ThreadWorkload, waited: Duration, count: u64) {
         let kind = match self.options.phase {
             Phase::Load => Some(OpKind::Insert),
@@ -335,7 +336,8 @@ impl<S: KvStore> Worker<S> {
     }
 }
 
-/// Returns the kinds under which an operation is measured.
+/// Returns the kinds under which an operation is measured. A read-modify-write counts under
+/// several.
 fn parts(kind: OpKind) -> &'static [OpKind] {
     match kind {
         OpKind::Read => &[OpKind::Read],

@@ -1,5 +1,5 @@
-//! Configuration of a core workload, read from its properties and checked, so that a workload that
-//! starts can run to its end.
+//! Configuration of a core workload. It is read from properties and checked in advance, so that a
+//! workload that starts can run to its end.
 
 use leasehold_wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
 
@@ -28,8 +28,8 @@ pub(super) enum Distribution {
     Sequential,
 }
 
-/// This load generator's part of a run's insertions: one of every `of`, beginning with number
-/// `number`, counted from 0.
+/// The part of a run's insertions that this load generator carries out: one of every `of`
+/// insertions. The first is insertion `number`, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     number: u64,
@@ -37,7 +37,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Returns the record that is inserted as the `index`th of this part.
+    /// Returns the number of the record that the insertion `index` of this part inserts.
     pub fn nth(self, index: u64) -> u64 {
         index.saturating_mul(self.of).saturating_add(self.number)
     }
@@ -148,7 +148,7 @@ fn insertions(properties: &Properties, records: u64) -> Result<(u64, u64), Prope
     Ok((start, count.unwrap_or(rest)))
 }
 
-/// Returns the generator of field lengths, and the longest length that it draws.
+/// Returns the generator of field lengths, and the longest length that it can return.
 fn field_length(properties: &Properties) -> Result<(Length, u64), PropertyError> {
     let expected = "a number of bytes from 0 to 1048576";
     let in_bounds = |n: &u64| *n <= VALUE_BYTES_MAX as u64;
@@ -191,7 +191,7 @@ fn histogram(properties: &Properties) -> Result<LengthHistogram, PropertyError> 
     })
 }
 
-/// Returns the names of the fields. Checks that the longest record fits into a value.
+/// Returns the names of the fields. Also checks that the longest possible record fits into a value.
 fn field_names(properties: &Properties, longest: u64) -> Result<Vec<String>, PropertyError> {
     let prefix = properties.get("fieldnameprefix").unwrap_or_default();
     let overhead = prefix.len() as u64 + 20 + 16;
@@ -255,8 +255,8 @@ fn distribution(properties: &Properties) -> Result<Distribution, PropertyError> 
     })
 }
 
-/// Reads `permutation`. A permutation makes sense if popularity depends on the record, not on its
-/// age or on an order.
+/// Reads the property `permutation`. A permutation makes sense only if the popularity depends on
+/// the record itself, not on its age or on an order.
 fn order_by_site(
     properties: &Properties,
     distribution: Distribution,

@@ -1,6 +1,6 @@
-//! YCSB's core workload: an endless, seeded stream of operations for each thread of a run. It is
-//! pure: it names keys and builds values, and does not depend on stores or on time. The threads
-//! share only the knowledge of the records that have been inserted.
+//! YCSB's core workload: an endless, seeded stream of operations for each thread of a run. The
+//! workload is pure: it names keys and builds values, and depends neither on stores nor on time.
+//! The threads share only one thing: the knowledge of the records that have been inserted.
 
 mod config;
 mod record;
@@ -25,13 +25,14 @@ use config::{Config, Distribution, Length};
 pub struct WorkloadOperation {
     /// Kind of the operation.
     pub kind: OpKind,
-    /// Number of the record. If the operation inserts it, the caller must acknowledge it.
+    /// Number of the record. If the operation inserts the record, the caller must call
+    /// [`CoreWorkload::acknowledge`] after the answer.
     pub record: u64,
     /// Key of the record; for a scan, the first key.
     pub key: Bytes,
     /// Number of records that a scan reads; 0 for other operations.
     pub scan_length: u32,
-    /// The only field to keep of a record that is read; `None` means all fields.
+    /// The field to return from a record that is read; `None` means all fields.
     pub read_field: Option<u32>,
     /// Data that an update, insertion or read-modify-write writes; `None` for other operations.
     pub write: Option<WritePayload>,
@@ -42,7 +43,7 @@ pub struct WorkloadOperation {
 pub enum WritePayload {
     /// All fields: the encoded record replaces the stored one.
     Record(Bytes),
-    /// One of several fields; the other fields are kept.
+    /// One of several fields. The record keeps its other fields.
     Field(Field),
 }
 
@@ -71,7 +72,7 @@ struct SharedCounters {
     sequential: Sequential,
 }
 
-/// First element of a random stream's path, one for each purpose.
+/// First element of the path that selects a random stream. Each purpose has its own.
 const STREAM_RUN: u64 = 3;
 const STREAM_LOAD: u64 = 4;
 
@@ -109,7 +110,7 @@ impl CoreWorkload {
     }
 
     /// Returns the stream of operations of thread number `thread` at site number `site`. The site
-    /// determines the popular records if `permutation=site`.
+    /// determines which records are popular if `permutation=site`.
     pub fn thread(&self, site: u64, thread: u64) -> ThreadWorkload {
         let config = &self.config;
         let order = config
@@ -124,17 +125,17 @@ impl CoreWorkload {
         }
     }
 
-    /// Records that an insertion was answered, successfully or not. From now on its record may be
-    /// read.
+    /// Records that the insertion of `record` was answered, successfully or not. From now on the
+    /// record may be read.
     ///
     /// # Errors
-    /// If too many insertions are waiting behind an unanswered one.
+    /// If too many insertions have been answered while an earlier one has not.
     pub fn acknowledge(&self, record: u64) -> Result<(), TooManyPending> {
         self.shared.inserted.acknowledge(record)
     }
 
-    /// Returns true if the run must check, before it inserts the record, whether it exists already.
-    /// This holds for the first, second, fourth, eighth ... of the run's insertions.
+    /// Returns true if the run must check whether `record` exists before it inserts the record.
+    /// This is so for the first, second, fourth, eighth ... insertion of the run.
     pub fn is_probed(&self, record: u64) -> bool {
         let inserted = record.checked_sub(self.config.records);
         inserted.is_some_and(|index| (index + 1).is_power_of_two())
@@ -159,8 +160,9 @@ impl CoreWorkload {
         }
     }
 
-    /// Returns the value of the one field that an operation reads; `None` if the record does not
-    /// have it. The field is extracted here, since a record is stored and read whole.
+    /// Returns the only field that an operation reads from the record `value`; `None` if the record
+    /// does not have this field. The store cannot select fields: it stores and returns whole
+    /// records.
     pub fn project(&self, value: &Bytes, field: u32) -> Option<Bytes> {
         let name = self.config.field_names.get(field as usize)?.as_bytes();
         let record = Record::decode(value.clone()).ok()?;
@@ -178,8 +180,8 @@ impl CoreWorkload {
 }
 
 impl Config {
-    /// Returns the key of a record by its number. Numbers beyond the initial records belong to
-    /// records that this load generator has inserted; they are numbered within its own part.
+    /// Returns the key of the record with this number. Numbers beyond the initial records count the
+    /// records that this load generator has inserted.
     fn key(&self, record: u64) -> Bytes {
         let record = match record.checked_sub(self.records) {
             None => record,
@@ -189,7 +191,7 @@ impl Config {
     }
 }
 
-/// Stream of the operations of one thread.
+/// The stream of operations of one thread.
 #[derive(Clone, Debug)]
 pub struct ThreadWorkload {
     workload: CoreWorkload,
@@ -211,8 +213,8 @@ impl ThreadWorkload {
         Some(self.operation(kind, record))
     }
 
-    /// Returns the kind of the next operation, for an operation that is not carried out; `None` if
-    /// every proportion is zero.
+    /// Chooses the kind of the next operation, but does not create the operation, which will not be
+    /// carried out. Returns `None` if every proportion is zero.
     pub fn next_kind(&mut self) -> Option<OpKind> {
         self.workload.config.kinds.draw(&mut self.random)
     }
@@ -228,7 +230,7 @@ impl ThreadWorkload {
         operation
     }
 
-    /// Returns the source of randomness of the load phase, for other random choices in it.
+    /// Returns the thread's source of randomness, for other random choices during the load phase.
     pub(crate) fn random(&mut self) -> &mut Random {
         &mut self.load_random
     }
@@ -259,14 +261,15 @@ impl ThreadWorkload {
         }
     }
 
-    /// Draws a record that has been inserted.
+    /// Returns a random record among those that have been inserted.
     fn existing_record(&mut self) -> u64 {
         let shared = &self.workload.shared;
         let drawn = self.chooser.draw(shared, &mut self.random);
         self.reorder(drawn)
     }
 
-    /// Applies the site's order of popularity to the records that existed at the start.
+    /// If the site has an order of popularity, maps an initial record to another one by this order.
+    /// Other records are returned unchanged.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {
@@ -317,8 +320,9 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
-/// Maximum number of expected insertions for which the zipfian distribution reserves ranks, per
-/// existing record. At least one draw in about a hundred then finds a record.
+/// Maximum number of expected insertions, per existing record, that enlarge the range of the
+/// zipfian distribution. With this limit, at least one in about a hundred random numbers is an
+/// existing record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;
 
 /// Chooses a record to read or update.
@@ -365,8 +369,8 @@ impl Chooser {
         }
     }
 
-    /// Draws a record that has been inserted. The time for a draw is about the same for any number
-    /// of operations and records.
+    /// Returns a random record among those that have been inserted. The time that this takes hardly
+    /// depends on the number of operations and records.
     fn draw(&mut self, shared: &SharedCounters, random: &mut Random) -> u64 {
         match self {
             Chooser::Uniform(uniform) => uniform.draw(random),

@@ -27,8 +27,9 @@ pub(super) fn random_value(length: u64, random: &mut Random) -> Bytes {
     value.into()
 }
 
-/// Returns the value that `dataintegrity=true` expects in a field. It consists of the key, the
-/// field's name, and then hashes, each of the value so far, up to `length` bytes.
+/// Returns the value that a field must have with `dataintegrity=true`. The value begins with the
+/// key and the name of the field. Then hashes follow, each of all the text before it, up to
+/// `length` bytes.
 pub(super) fn expected_value(key: &[u8], field: &str, length: u64) -> Bytes {
     let length = length as usize;
     let mut value = Vec::with_capacity(length + 16);
@@ -49,7 +50,8 @@ pub(super) fn expected_value(key: &[u8], field: &str, length: u64) -> Bytes {
     value.into()
 }
 
-/// `String.hashCode` of the text that was added so far. It is exact for ASCII text, as keys are.
+/// `String.hashCode` in Java of the text that has been added. It is correct for ASCII text, and
+/// keys are ASCII text.
 #[derive(Default)]
 struct JavaHash(i32);
 
@@ -78,7 +80,7 @@ mod tests {
         assert_eq!(key(42, false, 8), "user00000042");
     }
 
-    /// The hash is s[0]*31^(n-1) + ... + s[n-1] modulo 2^32, as a signed number.
+    /// Java's hash is s[0]*31^(n-1) + ... + s[n-1] modulo 2^32, taken as a signed number.
     #[test]
     fn expected_values_follow_javas_hash_code() {
         let value = expected_value(b"user0", "field0", 40);

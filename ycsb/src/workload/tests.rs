@@ -222,8 +222,8 @@ fn every_distribution_stays_within_the_records_of_this_process() {
     }
 }
 
-/// Expected insertions that a run of any length does not carry out must not hide the existing
-/// records: each draw that misses those costs the generator time, and sends nothing to the store.
+/// A run without an end expects many insertions, most of which it never carries out. They must not
+/// hide the existing records: every random number without a record costs time and sends nothing.
 #[test]
 fn a_run_without_an_end_draws_records_that_are_there() {
     for operations in [1_000_000_000_u64, 9_000_000_000_000, (1 << 63) - 1] {
@@ -244,8 +244,8 @@ fn a_run_without_an_end_draws_records_that_are_there() {
     }
 }
 
-/// As in YCSB, the number of operations determines the number of expected insertions. These streams
-/// must not change.
+/// As in YCSB, the number of expected insertions follows from the number of operations. The streams
+/// of operations of ordinary runs must not change.
 #[test]
 fn ordinary_runs_draw_the_records_that_they_always_have() {
     let records = |operations: u64| {

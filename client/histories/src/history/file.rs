@@ -1,8 +1,9 @@
 //! The file format of a history.
 //!
-//! Little-endian: magic, format version (u32), number of events (u64), the events, and the CRC-32
-//! of everything before it (u32). Numbers inside an event are varints. The begin of an event is
-//! stored as the difference to the event before, so that an event takes about a dozen bytes.
+//! A file consists of a magic string, the format version (u32), the number of events (u64), the
+//! events, and the CRC-32 of all preceding bytes (u32). Numbers are little-endian. Numbers inside
+//! an event are varints. The begin of an event is stored as the difference from the begin of the
+//! previous event, so that an event takes about a dozen bytes.
 
 #![allow(
     clippy::disallowed_methods,
@@ -19,8 +20,8 @@ const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CHECKSUM_BYTES: usize = 4;
-/// Length of the shortest event, a delete without an answer: one byte each for kind, process, key
-/// and begin.
+/// Length, in bytes, of the shortest event, a delete without an answer: one byte each for kind,
+/// process, key and begin.
 const EVENT_BYTES_MIN: usize = 4;
 
 /// Reason why a history could not be stored or loaded.
@@ -48,7 +49,7 @@ pub enum HistoryError {
     Checksum {
         /// Checksum in the file.
         stored: u32,
-        /// Checksum of the bytes before it.
+        /// Checksum computed from the bytes that precede the checksum in the file.
         computed: u32,
     },
     /// The contents are malformed although the checksum matches.
@@ -77,8 +78,8 @@ impl History {
         History::from_bytes(&bytes)
     }
 
-    /// Returns true if a file begins like the files of [`History::save`]. It may be of another
-    /// version, or damaged.
+    /// Returns true if a file begins like the files that [`History::save`] writes. The file may
+    /// still have another version, or be damaged.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -106,7 +107,7 @@ impl History {
     }
 
     /// Reads a history from the contents of a file. Uses memory in proportion to the length of
-    /// `bytes`, even if they claim more.
+    /// `bytes`, even if the header claims more events.
     ///
     /// # Errors
     /// Any [`HistoryError`] but `Io`.
@@ -211,8 +212,8 @@ fn put_event(bytes: &mut Vec<u8>, event: &HistoryEvent, before_ns: u64) {
     }
 }
 
-/// Returns the first byte of an action, its kind with `SWAPPED` if it swapped, and the values that
-/// follow.
+/// Returns the first byte of an action, and the values that follow it. The first byte is the
+/// action's kind, combined with `SWAPPED` if a compare-and-swap wrote its value.
 fn put_action(action: HistoryAction) -> (u8, [Option<ValueId>; 2]) {
     match action {
         HistoryAction::Read { value: Some(value) } => {
@@ -277,7 +278,7 @@ fn take_action(input: &mut Input, kind: EventKind, swapped: bool) -> Option<Hist
     })
 }
 
-/// Maps small differences of either sign to small numbers. The mapping is one-to-one.
+/// Maps small positive and negative differences to small unsigned numbers, each to a different one.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     ((signed << 1) ^ (signed >> 63)) as u64

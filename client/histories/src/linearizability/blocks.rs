@@ -1,12 +1,12 @@
 //! Blocks of operations between which no other value can be written, with the times of each block.
 //!
-//! A write and the reads that found its value are a cluster. A compare-and-swap ties its cluster to
-//! the cluster of the value that it replaced. A chain of clusters that are tied together is a
-//! **block**: no other value can be written inside it. Let `first_end` be the first end of an
-//! operation in the block, and `last_begin` the last begin. If `first_end < last_begin`, the
-//! register belongs to the block all that time: a *forward* block. Otherwise all its operations
-//! overlap, and one moment between `last_begin` and `first_end` is enough for them: a *backward*
-//! block.
+//! A write and the reads that found its value are a cluster. A compare-and-swap joins its cluster
+//! to the cluster of the value that it replaced. A chain of clusters that are joined in this way is
+//! a **block**: no other value can be written inside it. Let `first_end` be the first end of an
+//! operation in the block, and `last_begin` the last begin. If `first_end < last_begin`, the block
+//! is a *forward* block: it occupies the register from `first_end` to `last_begin`. Otherwise it is
+//! a *backward* block: all its operations overlap, and one moment between `last_begin` and
+//! `first_end` is enough for all of them.
 //!
 //! Consider a key without absence (which has many writes) and without failed swaps. The key is
 //! linearizable iff each chain is in order, no two forward blocks overlap, and no backward block
@@ -22,7 +22,7 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// First and last value of the chain. The last one stays until another value is written.
+    /// First and last value of the chain. The last value stays until another value is written.
     pub head: RegisterValue,
     pub last: RegisterValue,
     /// Whether the block can begin only while the key is absent.
@@ -46,7 +46,7 @@ impl Block {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     pub all: Vec<Block>,
-    /// Forward blocks; they do not overlap.
+    /// Forward blocks, in order of time. They do not overlap.
     pub forward: Vec<Block>,
 }
 
@@ -71,8 +71,8 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// Returns the interval from `begin` to `end`, shortened at its ends by the forward blocks that
-    /// they lie in.
+    /// Returns the interval from `begin` to `end`. If an end of the interval lies in a forward
+    /// block, the interval is shortened so that it does not.
     ///
     /// # Errors
     /// The forward block that contains the whole interval.
@@ -205,8 +205,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         self.clusters.iter().filter_map(|cluster| cluster.successor)
     }
 
-    /// Builds the block of a chain. Checks the order within the chain, and that the swaps that
-    /// failed within it could fail.
+    /// Builds the block of a chain. Checks the order within the chain, and checks that every swap
+    /// that failed on a value of the chain could fail.
     fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
         let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
@@ -258,8 +258,9 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 
     /// Returns the latest moment up to `until` at which `old`, written at `from`, can be replaced,
-    /// so that every swap that failed on `old` has a moment without it. Replacing it as late as
-    /// possible also leaves the following values the most freedom.
+    /// so that for every failed swap that expected `old`, there is a moment at which another value
+    /// is current. If `old` is replaced as late as possible, the following values have the most
+    /// freedom.
     fn write_late(
         &self,
         old: RegisterValue,
@@ -371,7 +372,7 @@ fn inside(key: &PreparedKey, outer: &Block, inner: &Block) -> Flaw {
     Flaw::violation(explanation, events)
 }
 
-/// Describes the values that a forward block requires, and its times.
+/// Describes the values of a forward block, and the times between which they occupy the register.
 pub(super) fn describe_with_times(key: &PreparedKey, block: &Block) -> String {
     format!(
         "{} from {} to {}",

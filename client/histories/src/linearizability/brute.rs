@@ -1,5 +1,5 @@
 //! The definition of linearizability itself, for histories of one key that are so small that every
-//! order can be tried. The checker is compared with it. The two share no code.
+//! order can be tried. The checker is tested against this definition. The two share no code.
 
 #![allow(clippy::disallowed_methods)] // sets are only tested for their members
 
@@ -13,8 +13,8 @@ pub(super) fn is_linearizable(events: &[HistoryEvent]) -> bool {
     extend(events, 0, None, &mut seen)
 }
 
-/// Whether the chosen beginning of an order can be completed. The operations in `done` have taken
-/// effect and left `held`.
+/// Whether an order that begins with the operations in `done` can be completed. After these
+/// operations, the register holds `held`.
 fn extend(
     events: &[HistoryEvent],
     done: u32,
@@ -40,8 +40,8 @@ fn precedes(one: &HistoryEvent, two: &HistoryEvent) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// Returns the value that the register holds after the operation; the outer `None` means that its
-/// answer is wrong.
+/// Returns the value that the register holds after the operation. The outer `None` means that the
+/// operation's answer is wrong.
 fn effect(event: &HistoryEvent, held: Option<ValueId>) -> Option<Option<ValueId>> {
     match event.action {
         HistoryAction::Read { value } => (value == held).then_some(held),

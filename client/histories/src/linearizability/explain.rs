@@ -42,18 +42,18 @@ fn swap(expected: Option<ValueId>, new: ValueId, swapped: bool) -> String {
     }
 }
 
-/// Describes several operations, each on a line of its own.
+/// Describes several operations, one on each line.
 pub(crate) fn list<'a>(events: impl IntoIterator<Item = &'a HistoryEvent>) -> String {
     let line = |event| format!("\n  {}", operation(event));
     events.into_iter().map(line).collect()
 }
 
-/// Formats nanoseconds as milliseconds, exactly.
+/// Formats a time in nanoseconds as milliseconds, without rounding.
 pub(crate) fn time(ns: u64) -> String {
     format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)
 }
 
-/// As [`operation`], for a transaction on several keys.
+/// Describes a transaction on several keys, as [`operation`] describes one operation.
 pub(crate) fn transaction(transaction: &Transaction) -> String {
     let open = transaction.return_ns.is_none();
     let part = |(key, action): &(u64, HistoryAction)| {

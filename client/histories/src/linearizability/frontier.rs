@@ -1,11 +1,11 @@
-//! The states of a search, and their development within bounds, the most promising first. Both
-//! checkers use this module.
+//! The states of a search for an order, and the expansion of these states within bounds. The most
+//! promising states are expanded first. Both checkers use this module.
 //!
 //! Take two states that differ only in which unanswered operations took effect. If the unanswered
-//! operations of one are a subset of those of the other, the first state can do everything that the
-//! other can, and the other is superfluous. Effects are never undone. So the search takes the
-//! states with the fewest unanswered operations first, and recognizes each superfluous state when
-//! it takes it.
+//! operations that took effect in the first state are a subset of those in the second, every
+//! continuation of the second state is also possible from the first. So the second state is
+//! superfluous. Effects are never undone. So the search takes the states with the fewest unanswered
+//! operations first, and recognizes each superfluous state when it takes that state.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,30 +14,30 @@ use smallvec::SmallVec;
 
 /// Maximum number of operations in flight at the same time.
 pub(crate) const SLOTS: usize = 128;
-/// Reason why a search that reached its bounds has no result.
+/// Explanation that is reported when a search reaches its bounds without a result.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
 /// Possible values of the keys at a moment, and the operations that have taken effect to reach
 /// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SearchState<H> {
-    /// Value that the register holds, or the values that each of several registers holds.
+    /// Value of the register, or the values of several registers.
     pub held: H,
     /// Set of the slots of operations in flight that have taken effect.
     pub done: u128,
 }
 
-/// Maximum numbers of states that may be developed.
+/// Maximum numbers of states that a search may expand.
 pub(crate) struct Bounds<'a> {
-    /// Bound for the whole search. Each developed state is subtracted.
+    /// Number of states that the whole search may still expand. Each expansion subtracts one.
     pub steps: &'a mut usize,
-    /// Bound for the end of one operation.
+    /// Number of states that may be expanded for the end of one operation.
     pub at_once: usize,
 }
 
-/// Lets operations in flight take effect until the operation of `bit` has. Returns every state in
-/// which that operation has just taken effect, or `None` if there are too many states. `follow`
-/// adds the possible successors of a state.
+/// Lets operations in flight take effect until the operation of `bit` has taken effect. Returns
+/// every state in which that operation has just taken effect, or `None` if there are too many
+/// states. `follow` adds the possible successors of a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
     states: impl IntoIterator<Item = SearchState<H>>,
     bit: u128,
@@ -88,16 +88,18 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     })
 }
 
-/// States to develop. Each state is returned at most once, and no superfluous state is returned.
+/// States that remain to be expanded. Each state is returned at most once, and no superfluous state
+/// is returned.
 pub(crate) struct Frontier<H> {
     /// Set of the slots of unanswered operations.
     unanswered: u128,
-    /// States to develop, by the number of unanswered operations that took effect in them.
+    /// States that remain to be expanded, by the number of unanswered operations that took effect
+    /// in them.
     waiting: Vec<Vec<SearchState<H>>>,
     /// Index in `waiting` below which all lists are empty.
     fewest: usize,
-    /// States that were returned, without their unanswered operations. For each, the sets of
-    /// unanswered operations with which it was returned.
+    /// States that were returned. The key is the state without its unanswered operations, and the
+    /// value has the sets of unanswered operations with which that state was returned.
     given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 

@@ -1,6 +1,6 @@
-//! Generated histories to judge: histories of a register that behaves, and the same with some
-//! answers or times changed, which may or may not be a violation. Histories of transactions use the
-//! same [`Processes`] and [`Register`]s.
+//! Generated histories for testing the checker: histories of a correct register, and the same
+//! histories with some answers or times changed. A change may or may not cause a violation.
+//! Histories of transactions use the same [`Processes`] and [`Register`]s.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -18,7 +18,7 @@ pub(super) struct HistoryShape {
     /// process.
     pub duration_ns: u64,
     /// Number of reads in a hundred operations. The next fields hold the numbers of deletes and of
-    /// swaps; the other operations are writes.
+    /// swaps in a hundred. All other operations are writes.
     pub reads: u32,
     pub deletes: u32,
     pub swaps: u32,
@@ -33,7 +33,7 @@ struct PlannedOp {
     lost: bool,
 }
 
-/// Returns the history of a register that behaves, which is always linearizable.
+/// Returns the history of a correct register, which is always linearizable.
 pub(super) fn honest(shape: &HistoryShape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
@@ -110,7 +110,7 @@ pub(crate) fn any_of(values: &[Option<ValueId>], rng: &mut impl Rng) -> Option<V
     }
 }
 
-/// Processes that are always busy, each with one thing at a time.
+/// Processes that are always busy, each with one operation at a time.
 pub(crate) struct Processes {
     free_at_ns: Vec<u64>,
     duration_ns: u64,
@@ -122,8 +122,8 @@ pub(crate) struct Invocation {
     pub process: u32,
     pub invoke_ns: u64,
     pub return_ns: Option<u64>,
-    /// Last moment at which the operation may take effect. For an operation without an answer, it
-    /// is not known when, or whether, it did.
+    /// Last moment at which the operation may take effect. If the operation has no answer, the
+    /// checker does not know when or whether it took effect.
     pub latest_ns: u64,
 }
 
@@ -155,7 +155,7 @@ impl Processes {
     }
 }
 
-/// A register that behaves.
+/// A correct register.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Register {
     held: Option<ValueId>,
@@ -164,7 +164,7 @@ pub(crate) struct Register {
 }
 
 impl Register {
-    /// Fills in the answer of an operation, and the expected value of a swap.
+    /// Executes an operation: sets its answer and, for a swap, its expected value.
     pub fn perform(&mut self, action: &mut HistoryAction, rng: &mut Pcg64Mcg) {
         let was = self.held;
         match action {

@@ -5,14 +5,14 @@
 //! each key are. A key is one register, which is absent at first. For each key:
 //!
 //! 1. `prepare` finds answers that no order can explain (such as a value that no operation wrote),
-//!    and settles writes without an answer. If an operation saw such a write, the write took effect
-//!    before the end of the first such operation. If no operation saw it, it can be omitted.
+//!    and decides about writes without an answer. If an operation saw such a write, the write took
+//!    effect before the end of the first such operation. If no operation saw it, it can be omitted.
 //! 2. If there are only reads and writes, `blocks` decides in O(n log n), because every value has
 //!    one write (Gibbons & Korach, "Testing shared memories", 1997).
 //! 3. Absence has many writes. With deletions and compare-and-swaps, `sweep` places all other
 //!    operations around the blocks, in one pass.
 //! 4. If a compare-and-swap failed and the pass found no order, `search` follows all possible
-//!    orders in parallel. It returns `Unknown` rather than run without bound.
+//!    orders in parallel. If this takes too many steps, it returns `Unknown`.
 //!
 //! Two operations are ordered only if one ended strictly before the other began.
 
@@ -33,7 +33,7 @@ mod tests;
 
 use crate::history::{History, HistoryEvent};
 
-/// Result of a check: the conclusion that a history allows.
+/// Result of checking a history for linearizability.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinearizabilityVerdict {
     /// Some order of the operations explains every answer.
@@ -45,7 +45,7 @@ pub enum LinearizabilityVerdict {
     },
     /// No order of the operations explains every answer.
     Violation {
-        /// Key of the violation; there may be violations at other keys, too.
+        /// Key at which the violation was found. There may be violations at other keys, too.
         key: u64,
         /// Operations that contradict each other, with their times.
         explanation: String,
@@ -68,7 +68,7 @@ impl LinearizabilityVerdict {
     }
 }
 
-/// Reason why a key is not linearizable, or not known to be.
+/// Reason why a key was not found to be linearizable: a violation, or a limit that was reached.
 #[derive(Debug)]
 enum Flaw {
     Violation {
@@ -81,8 +81,8 @@ enum Flaw {
 }
 
 impl Flaw {
-    /// Builds a violation. The operations in `concerned` are appended to the explanation, each on a
-    /// line of its own.
+    /// Builds a violation. The operations in `concerned` are appended to the explanation, one on
+    /// each line.
     fn violation<'a>(
         explanation: String,
         concerned: impl IntoIterator<Item = &'a HistoryEvent>,
@@ -135,7 +135,7 @@ pub fn check(history: &History) -> LinearizabilityVerdict {
     unknown.unwrap_or(LinearizabilityVerdict::Linearizable { ops, keys })
 }
 
-/// Judges the operations of one key, which are sorted by their begin.
+/// Judges the operations of one key, which must be sorted by the time at which they began.
 fn check_key(events: &[&HistoryEvent], budget: &mut search::Budget) -> Result<(), Flaw> {
     let key = prepare::prepare(events)?;
     if key.is_plain() {

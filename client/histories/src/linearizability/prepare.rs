@@ -1,5 +1,6 @@
-//! Prepares the events of one key for judging. Values become small numbers, and open writes are
-//! settled. Answers that no order can explain are found here, where they are easiest to explain.
+//! Prepares the events of one key for judging. Values are replaced by small numbers, and open
+//! writes (writes without an answer) get an end or are omitted. Answers that no order can explain
+//! are reported here, because here the reason is easiest to describe.
 
 use std::collections::HashMap;
 
@@ -28,7 +29,7 @@ impl RegisterValue {
 /// Map with the names of values as keys.
 type ValueMap<T> = HashMap<ValueId, T, FixedState>;
 
-/// Moment of the history plus one, so that 0 is before everything.
+/// A moment of the history, plus one, so that 0 is before every moment.
 pub(super) type OpTime = u64;
 /// End of an operation that may take effect at any time, or never.
 pub(super) const NEVER: OpTime = u64::MAX;
@@ -60,11 +61,11 @@ pub(super) struct Op<'a> {
 
 #[derive(Debug)]
 pub(super) struct PreparedKey<'a> {
-    /// Operations in the order of their begin.
+    /// Operations in the order in which they began.
     pub ops: Vec<Op<'a>>,
     /// Operation that wrote each value, by [`RegisterValue::index`]; `None` for absence.
     pub writers: Vec<Option<&'a HistoryEvent>>,
-    /// Whether some operation saw that the key was absent, or would need it absent.
+    /// Whether any operation saw that the key was absent, or requires that it is absent.
     pub absence_observed: bool,
 }
 
@@ -145,9 +146,9 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// Returns the end of each operation. If another operation saw the value of an open one, the open
-/// operation has taken effect by the end of the other. If no operation saw its value, it never
-/// ends.
+/// Returns the end of each operation. If another operation saw the value of an open operation, the
+/// open operation took effect before that other operation ended. If no operation saw the value of
+/// an open operation, its end is `NEVER`.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();
@@ -161,8 +162,9 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that the value that `finder` found was written in time. Settles open writes from `finder`
-/// backwards: an open swap that was seen has itself found a value.
+/// Checks that the value that `finder` found was written in time. If the write is open, gives it an
+/// end, and then does the same for the value that the write itself found: an open swap that wrote
+/// the value has itself found a value.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,
@@ -232,8 +234,8 @@ fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Turns events into operations. Omits an event if it may not have taken effect and its effect
-/// could not help to explain any answer.
+/// Turns events into operations. Omits an event if it is not certain that it took effect, and if
+/// its effect could not help to explain any answer.
 struct PreparedKeyBuilder<'a, 'b> {
     events: &'b [&'a HistoryEvent],
     ends: &'b [OpTime],
@@ -328,7 +330,7 @@ fn observes_absence(event: &HistoryEvent) -> bool {
     }
 }
 
-/// Describes a moment as it is in the history, for explanations.
+/// Describes a moment as the history gives it, for explanations.
 pub(super) fn describe_time(at: OpTime) -> String {
     match at {
         0 => "the beginning".to_owned(),

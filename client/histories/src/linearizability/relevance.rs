@@ -1,18 +1,18 @@
 //! Finds the failed swaps that are explained in every order, and the writes that the other failed
 //! swaps may need.
 //!
-//! A failed swap only shows that its expectation was wrong at some moment. Most often that is
-//! certain from the times alone. If it is not, some write has to be current at the right moment,
-//! and the search must not hide that write.
+//! A failed swap only shows that its expectation was wrong at some moment. Usually this follows
+//! from the times alone. Otherwise some other value must have been current at the right moment, and
+//! the search must not hide the write of that value.
 
 use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 pub(super) struct Relevance {
-    /// For each mutation, in the order of begins: its begin, and the earliest end among it and all
-    /// that begin later.
+    /// For each mutation, in the order of begins: its begin, and the earliest end of this mutation
+    /// and all that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
-    /// Begin and end of the write of each value. Absence comes before everything; `None` for
-    /// absence if it can come again.
+    /// Begin and end of the write of each value. Absence counts as written before all other values.
+    /// The entry of absence is `None` if the key can become absent again.
     writes: Vec<Option<(OpTime, OpTime)>>,
 }
 
@@ -59,9 +59,9 @@ impl Relevance {
             .is_some_and(|(begin, end)| op.begin <= begin || self.overwritten(end) <= op.end)
     }
 
-    /// Returns, for each operation, whether an unexplained failed swap might have found its value.
-    /// This is excluded if the operation is overwritten before the swap begins, or begins after the
-    /// swap ends.
+    /// Returns, for each operation, whether an unexplained failed swap might have found the
+    /// operation's value. It cannot have found the value if the value was overwritten before the
+    /// swap began, or if the operation began after the swap ended.
     pub fn of_unexplained(&self, key: &PreparedKey, explained: &[bool]) -> Vec<bool> {
         let mut latest = 0;
         let mut ends_to: Vec<(OpTime, OpTime)> = Vec::new();

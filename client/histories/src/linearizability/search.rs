@@ -3,24 +3,24 @@
 //!
 //! The search proceeds from event to event in time. An [`OpState`] is one possible state: the
 //! content of the register, and the set of operations in flight that have taken effect. When an
-//! operation ends, every state in which it has not taken effect is developed: operations in flight
-//! take effect one after the other, until the operation has taken effect or the state is dead
-//! ("just-in-time linearization", Lowe 2017, after Wing & Gong 1993). If no state remains, no order
-//! exists.
+//! operation ends, every state in which it has not taken effect is expanded: operations in flight
+//! take effect one after the other, until the operation has taken effect or the state cannot be
+//! continued ("just-in-time linearization", Lowe 2017, after Wing & Gong 1993). If no state
+//! remains, no order exists.
 //!
 //! Rules that keep the number of states small, with the reasons why they lose no order:
 //!
 //! - An operation that changes nothing takes effect as soon as it can.
-//! - A value is not replaced before all operations that found it have begun, since it has only one
-//!   write. If a swap replaced it, only that swap replaces it.
-//! - A write is not needed any more when all operations that found its value have begun. Just
-//!   before any other write takes effect, it takes effect with its readers, unseen. Only a failed
-//!   swap that no other write explains could depend on it; a write that may matter in this way is
+//! - A value is not replaced before all operations that found it have begun, because it has only
+//!   one write. If it is known which swap replaced a value, no other operation may replace it.
+//! - A write is *hidden* if it takes effect, with its readers, just before another write. A write
+//!   may be hidden when all operations that found its value have begun. Only a failed swap that no
+//!   other write explains could depend on a hidden write. So a write that may matter in this way is
 //!   not hidden ([`Relevance`]).
 //! - Of several deletions, or of several writes with values that no operation finds, the one that
 //!   must end first takes effect first.
-//! - Of two states that differ only in which unanswered operations have taken effect, one with a
-//!   subset of the other's operations is enough.
+//! - Of two states that differ only in which unanswered operations have taken effect, the one is
+//!   enough in which a subset of the other's operations have taken effect.
 
 use super::Flaw;
 use super::frontier::{self, Bounds, SLOTS, bits};
@@ -28,12 +28,12 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 use super::relevance::Relevance;
 use crate::history::HistoryEvent;
 
-/// Maximum number of states that may be developed for a history: a constant, and an amount for each
-/// of its operations.
+/// Maximum number of states that may be expanded for a history: this constant, plus a number for
+/// each operation of the history.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
-/// Maximum number of states kept from one moment to the next, and maximum number developed for one
-/// moment.
+/// Maximum number of states that are kept from one moment to the next, and maximum number of states
+/// that are expanded for one moment.
 const STATES: usize = 1 << 16;
 const STATES_DEVELOPED: usize = 1 << 20;
 /// Maximum number of operations in flight that an explanation names.
@@ -41,7 +41,7 @@ const EXPLAINED: usize = 12;
 
 type OpState = frontier::SearchState<RegisterValue>;
 
-/// Judges one key, and subtracts the states that it developed from `budget`.
+/// Judges one key, and subtracts the number of expanded states from `budget`.
 pub(super) fn check(key: &PreparedKey, budget: &mut Budget) -> Result<(), Flaw> {
     let allowance = budget.steps / 2;
     let mut search = OpSearch::new(key, allowance);
@@ -50,8 +50,8 @@ pub(super) fn check(key: &PreparedKey, budget: &mut Budget) -> Result<(), Flaw> 
     result
 }
 
-/// Number of states that may be developed for a whole history. One key may take half of the
-/// remaining number, so that a difficult one does not leave the others unjudged.
+/// Number of states that may still be expanded for a whole history. One key may use at most half of
+/// this number, so that enough is left for judging other keys after a difficult one.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: usize,
@@ -67,21 +67,23 @@ impl Budget {
     }
 }
 
-/// Limits on the orders that follow from a value's readers and successor.
+/// Limits on the possible orders. They follow from the reads that found a value and from the swap
+/// that replaced it.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
     /// Position in `ticks` of the last begin of a read that found the value.
     last_read: usize,
     /// Swap that certainly replaced the value; `None` if there is none.
     successor: Option<usize>,
-    /// Whether any answer depends on this value that the times alone do not explain.
+    /// Whether this value is needed to explain an answer that the times alone do not explain.
     is_wanted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OpTick {
     at: OpTime,
-    /// Begins sort before ends at the same moment, so that operations that touch overlap.
+    /// False sorts before true: at one moment, begins come before ends. So if one operation ends at
+    /// the moment at which another begins, the two overlap.
     is_end: bool,
     op: u32,
 }
@@ -90,19 +92,19 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// For each operation, whether no failed swap needs it.
+    /// For each operation, true if no failed swap needs it, so that it may be hidden.
     hidable: Vec<bool>,
-    /// For each slot, the operation in flight that takes it.
+    /// For each slot, the operation in flight that occupies it.
     slots: [usize; SLOTS],
     taken: u128,
     /// Set of the slots of operations that never end.
     unanswered: u128,
-    /// For each value, whether it cannot be written any more.
+    /// For each value, true if no later write can store it.
     written: Vec<bool>,
     states: Vec<OpState>,
-    /// Position in `ticks`.
+    /// Position of the current moment in `ticks`.
     now: usize,
-    /// Number of states that may still be developed.
+    /// Number of states that may still be expanded.
     steps: usize,
 }
 
@@ -188,7 +190,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         Ok(())
     }
 
-    /// Returns the unanswered swaps with an expected value that will not be current again.
+    /// Returns the unanswered swaps that cannot take effect any more, because their expected value
+    /// will not be current again.
     fn hopeless(&self) -> u128 {
         let is_hopeless = |&slot: &usize| match self.op(slot).kind {
             OpKind::Swap { expected, .. } => {
@@ -201,7 +204,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.unanswered).filter(is_hopeless))
     }
 
-    /// Frees slots, and joins states that have become equal.
+    /// Frees slots, and merges states that have become equal.
     fn forget(&mut self, slots: u128) {
         for slot in bits(slots) {
             if let OpKind::Write(value) | OpKind::Swap { new: value, .. } = self.op(slot).kind {
@@ -288,7 +291,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         OpState { held, done }
     }
 
-    /// Returns the set of operations, by slot, that can take effect unseen just before a write.
+    /// Returns the slots of the operations that can be hidden just before a write.
     fn hidden_before(&self, done: u128) -> u128 {
         let mut hidden = 0;
         for slot in bits(self.taken & !done) {
@@ -307,7 +310,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether no operation needs this one if it is hidden just before another write.
+    /// Whether the operation of `slot` can be hidden just before another write without any other
+    /// operation needing it.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
             return false;
@@ -357,7 +361,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         Flaw::violation(explanation, concerned)
     }
 
-    /// Returns the last read that finds the value `held`, if it begins later than now.
+    /// Returns the last read that finds the value `held`, if this read has not begun yet.
     fn still_needed(&self, held: RegisterValue) -> Option<&'a HistoryEvent> {
         let last_read = self.uses[held.index()].last_read;
         let op = self.ticks[last_read].op as usize;

@@ -1,26 +1,28 @@
 //! Judges keys with deletions or compare-and-swaps, in one pass over time.
 //!
-//! The forward blocks (see [`super::blocks`]) leave gaps between them. Everything else takes effect
-//! at one moment, in a gap. A backward block leaves a value, and a deletion leaves the key absent.
-//! A create (a block that begins only while the key is absent) needs the key absent, and so does a
-//! read of absence. The pass follows whether the key is present, and which things wait to be done,
-//! by their latest moments. It does each thing as late as possible, because that loses nothing:
+//! The forward blocks (see [`super::blocks`]) leave gaps between them. All other blocks and
+//! operations take effect at one moment, in a gap. A backward block leaves a value, and a deletion
+//! leaves the key absent. A create (a block that begins only while the key is absent) requires that
+//! the key is absent, and so does a read of absence. The pass tracks whether the key is present,
+//! and which blocks and operations still have to take effect, ordered by the latest moment of each.
+//! It lets each take effect as late as possible, because this never excludes an order:
 //!
-//! - A deletion is done at its own end. It is done earlier if the key is present and a read of
-//!   absence or a create has to end. Deletions are alike, so the one that ends first is done first.
-//! - The key is kept absent as long as possible. Operations that wait lose nothing by this, and a
-//!   backward block can write the key again at any later moment.
-//! - A backward block may have to end while the key is absent. If it could have been done earlier
-//!   without harm (while the key was present, or just before a deletion), the pass assumes that it
-//!   was done then. Otherwise the block ends the absence.
-//! - A waiting create is done just before the absence ends for another reason, or just before a
-//!   deletion that would find no key. Of several creates, the one that ends first is done.
+//! - A deletion takes effect at its own end. It takes effect earlier if the key is present and a
+//!   read of absence or a create has to end. All deletions have the same effect, so the one that
+//!   ends first takes effect first.
+//! - The key is kept absent as long as possible. Waiting operations are not restricted by this, and
+//!   a backward block can write the key again at any later moment.
+//! - A backward block may have to end while the key is absent. If the block could have taken effect
+//!   earlier without excluding an order (while the key was present, or just before a deletion), the
+//!   pass assumes that it did. Otherwise the block ends the absence.
+//! - A waiting create takes effect just before the absence ends for another reason, or just before
+//!   a deletion that would find no key. Of several creates, the one that ends first takes effect.
 //!
 //! So without failed swaps the pass finds an order iff there is one. A **failed swap** needs a
-//! moment at which its expectation was wrong. Usually there is one. If there is none when the swap
-//! ends, the pass does something that waits, or begins the next forward block early. That is not
-//! always the best choice. If the pass finds an order only without the failed swaps, the key is
-//! therefore left to `search`.
+//! moment at which its expectation was wrong. Usually there is such a moment. If there is none when
+//! the swap ends, the pass lets a waiting block or operation take effect, or begins the next
+//! forward block early. This is not always the best choice. If the pass finds an order only without
+//! the failed swaps, the key is therefore left to `search`.
 
 mod failures;
 mod ticks;
@@ -34,7 +36,7 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 use crate::history::HistoryEvent;
 use ticks::{SweepStep, SweepTick, ticks};
 
-/// Maximum number of deletions that an explanation names.
+/// Maximum number of deletions that an explanation of a violation names.
 const EXPLAINED: usize = 6;
 
 /// Result of a pass.
@@ -42,7 +44,7 @@ const EXPLAINED: usize = 6;
 pub(super) enum SweepOutcome {
     /// An order was found.
     Ordered,
-    /// The pass found no order with the failed swaps; there may still be one.
+    /// The pass found no order that explains the failed swaps. Such an order may still exist.
     NotFound,
 }
 
@@ -67,7 +69,7 @@ pub(super) fn check(key: &PreparedKey) -> Result<SweepOutcome, Flaw> {
     }
 }
 
-/// Content of the key, and the moment since which the key holds it.
+/// Content of the key, and the moment since which the key has had this content.
 #[derive(Debug, Clone, Copy)]
 enum KeyState {
     Absent,
@@ -77,29 +79,29 @@ enum KeyState {
 struct Sweep<'k, 'a> {
     key: &'k PreparedKey<'a>,
     blocks: &'k Blocks,
-    /// Steps of the pass in order of time, and the index of the current one.
+    /// Steps of the pass in order of time, and the index of the current step.
     ticks: &'k [SweepTick],
     position: usize,
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// Forward block that was begun before its first end required it, and the moment at which it
-    /// ends.
+    /// Forward block that was begun before an operation of the block had to end, and the moment at
+    /// which the block ends.
     early: Option<u32>,
     busy_until: OpTime,
     /// Last moments at which the key was absent, at which it was present, and at which a backward
-    /// block could have been done without harm.
+    /// block could have taken effect without excluding an order.
     absent_at: OpTime,
     present_at: Option<OpTime>,
     harmless_at: Option<OpTime>,
-    /// Waiting operations, each with the moment by which it must be done.
+    /// Waiting operations, each with the moment by which it must take effect.
     deletions: BTreeSet<(OpTime, u32)>,
     writes: BTreeSet<(OpTime, u32)>,
     creates: BTreeSet<(OpTime, u32)>,
-    /// Swaps that no operation saw, by the value that they expect. Of each value, the swap that
-    /// begins first is the last in the list.
+    /// For each expected value, the swaps with this expectation of which no operation saw the new
+    /// value. The swap that begins first is the last in the list.
     unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
-    /// Deletions that were done, in order.
+    /// Deletions that have taken effect, in order.
     done: Vec<u32>,
 }
 
@@ -232,7 +234,8 @@ impl<'k, 'a> Sweep<'k, 'a> {
         Ok(())
     }
 
-    /// Deletes the key if it is present, because `cause` needs it absent.
+    /// Makes a deletion take effect if the key is present, because `cause` requires that the key is
+    /// absent.
     fn make_absent(&mut self, cause: &HistoryEvent) -> Result<(), Flaw> {
         if matches!(self.state, KeyState::Absent) {
             return Ok(());
@@ -252,7 +255,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         self.done.push(index);
     }
 
-    /// Does a create that waits for absence, if there is one, because the key will not stay absent.
+    /// If a create waits for absence, makes it take effect, because the key will not stay absent.
     fn perform_waiting_create(&mut self) {
         if let KeyState::Absent = self.state
             && let Some((_, create)) = self.creates.pop_first()

@@ -1,4 +1,5 @@
-//! Hand-written schedules, the comparison with the definition, and the speed.
+//! Tests with hand-written schedules, tests that compare the checker with the definition, and tests
+//! of its speed.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -59,7 +60,8 @@ fn assert_linearizable<const N: usize>(events: [HistoryEvent; N]) {
     );
 }
 
-/// Asserts that the events are a violation, and that its explanation contains all of `parts`.
+/// Asserts that the events are a violation, and that the explanation of the violation contains all
+/// of `parts`.
 fn assert_violation<const N: usize>(events: [HistoryEvent; N], parts: &[&str]) {
     let LinearizabilityVerdict::Violation {
         key,
@@ -467,7 +469,8 @@ fn long_histories_of_a_register_that_behaves_are_accepted() {
     }
 }
 
-/// Returns the history with its last read of a key changed to find the value of the first one.
+/// Returns the history with one answer changed: the last read of a key finds the value that the
+/// first read of the key found.
 fn with_a_stale_read(history: &History) -> Option<History> {
     let mut events = history.events().to_vec();
     let reads_a_value =

@@ -1,5 +1,5 @@
 //! The definition of serializability itself, for histories that are so small that every order can
-//! be tried. The checker is compared with it. The two share no code.
+//! be tried. The checker is tested against this definition. The two share no code.
 
 #![allow(clippy::disallowed_methods)] // sets are only tested for their members
 
@@ -15,8 +15,8 @@ pub(super) fn is_serializable(transactions: &[Transaction]) -> bool {
     extend(transactions, 0, &StoreContents::new(), &mut HashSet::new())
 }
 
-/// Whether the chosen beginning of an order can be completed. The transactions in `done` have taken
-/// effect and left `held`.
+/// Whether an order that begins with the transactions in `done` can be completed. After these
+/// transactions, the keys hold `held`.
 fn extend(
     all: &[Transaction],
     done: u32,
@@ -42,7 +42,8 @@ fn precedes(one: &Transaction, two: &Transaction) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// Returns the values that the keys hold afterwards; `None` if the transaction's answer is wrong.
+/// Returns the values that the keys hold after the transaction; `None` if the transaction's answer
+/// is wrong.
 fn effect(transaction: &Transaction, before: &StoreContents) -> Option<StoreContents> {
     let open = transaction.return_ns.is_none();
     let mut held = before.clone();

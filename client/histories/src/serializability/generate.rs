@@ -1,5 +1,6 @@
-//! Generated histories to judge: those of a store that behaves, those of a store that tears
-//! transactions apart, and the same with some answers or times changed.
+//! Generated histories for testing the checker: histories of a correct store, histories of a store
+//! in which the parts of one transaction take effect at different moments, and the same histories
+//! with some answers or times changed.
 
 use std::collections::BTreeMap;
 

@@ -2,19 +2,20 @@
 //! which may be single operations, must be **strictly serializable**: some order explains every
 //! answer and respects real time (Papadimitriou 1979; Herlihy & Wing 1990, §3.5).
 //!
-//! Unlike linearizability, this property is not local. Every key alone may be in order while the
-//! whole is not, for instance if a scan saw one half of a write. So all keys are followed together:
+//! Unlike linearizability, this property is not local. The operations on each single key may have
+//! an order while all operations together have none, for instance if a scan saw one half of a
+//! write. So all keys are judged together:
 //!
 //! 1. Each key alone is judged first: a violation at one key is a violation of the whole, and
 //!    easier to explain.
-//! 2. `prepare` turns values into numbers, and settles the transactions that were never answered.
-//! 3. `search` follows all possible orders in parallel, from moment to moment. A moment at which
-//!    nothing is in flight needs no special care: only the possible contents of the keys are
-//!    carried over it.
+//! 2. `prepare` turns values into numbers, and decides about the transactions that were never
+//!    answered.
+//! 3. `search` follows all possible orders in parallel, from moment to moment. If no transaction is
+//!    in flight at a moment, only the possible contents of the keys are kept for the next moment.
 //! 4. `shrink` removes the parts that do not matter to a violation.
 //!
-//! The search is exact, and exponential in the worst case. It is meant for a handful of clients and
-//! keys. After a bounded amount of work it returns `Unknown`.
+//! The search is exact, and exponential in the worst case. It is meant for histories of a few
+//! clients and a few keys. After a bounded amount of work it returns `Unknown`.
 
 mod prepare;
 mod search;
@@ -32,13 +33,13 @@ use crate::linearizability::{self, explain};
 use prepare::PreparedTransactions;
 use search::SearchOutcome;
 
-/// Maximum number of states that [`check`] develops: a few seconds of work.
+/// Maximum number of states that [`check`] expands. This many take a few seconds.
 pub const STEPS: usize = 2_000_000;
 
-/// Actions on one key or several that took effect at one moment.
+/// Actions on one or several keys that took effect at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Process that issued the transaction; a process does one thing at a time.
+    /// Process that issued the transaction. A process has only one transaction in flight at a time.
     pub process: u32,
     /// Actions on the keys, one key after the other, in this order. A scan is a read of every key
     /// that could exist in its range. A value that is read in a transaction without an answer is
@@ -47,11 +48,12 @@ pub struct Transaction {
     pub parts: Vec<(u64, HistoryAction)>,
     /// Time at which the transaction began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
-    /// Time at which its answer arrived, on the same clock; `None` if no answer arrived.
+    /// Time at which the transaction's answer arrived, on the same clock; `None` if no answer
+    /// arrived.
     pub return_ns: Option<u64>,
 }
 
-/// Result of a check: the conclusion that a history of transactions allows.
+/// Result of checking a history of transactions for serializability.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SerializabilityVerdict {
     /// Some order of the transactions explains every answer.
@@ -71,7 +73,7 @@ pub enum SerializabilityVerdict {
         /// parts that do not matter.
         transactions: Vec<Transaction>,
     },
-    /// No violation was found, but one is not ruled out.
+    /// No violation was found, but the history could not be judged completely.
     Unknown {
         /// Reason why the history could not be judged.
         reason: String,
@@ -85,12 +87,12 @@ impl SerializabilityVerdict {
     }
 }
 
-/// Judges a history, given in any order, and develops at most [`STEPS`] states.
+/// Judges a history, and expands at most [`STEPS`] states. The transactions may be in any order.
 pub fn check(transactions: &[Transaction]) -> SerializabilityVerdict {
     check_within(transactions, STEPS)
 }
 
-/// Judges a history, and develops at most `steps` states. If more are needed, the verdict is
+/// Judges a history, and expands at most `steps` states. If more are needed, the verdict is
 /// `Unknown`.
 pub fn check_within(transactions: &[Transaction], mut steps: usize) -> SerializabilityVerdict {
     let relevant: Vec<Transaction> = transactions.iter().filter_map(without_unread).collect();
@@ -123,7 +125,7 @@ fn without_unread(transaction: &Transaction) -> Option<Transaction> {
 }
 
 /// Returns a violation at a single key, if there is one. A key that cannot be judged alone is
-/// passed over, because all keys are judged together afterwards.
+/// skipped, because all keys are judged together afterwards.
 fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict> {
     let events = |transaction: &Transaction| -> Vec<HistoryEvent> {
         let event = |&(key, action): &(u64, HistoryAction)| HistoryEvent {
@@ -157,7 +159,8 @@ fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict
     })
 }
 
-/// Builds the verdict that `culprits` contradict each other, with any other transactions.
+/// Builds the verdict that the transactions in `culprits` contradict each other, regardless of any
+/// other transactions.
 fn violation(mut culprits: Vec<Transaction>) -> SerializabilityVerdict {
     culprits.sort_by_key(|culprit| (culprit.invoke_ns, culprit.return_ns, culprit.process));
     let mut keys: Vec<u64> = (culprits.iter())

@@ -1,5 +1,6 @@
-//! Prepares transactions for the search. Keys and values become small numbers, transactions without
-//! an answer are settled or omitted, and the limits on the orders are collected for each value.
+//! Prepares transactions for the search. Keys and values are replaced by small numbers.
+//! Transactions without an answer get an end or are omitted. For each value, the limits on the
+//! possible orders are collected.
 
 mod key;
 mod sightings;
@@ -13,18 +14,19 @@ use super::Transaction;
 use crate::history::{HistoryAction, ValueId};
 pub(super) use key::KeyConstraints;
 
-/// Content of a key: a number for each value written to it; 0 is absence.
+/// Content of a key, as a number. Each value written to the key has its own number. Number 0 means
+/// that the key is absent.
 pub(super) type ValueNumber = u32;
 pub(super) const ABSENT: ValueNumber = 0;
 /// Value that a transaction expected, but that no transaction wrote.
 const NEVER_WRITTEN: ValueNumber = u32::MAX;
 
-/// Moment of the history plus one, so that 0 is before everything.
+/// A moment of the history, plus one, so that 0 is before every moment.
 pub(super) type TxnTime = u64;
 pub(super) const NEVER: TxnTime = u64::MAX;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
-/// Effect of one part of a transaction on its key.
+/// Effect of one part of a transaction on the key of that part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// The key must hold this value.
@@ -39,7 +41,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Returns the value that the key must hold; `None` if any will do.
+    /// Returns the value that the key must hold; `None` if the key may hold any value.
     pub fn finds(self) -> Option<ValueNumber> {
         match self {
             Effect::Read(found) => Some(found),
@@ -48,7 +50,8 @@ impl Effect {
         }
     }
 
-    /// Returns the value that the key holds afterwards; `None` if it is not changed.
+    /// Returns the value that the key holds after the effect; `None` if the effect does not change
+    /// the key.
     pub fn leaves(self) -> Option<ValueNumber> {
         match self {
             Effect::Write(new) | Effect::Swap { new, .. } => Some(new),
@@ -70,14 +73,14 @@ pub(super) struct Txn {
     pub is_blind: bool,
     /// Whether a compare-and-swap may have failed because of a value that this transaction wrote.
     pub explains_a_failure: bool,
-    /// Last moment at which an answer could depend on this transaction, if it may never have taken
-    /// effect.
+    /// For a transaction that may never have taken effect, the last moment at which an answer could
+    /// depend on it.
     pub last_use: TxnTime,
 }
 
 #[derive(Debug)]
 pub(super) struct PreparedTransactions {
-    /// Transactions in the order of their begin.
+    /// Transactions in the order in which they began.
     pub txns: Vec<Txn>,
     pub keys: Vec<KeyConstraints>,
 }
@@ -168,9 +171,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// Returns the end of each transaction. If another transaction found a value of a transaction
-/// without an answer, the latter took effect before the other one ended. If no transaction found
-/// its values, it never ends.
+/// Returns the end of each transaction. If another transaction found a value of an unanswered
+/// transaction, the unanswered one took effect before the other one ended. If no transaction found
+/// the values of an unanswered transaction, its end is `NEVER`.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();
@@ -254,8 +257,8 @@ impl TxnBuilder {
         }
     }
 
-    /// Omits a transaction if it consists of one failed swap that is explained in every order.
-    /// Passes all other failed swaps to the constraints of their keys.
+    /// Omits a transaction if it consists of one failed swap that is explained in every order. Adds
+    /// all other failed swaps to the constraints of their keys.
     fn leave_out_explained(&mut self) {
         for txn in &mut self.txns {
             let (begin, end) = (txn.begin, txn.end);

@@ -1,16 +1,18 @@
 //! Follows all possible orders in parallel, as `linearizability::search` does for one key (Wing &
 //! Gong 1993, Lowe 2017). The search goes through begins and ends in order of time. A [`TxnState`]
-//! is a possible content of the keys at that moment. At the end of a transaction, states in which
-//! it has not taken effect are developed until it has; states that cannot reach that are dropped.
+//! is a possible content of the keys at the current moment. At the end of a transaction, states in
+//! which it has not taken effect are expanded until it has taken effect. States in which it cannot
+//! take effect are dropped.
 //!
 //! Rules that keep the number of states small, with the reasons why they lose no order:
 //!
 //! - A transaction that changes nothing takes effect as soon as it can.
-//! - A value is overwritten only when every transaction that reads it has begun, since
-//!   it is written only once. If a swap replaced it, only that swap overwrites it.
+//! - A value is overwritten only when every transaction that reads it has begun, because it is
+//!   written only once. If it is known which swap replaced a value, no other transaction may
+//!   overwrite it.
 //! - If no later transaction has to find the values of a blind write, the write takes effect just
-//!   before another one that overwrites all its keys. A write that a failed swap may need is exempt
-//!   from this rule.
+//!   before another write that overwrites all its keys. A write that a failed swap may need is
+//!   exempt from this rule.
 //! - Of several writes to the same keys with values that no transaction finds, the one that ends
 //!   first takes effect first.
 //! - Take two states that differ only in which unanswered transactions took effect. If one set is
@@ -21,7 +23,7 @@ use smallvec::SmallVec;
 use super::prepare::{ABSENT, Effect, NEVER, PreparedTransactions, Txn, TxnTime, ValueNumber};
 use crate::linearizability::frontier::{self, Bounds, SLOTS, bits};
 
-/// Maximum number of states developed for the end of one transaction.
+/// Maximum number of states that are expanded for the end of one transaction.
 const STATES_DEVELOPED: usize = 1 << 18;
 
 type TxnState = frontier::SearchState<SmallVec<[ValueNumber; 8]>>;
@@ -37,7 +39,7 @@ pub(super) enum SearchOutcome {
     TooMany { reason: String },
 }
 
-/// Searches for an order. Develops at most `steps` states, and subtracts the number of developed
+/// Searches for an order. Expands at most `steps` states, and subtracts the number of expanded
 /// states from `steps`.
 pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchOutcome {
     let mut search = TxnSearch::new(prepared, *steps);
@@ -46,7 +48,8 @@ pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchO
     outcome.map_or_else(|outcome| outcome, |()| SearchOutcome::Ordered)
 }
 
-/// Kind of a tick. At one moment begins come before ends, so that transactions that touch overlap.
+/// Kind of a tick. At one moment, begins come before ends. So if one transaction ends at the moment
+/// at which another begins, the two overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TickKind {
     Begin,
@@ -62,20 +65,21 @@ struct TxnTick {
     txn: usize,
 }
 
-/// Keys that a transaction changes, each with whether the transaction deletes it.
+/// Keys that a transaction changes. Each key is paired with true if the transaction deletes the
+/// key.
 type Changes = SmallVec<[(usize, bool); 2]>;
 
 struct TxnSearch<'p> {
     prepared: &'p PreparedTransactions,
-    /// For each slot, the transaction in flight that takes it.
+    /// For each slot, the transaction in flight that occupies it.
     slots: [usize; SLOTS],
     taken: u128,
-    /// Sets of the slots of transactions that never end, and of those that change nothing.
+    /// Slots of the transactions that never end, and slots of the transactions that change nothing.
     unanswered: u128,
     reads: u128,
     states: Vec<TxnState>,
     now: TxnTime,
-    /// Number of states that may still be developed.
+    /// Number of states that may still be expanded.
     steps: usize,
 }
 
@@ -151,7 +155,7 @@ impl<'p> TxnSearch<'p> {
         Ok(())
     }
 
-    /// Frees slots, and joins states that have become equal.
+    /// Frees slots, and merges states that have become equal.
     fn forget(&mut self, slots: u128) {
         self.taken &= !slots;
         self.unanswered &= !slots;
@@ -224,8 +228,8 @@ impl<'p> TxnSearch<'p> {
         Some(changes)
     }
 
-    /// Whether the present values of the keys that the transaction of `slot` changes may be
-    /// overwritten now, and by that transaction.
+    /// Whether the transaction of `slot` may now overwrite the present values of the keys that it
+    /// changes.
     fn may_overwrite(&self, slot: usize, state: &TxnState) -> bool {
         let changed = |(_, effect): &&(usize, Effect)| effect.leaves().is_some();
         let may_leave = |&(key, _): &(usize, Effect)| {
@@ -250,8 +254,8 @@ impl<'p> TxnSearch<'p> {
         state
     }
 
-    /// Whether the transaction of `slot` may take effect just before `over` overwrites it, as far
-    /// as transactions that are not in flight are concerned.
+    /// Whether the transaction of `slot` may take effect just before `over` overwrites its values.
+    /// Only transactions that are not in flight are taken into account.
     fn may_hide(&self, slot: usize, over: &Txn) -> bool {
         let txn = self.txn(slot);
         let is_gone = |&(key, effect): &(usize, Effect)| {
@@ -283,8 +287,8 @@ impl<'p> TxnSearch<'p> {
         }
     }
 
-    /// Changes the keys. Then every read takes effect that has an answer that matches the new
-    /// contents.
+    /// Lets the transaction of `slot` change the keys. After that, lets every read take effect if
+    /// its answer matches the new contents.
     fn change(&self, state: &mut TxnState, slot: usize) {
         state.done |= 1 << slot;
         for &(key, effect) in &self.txn(slot).parts {

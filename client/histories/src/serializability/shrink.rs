@@ -1,5 +1,6 @@
-//! Makes a violation small enough to be read. Each step only removes parts that cannot make an
-//! order possible, so that the rest is a violation, too. A history that has an order keeps one
+//! Makes a violation small enough for people to read. A step may remove only a part without which
+//! every history that has an order still has one. So if the rest has no order, the whole has none
+//! either. A history that has an order still has one
 //!
 //! - if it is cut at a moment: transactions that had not begun are removed, and transactions that
 //!   had not ended stay open;
@@ -12,7 +13,8 @@ use super::search::{self, SearchOutcome};
 use super::{Transaction, without_unread};
 use crate::history::HistoryAction;
 
-/// Limits on the states developed and transactions judged: for one attempt, and for one violation.
+/// Limits on the number of expanded states and judged transactions: for one attempt, and for one
+/// violation.
 const OF_ATTEMPT: usize = 100_000;
 const WORK: usize = 3_000_000;
 
@@ -25,8 +27,8 @@ pub(super) fn shrink(transactions: Vec<Transaction>) -> Vec<Transaction> {
     transactions
 }
 
-/// Returns the shortest beginning that contradicts itself. The search may have found the
-/// contradiction earlier, since it also uses the reads that come later.
+/// Returns the shortest beginning of the history that is a contradiction by itself. The search may
+/// have found the contradiction at an earlier moment, because it also uses reads that come later.
 fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
     let mut ends: Vec<u64> = transactions.iter().filter_map(|t| t.return_ns).collect();
     ends.sort_unstable();
@@ -50,7 +52,8 @@ fn until(transactions: &[Transaction], at_ns: u64) -> Vec<Transaction> {
     begun.filter_map(known).collect()
 }
 
-/// Removes the parts that the contradiction does not need, in ever smaller pieces.
+/// Removes pieces of the history that the contradiction does not need. The pieces become smaller
+/// and smaller.
 fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     let mut piece = transactions.len().max(1);
     loop {
@@ -72,7 +75,7 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     }
 }
 
-/// Whether `work` is enough to establish that these transactions have no order.
+/// Whether these transactions are found to have no order before `work` is used up.
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
     *work = work.saturating_sub(allowance + transactions.len());
@@ -102,7 +105,7 @@ fn without(transactions: &[Transaction], range: std::ops::Range<usize>) -> Vec<T
     left
 }
 
-/// Removes single parts.
+/// Removes single parts of transactions that the contradiction does not need.
 fn drop_parts(transactions: &mut [Transaction], work: &mut usize) {
     for index in (0..transactions.len()).rev() {
         for part in (0..transactions[index].parts.len()).rev() {
@@ -127,7 +130,8 @@ fn is_passive(action: &HistoryAction) -> bool {
     )
 }
 
-/// Whether the history keeps its order, if it has one, without this part.
+/// Whether this part may be removed: if the history has an order, it has one without this part,
+/// too.
 fn may_drop(transactions: &[Transaction], index: usize, part: usize) -> bool {
     let open = transactions[index].return_ns.is_none();
     let (key, action) = transactions[index].parts[part];

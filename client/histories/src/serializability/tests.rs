@@ -1,5 +1,5 @@
-//! Hand-written schedules, the comparison with the definition, and histories as large as the
-//! simulator's.
+//! Tests with hand-written schedules, tests that compare the checker with the definition, and tests
+//! with histories as large as the simulator's.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -229,7 +229,8 @@ fn a_search_that_is_cut_short_never_says_ok() {
     }
 }
 
-/// Returns a small history of two or three keys; in some, transactions are torn apart.
+/// Returns a small history of two or three keys. For some seeds, the parts of a transaction take
+/// effect at different moments.
 fn small(seed: u64) -> Vec<Transaction> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut transactions = history(&TransactionsShape {

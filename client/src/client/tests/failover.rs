@@ -1,4 +1,4 @@
-//! Tests with several replicas, of which some die.
+//! Tests with several replicas, some of which die.
 
 use super::*;
 use crate::connection::ConnectionState;
@@ -84,7 +84,7 @@ async fn nobody() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Returns the number of requests from clients, without their probes.
+/// Returns the number of requests that arrived at the server, without probes.
 fn asked(server: &Server) -> usize {
     let state = server.state();
     let all = state.by.iter().zip(&state.arrived);
@@ -219,7 +219,7 @@ async fn a_replica_that_stands_still_is_left_after_a_while_and_found_again() {
     assert_eq!(executed.len(), 3, "each once: {executed:?}");
 }
 
-/// Counts the times that a replica is used again after it was dead.
+/// Counts how often any replica is used again after it was dead.
 fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
     let returns: Arc<Mutex<usize>> = Arc::default();
     let told = Arc::clone(&returns);
@@ -230,8 +230,8 @@ fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
     returns
 }
 
-/// The nearest replica is paused again and again. Each return to it delays a client that uses it at
-/// that time.
+/// The nearest replica is paused again and again. Each time the client uses it again, requests are
+/// delayed by the next pause.
 #[tokio::test]
 async fn a_replica_that_stands_still_again_and_again_is_returned_to_once() {
     let [near_server, far] = two([]).await;

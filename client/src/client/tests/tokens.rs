@@ -1,5 +1,5 @@
-//! A token that one replica refuses is refused by all: no other replica is tried, and no request
-//! waits.
+//! Tests with tokens. If one replica refuses a token, all replicas would refuse it. So no other
+//! replica is tried, and no request waits.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -17,7 +17,7 @@ fn secret(token: &str) -> Secret {
     Secret::load(file.path()).unwrap()
 }
 
-/// Starts a near replica, and returns options for it and a far one.
+/// Starts a near replica. Returns options with the addresses of this replica and of a far replica.
 async fn two(token: Option<&str>) -> (Server, ClientOptions) {
     let near = Server::start([]).await;
     let far = Server::at("127.0.0.1:0", "OR", Arc::clone(&near.state)).await;
@@ -92,7 +92,7 @@ async fn who_loses_its_token_is_told_so_until_it_counts_again() {
     tokio::time::timeout(LONG, back).await.expect("it is taken");
 }
 
-/// The names are of machines that do not exist; no request is sent.
+/// The host names in the addresses do not exist. No request is sent.
 #[tokio::test]
 async fn a_token_is_not_said_in_plain_text_to_other_machines() {
     let (near, here) = two(Some("lh_right")).await;

@@ -1,4 +1,5 @@
-//! TLS state of a connection after its handshake, and its exchange with the socket.
+//! TLS state of a connection after its handshake, and the transfer of sealed data to and from the
+//! socket.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead as _, IoSlice, Write as _};
@@ -13,28 +14,28 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// Number of bytes read from a socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Cost of a byte that is not plaintext, in bytes of plaintext. A record has 22 such bytes, and
-/// takes as much time as some 350 bytes of plaintext.
+/// Cost of a received byte that is not plaintext, relative to a byte of plaintext. A record has 22
+/// such bytes. Opening it takes as much time as opening about 350 bytes of plaintext.
 const SEAL_WORK: usize = 16;
 /// Maximum amount of plaintext that is sealed before the socket has accepted the data that was
 /// sealed earlier.
 const SEAL_BYTES: usize = 128 << 10;
-/// Maximum number of bytes that a record holds, and the number that it takes in addition.
+/// Maximum number of bytes of plaintext in a record, and the number of other bytes in a record.
 const RECORD_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 22;
 
 thread_local! {
-    /// Bytes that were read from a socket and are opened immediately. All connections of a thread
-    /// share this buffer, so an idle connection holds none.
+    /// Buffer for bytes that were read from a socket and are opened immediately. All connections of
+    /// a thread share this buffer, so an idle connection needs no buffer.
     static ARRIVED: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
 /// Result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadProgress {
-    /// Number of bytes of plaintext; 0 if more data must be read first.
+    /// This many bytes of plaintext were read; 0 if more data must be read first.
     Bytes(usize),
-    /// The other side sends no more data.
+    /// The other side has ended the connection and sends no more data.
     End,
 }
 
@@ -42,14 +43,15 @@ pub enum ReadProgress {
 #[derive(Debug)]
 pub struct Channel {
     connection: Connection,
-    /// Number of bytes that are sealed and not yet accepted by the socket.
+    /// Number of bytes that have been sealed, but that the socket has not accepted yet.
     unsent: usize,
-    /// Whether nothing has been read yet, except possibly by the handshake.
+    /// Whether nothing has been read since the handshake.
     is_new: bool,
-    /// Whether a lot of data was read, so that other tasks have a turn before the next read. The
-    /// data may consist of thousands of records with hardly a byte of plaintext.
+    /// Whether a lot of data was read, so that other tasks must run before the next read. The data
+    /// may consist of thousands of records with hardly a byte of plaintext.
     yields: bool,
-    /// Cost of the bytes received, weighted by the work that they cause.
+    /// Cost of the bytes that were received since [`take_work`](Self::take_work) was last called,
+    /// in bytes of plaintext.
     work: usize,
     ended: bool,
 }
@@ -69,13 +71,13 @@ impl Channel {
         }
     }
 
-    /// Returns the number of bytes that are sealed and not yet accepted by the socket.
+    /// Returns the number of bytes that have been sealed, but that the socket has not accepted yet.
     pub fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Reads the data that has arrived, and appends its plaintext to `plain`. If it is not called
-    /// again, no data is lost.
+    /// Reads the data that has arrived, and appends the plaintext to `plain`. No data is lost if
+    /// the caller stops polling.
     ///
     /// # Errors
     /// `InvalidData` if the data was not sealed by the other side; or the error of the socket.
@@ -106,8 +108,9 @@ impl Channel {
         std::mem::take(&mut self.work)
     }
 
-    /// Reads once. Reads through the half instead of trying a read: from a short read the half
-    /// knows that no more data is available, which saves a system call.
+    /// Reads from the socket once. This uses the polling read of the socket's half instead of
+    /// `try_read`. After a short read, the polling read knows that no more data is available, which
+    /// saves a system call.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -160,11 +163,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Seals the data in `plain` and writes it, as far as the socket accepts it.
+    /// Seals the data in `plain`, and writes as much of it as the socket accepts.
     ///
     /// # Errors
-    /// `WouldBlock` if the socket accepted only a part; `WriteZero` if it accepts no more; or the
-    /// error of the socket.
+    /// `WouldBlock` if the socket accepted only a part; `WriteZero` if the socket accepts no more
+    /// data; or the error of the socket.
     pub fn send(&mut self, stream: &TcpStream, plain: &mut BytesMut) -> io::Result<()> {
         loop {
             self.write(stream)?;
@@ -200,7 +203,7 @@ impl Channel {
     }
 }
 
-/// Adapter that reads and writes a socket as far as that is possible without waiting.
+/// Adapter that reads from and writes to a socket, as much as is possible without waiting.
 pub(super) struct Socket<'a>(pub(super) &'a TcpStream);
 
 impl io::Read for Socket<'_> {

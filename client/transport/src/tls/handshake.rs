@@ -1,4 +1,4 @@
-//! Handshakes, and explanations of failed ones.
+//! TLS handshakes, and explanations of failed handshakes.
 
 use std::io;
 
@@ -7,14 +7,14 @@ use tokio::net::TcpStream;
 
 use super::channel::Socket;
 
-/// Reason why there is no channel.
+/// Reason why a handshake failed, so that there is no channel.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The connection ended or broke.
     #[error("the connection ended in the handshake: {0}")]
     Io(#[from] io::Error),
-    /// The handshake is too long. An unauthenticated peer may be any machine, so it may not send
-    /// this much.
+    /// The handshake is too long. A peer that is not authenticated yet may be any machine, so the
+    /// amount of data that it may send is limited.
     #[error("a handshake of more than {0} bytes")]
     TooLong(usize),
     /// One side does not accept the certificate or parameters of the other, or does not speak TLS.
@@ -73,7 +73,7 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Explains a failed handshake, with a remedy for the reader.
+/// Explains to the operator why a handshake failed, and how to correct this.
 fn explain(error: &TlsError) -> String {
     let reason = match error {
         TlsError::InvalidMessage(_) => "what answers there does not speak TLS",

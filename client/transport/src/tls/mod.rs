@@ -1,4 +1,4 @@
-//! TLS 1.3, for clients and for the replicas themselves.
+//! TLS 1.3, for connections from clients to replicas and for connections between replicas.
 //!
 //! A replica proves its identity with a certificate that an authority of the cluster signed. The
 //! certificate holds *names*, which are made from the names of the cluster and the replica (see
@@ -18,8 +18,9 @@ pub use channel::{Channel, ReadProgress};
 pub use handshake::{HandshakeError, handshake};
 pub use trust::{Trust, TrustError, malformed, roots};
 
-/// Returns the only TLS version and algorithms in use: TLS 1.3, with key agreement by X25519. AES
-/// with 128 bits comes first, because it costs the least on processors that support it.
+/// Returns the algorithms that connections use. They are algorithms of TLS 1.3, with key agreement
+/// by X25519. AES with 128 bits comes first, because it costs the least on processors that support
+/// it.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![

@@ -8,20 +8,22 @@ use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-/// Name of every replica of every cluster, for clients that know only an address and an authority.
+/// Name that the certificate of every replica of every cluster contains. Clients that know only an
+/// address and an authority check this name.
 pub const REPLICA: &str = "replica.leasehold";
 
-/// Returns the name of one replica: `<label of its name>.<label of the cluster>.leasehold`.
+/// Returns the name of one replica: `<label of the replica>.<label of the cluster>.leasehold`.
 pub fn of_replica(cluster: &str, replica: &str) -> String {
     format!("{}.{}.leasehold", label(replica), label(cluster))
 }
 
-/// Returns the name of every replica of a cluster: `replica.<label of the cluster>.leasehold`.
+/// Returns the name that all replicas of a cluster have in common: `replica.<label of the
+/// cluster>.leasehold`.
 pub fn of_cluster(cluster: &str) -> String {
     format!("replica.{}.leasehold", label(cluster))
 }
 
-/// Returns all names that the certificate of a replica must hold.
+/// Returns all names that the certificate of a replica must contain.
 pub fn all(cluster: &str, replica: &str) -> Vec<String> {
     vec![
         of_replica(cluster, replica),

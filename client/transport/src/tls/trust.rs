@@ -23,7 +23,7 @@ pub enum TrustError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The file holds no certificate, or none that can be used.
+    /// The file contains no certificate, or no certificate that can be used.
     #[error("{}: {problem}; it should hold the PEM certificate of the cluster's authority, its ca.pem", file.display())]
     Malformed {
         /// The file.
@@ -69,11 +69,11 @@ impl Trust {
         Ok(Trust(Arc::new(config)))
     }
 
-    /// Creates the client's side of a connection to any replica, which must belong to `cluster` if
-    /// that is given.
+    /// Creates the client's side of a connection to any replica, which must belong to `cluster`
+    /// unless this is `None`.
     ///
     /// # Errors
-    /// Returns a description of the fault of the name.
+    /// Returns a description of what is wrong with the cluster's name.
     pub fn connection(&self, cluster: Option<&str>) -> Result<ClientConnection, String> {
         let name = match cluster {
             Some(cluster) if !cluster.is_empty() => names::of_cluster(cluster),
@@ -90,8 +90,8 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Describes the fault of a PEM text for people. The error itself shows text as numbers, and might
-/// quote a key.
+/// Describes for people what is wrong with a PEM text. The error's own text shows bytes as numbers,
+/// and might quote a key.
 pub fn malformed(error: &pem::Error) -> String {
     let problem = match error {
         pem::Error::MissingSectionEnd { .. } => {

@@ -16,7 +16,7 @@ const CERTIFICATES: &str = "certificates";
 /// Validity of the certificates, in days.
 const DAYS: u32 = 3650;
 
-/// Settings that clients of a cluster need besides its addresses.
+/// Settings that the clients of a cluster need besides the addresses of replicas.
 #[derive(Clone, Debug)]
 pub struct ClientAccess {
     cluster: String,
@@ -25,8 +25,8 @@ pub struct ClientAccess {
 }
 
 impl ClientAccess {
-    /// Creates the settings of a cluster that is about to start, and issues certificates for its
-    /// nodes.
+    /// Creates the settings for a cluster that is about to start, and issues certificates for the
+    /// replicas of the cluster.
     pub(super) fn prepare(
         settings: &LocalSettings,
         nodes: &[&str],

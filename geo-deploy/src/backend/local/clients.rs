@@ -1,4 +1,5 @@
-//! Clients of a run on this machine: all in one thread, with one connection for each client.
+//! Clients of a run on this machine. All clients run in one thread, and each has its own
+//! connection.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ use crate::wan::alarm::TimerQueue;
 /// Timeout after which a client abandons an operation.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Result of the clients' work in a run.
+/// Record of the clients' operations in a run, and the measured interval.
 pub(super) struct ClientsOutcome {
     pub(super) recorder: Recorder,
     /// Beginning and end of the measured interval, in ns since the run began.
@@ -38,9 +39,9 @@ pub(super) struct ClientsOutcome {
     pub(super) notes: Vec<String>,
 }
 
-/// Runs all clients until the interval is over and every operation has ended. Meanwhile it carries
-/// out the plan's faults. If there were faults, every written key is then read once more, for the
-/// history. Times are measured from `epoch`, when the run began.
+/// Runs all clients until the interval is over and every operation has ended. Meanwhile the plan's
+/// faults are carried out. If there were faults, every written key is read once more at the end,
+/// and these reads become part of the history. Times are measured from `epoch`, when the run began.
 pub(super) async fn drive(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,
@@ -206,8 +207,8 @@ fn start(
     Ok((sites.iter().map(begin).collect(), sites))
 }
 
-/// Returns the options of a site's clients. They use the replica of their site; while it is dead,
-/// the nearest other replica, over `wan`.
+/// Returns the options of a site's clients. The clients use the replica of their own site. While
+/// that replica is down, they use the nearest other replica, over `wan`.
 fn options(plan: &RunPlan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> ClientOptions {
     let own = cluster.client_addresses()[site];
     let nearest = plan.topology().nearest_to(site).into_iter();
@@ -228,7 +229,8 @@ async fn connect(count: u32, options: &ClientOptions) -> anyhow::Result<Vec<Clie
     Ok(connections)
 }
 
-/// Lets clients of every site read all written keys, some at a time.
+/// Lets clients of every site read all keys that were written in the run. Several clients read at
+/// the same time.
 async fn read_all(options: &[ClientOptions], shared: &Rc<SharedRunState>) -> anyhow::Result<()> {
     let keys: VecDeque<u64> = shared.recorder.borrow().written_keys().into();
     shared
@@ -282,7 +284,7 @@ async fn closed_loop(
     Ok(())
 }
 
-/// Site that sends requests at a fixed rate.
+/// State of one site's open loop, which sends requests at a fixed rate.
 struct OpenLoopSite {
     index: usize,
     connections: Vec<Client>,
@@ -316,7 +318,7 @@ async fn open_loop(
     Ok(())
 }
 
-/// Carries out an operation, and then the requests that waited for a free sender.
+/// Sends a request, and then further requests that wait until a sender is free.
 async fn send_due(
     shared: Rc<SharedRunState>,
     site: Rc<OpenLoopSite>,

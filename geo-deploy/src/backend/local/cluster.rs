@@ -1,5 +1,5 @@
-//! Cluster of replica processes behind an emulated WAN: its start, the wait until it is ready,
-//! effects of faults, and its end.
+//! Cluster of replica processes behind an emulated WAN. This module starts such a cluster, waits
+//! until it is ready, carries out effects of faults on it, and ends it.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -46,10 +46,11 @@ pub struct LocalSettings {
 /// Data that the replicas of a cluster find when they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataState {
-    /// No data, or data that may not fit the settings. The requested strategy must come into force.
+    /// No data, or data that may not fit the settings. The cluster is ready only when the requested
+    /// strategy is in force.
     New,
     /// Data of a cluster that was first started with the requested settings. Operators may have
-    /// changed its strategies since.
+    /// changed the strategies since then.
     Existing,
 }
 
@@ -65,7 +66,8 @@ pub struct LocalCluster {
     clients: Vec<SocketAddr>,
     dir: PathBuf,
     access: ClientAccess,
-    /// Events of processes, next to their sites, that [`LocalCluster::poll`] has not returned yet.
+    /// Events of processes that [`LocalCluster::poll`] has not returned yet, each with the index of
+    /// the site.
     unreported: Vec<(usize, ProcessEvent)>,
     of_this_thread: PhantomData<Rc<()>>,
 }
@@ -153,14 +155,14 @@ impl LocalCluster {
             .collect()
     }
 
-    /// Requests the roles from every replica that runs, and returns them. The holders are those of
-    /// `key`; if it is `None`, of the hottest key that the leader knows.
+    /// Asks every replica that runs for its role, and returns the roles. The holders are those of
+    /// `key`. If `key` is `None`, they are those of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::query(&self.access, &self.clients, self.up(), key).await
     }
 
-    /// Carries out an effect, or begins to. [`LocalCluster::poll`] completes effects that take
-    /// time, such as the start of a replica that must end first.
+    /// Carries out an effect, or begins to carry it out. [`LocalCluster::poll`] completes effects
+    /// that take time, such as the restart of a replica, which must end first.
     ///
     /// # Errors
     /// If the effect is impossible, such as the pause of a dead process; the error says what is
@@ -184,9 +186,9 @@ impl LocalCluster {
         }
     }
 
-    /// Polls the processes, and returns their events since the last call, next to their sites. Each
-    /// poll also starts replicas again that are being restarted, and kills those that do not end in
-    /// time. So this must be called often, some ten times a second.
+    /// Polls the processes. Returns their events since the last call, each with the index of the
+    /// site. Each poll also starts replicas again that are being restarted, and kills replicas that
+    /// do not end in time. So this function must be called about ten times a second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)
@@ -272,7 +274,8 @@ impl LocalCluster {
         )
     }
 
-    /// Refuses data with another strategy, because the strategy is part of the replicated state.
+    /// Returns an error if the data has another strategy than the plan. The strategy is part of the
+    /// replicated state, so the settings of this start do not change it.
     fn check_strategy(&self, plan: &RunPlan<'_>, status: &StatusReply) -> anyhow::Result<()> {
         let requested = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();
@@ -332,7 +335,8 @@ fn free_disk(file: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))
 }
 
-/// Starts the emulated WAN between all sites. Links to a site lead to its address in `targets`.
+/// Starts the emulated WAN between all sites. The links to a site lead to the address that
+/// `targets` has for the site.
 pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
     let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
     let link = |rtt_ms| LinkSettings {
@@ -342,8 +346,8 @@ pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::R
     Wan::start_with(plan.topology(), targets, link).context("starting the emulated WAN")
 }
 
-/// Returns the configuration of each replica, with the addresses at which the WAN leads to the
-/// others.
+/// Returns the configuration of each replica. It contains the addresses through which the replica
+/// reaches the others over the WAN.
 fn nodes(plan: &RunPlan<'_>, clients: &[SocketAddr], peers: &[SocketAddr], wan: &Wan) -> Vec<Node> {
     let names = plan.topology().names();
     let via = |site: usize| {
@@ -380,8 +384,8 @@ async fn status(
     raw.status(StatusRequest::default()).await.ok()
 }
 
-/// Whether this replica is ready. If `preferred` is true, the configured site must lead; otherwise
-/// any may.
+/// Whether the replica with this status is ready. If `preferred` is true, the configured site must
+/// lead; otherwise any site may lead.
 fn is_ready(plan: &RunPlan<'_>, status: &StatusReply, preferred: bool, data: DataState) -> bool {
     let granted = status.peers.iter().filter(|peer| peer.granted_by).count();
     let led = if preferred {

@@ -17,18 +17,18 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Time before a fault at which replicas are asked for possible holders: [`LEAD`], plus this for
-/// each key.
+/// Before a fault, replicas are asked for the possible holders of every key. This begins earlier
+/// than the fault by [`LEAD`] plus this time for each key.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
 /// Time before a fault at which replicas are asked for their roles.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
-/// Polls the replicas and carries out the faults and changes of the plan. It never returns without
-/// an error, and ends when it is dropped.
+/// Polls the replicas and carries out the faults and changes of the plan. The future completes only
+/// with an error. Without an error, it runs until it is dropped.
 ///
 /// # Errors
-/// If no replica has a role that a fault names, or a replica dies by itself.
+/// If no replica has a role that a fault names, or a replica ends without a fault.
 pub(super) async fn disturb(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,
@@ -56,8 +56,9 @@ struct Disturbance<'a, 'b, 'c> {
     shared: &'a SharedRunState,
     faults: &'a mut RunFaults<'c>,
     hottest: Key,
-    /// Queries after faults. Each returns the index of the fault and the replicas that may have
-    /// held a lease on each key when it began; `None` if these are uncertain.
+    /// Queries that were sent after a fault began. Each returns the index of the fault, and the
+    /// replicas that may have held a lease on each key when the fault began; `None` if these are
+    /// uncertain.
     holder_queries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
     /// Changes of strategy that were requested and have not come into force yet.
     changes: JoinSet<anyhow::Result<()>>,
@@ -66,7 +67,7 @@ struct Disturbance<'a, 'b, 'c> {
 /// An action that is due at some time.
 enum ScheduledAction {
     Fault(FaultTransition),
-    /// The change of strategy of this index.
+    /// The change of strategy with this index.
     Change(usize),
 }
 
@@ -120,8 +121,8 @@ impl Disturbance<'_, '_, '_> {
         self.changes.spawn(changes::put_in_force(options, request));
     }
 
-    /// Begins a fault, and starts to ask which replicas may have held a lease on each key at that
-    /// time.
+    /// Begins a fault. Also starts the query for the replicas that may have held a lease on each
+    /// key at that time.
     async fn begin(&mut self, index: usize, at_ns: u64) -> anyhow::Result<()> {
         let earlier = |lead: Duration| at_ns.saturating_sub(lead.as_nanos() as u64);
         let keys = self.plan.experiment.workload.keys as u32;
@@ -145,8 +146,8 @@ impl Disturbance<'_, '_, '_> {
         HolderQuery::new(self.plan, self.cluster)
     }
 
-    /// Returns the roles of the replicas. If `queried` is true, the possible holders are added
-    /// later.
+    /// Returns the roles of the replicas. If `queried` is true, the replicas that may hold leases
+    /// are asked later, and the snapshot leaves them open.
     async fn snapshot(&self, queried: bool) -> ClusterSnapshot {
         let found = self.cluster.roles(Some(&self.hottest)).await;
         ClusterSnapshot {
@@ -206,8 +207,9 @@ impl Disturbance<'_, '_, '_> {
     }
 }
 
-/// Returns the index of a fault, and the replicas that may have held a lease on each key when it
-/// began; `None` if the answers before and after it leave that uncertain.
+/// Returns the index of a fault, and the replicas that may have held a lease on each key when the
+/// fault began. Returns `None` for the replicas if the answers before and after the fault leave
+/// them uncertain.
 async fn query_lease_holders(
     index: usize,
     before: PendingAnswers,

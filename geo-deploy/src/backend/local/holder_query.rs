@@ -1,10 +1,12 @@
 //! Queries for the possible holders of a lease on each key, as the replicas themselves report them.
 //!
-//! Each answer of a replica about a key names two groups of replicas: the holders of the key under
-//! the newest configuration, and the replicas that a vote for a write would have to name now
-//! because of promises to them. All replicas that run are asked, just before a fault and again just
-//! after it. If no answer names a replica, the key was surely not leased to it. The exception is
-//! more than one new configuration between the two queries: then one of them may have been missed.
+//! Each answer of a replica about a key names two groups of replicas. The first group has the
+//! holders of the key under the newest configuration. The second group has the replicas that a vote
+//! for a write would have to name now, because promises to them have not expired. All replicas that
+//! run are asked, just before a fault and again just after it. A replica that no answer about a key
+//! names did certainly not hold a lease on the key. There is one exception: if more than one
+//! configuration began between the two queries, a configuration may have been missed, and the
+//! holders are uncertain.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +24,7 @@ const KEYS_MAX: u64 = 10_000;
 /// Longest time that a replica may take to name the possible holders of one key.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Query to the replicas of a cluster about all keys.
+/// Query for the possible holders of all keys, to the replicas of a cluster.
 #[derive(Clone)]
 pub(super) struct HolderQuery {
     access: ClientAccess,

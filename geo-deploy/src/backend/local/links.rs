@@ -1,5 +1,5 @@
-//! Links of the WAN with faults. One link may have several faults at the same time, and each ends
-//! by itself.
+//! Links of the WAN with faults. A link may have several faults at the same time, and each of them
+//! ends independently of the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use anyhow::bail;
 use crate::fault::LinkState;
 use crate::wan::{LinkSettings, Wan};
 
-/// WAN, and the current faults of its links.
+/// An emulated WAN, and the current faults of the links.
 #[derive(Debug)]
 pub(super) struct WanLinks {
     wan: Wan,
@@ -18,7 +18,7 @@ pub(super) struct WanLinks {
 
 #[derive(Debug)]
 struct FailingLink {
-    /// Settings of the link without any fault.
+    /// Settings that the link has when there is no fault.
     sound: LinkSettings,
     faults: Vec<LinkState>,
 }
@@ -35,8 +35,7 @@ impl WanLinks {
         &self.wan
     }
 
-    /// Adds a fault to the link from one site to another. Within a site there is no link, and
-    /// nothing happens.
+    /// Adds a fault to the link from one site to another. Does nothing if both are the same site.
     pub fn fail(&mut self, from: usize, to: usize, how: LinkState) {
         let Some(link) = self.wan.link(from, to) else {
             return;

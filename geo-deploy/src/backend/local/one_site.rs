@@ -23,16 +23,16 @@ use crate::throughput::{
 
 /// Longest time that a cluster may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Time for which clients send requests before the measurement, so that they learn the holders of
-/// the keys.
+/// Time for which clients send requests before the measurement. In this time they learn the holders
+/// of the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Time omitted at both ends of the interval when processor time is measured, because the load
-/// generator and this process do not begin at exactly the same time.
+/// Time by which the measurement of processor time is shortened at both ends of the measured
+/// interval. The load generator and this process do not begin at exactly the same time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;
 
-/// Results: each case with the measurements of all of its runs.
+/// Each case, with the throughput that was measured in each run of the case.
 pub type Results = Vec<(Case, Vec<CaseThroughput>)>;
 
 /// Measures every case the requested number of times. All cases are measured once before any is
@@ -104,6 +104,9 @@ impl CaseRun<'_> {
     }
 
     fn start(&self) -> anyhow::Result<Cluster> {
+        if !leasehold_node::HAS_STORE {
+            return Err(leasehold_node::store::StorageError::NotBuilt.into());
+        }
         let dir = &self.settings.dir;
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let names = &self.experiment.replicas;
@@ -196,8 +199,8 @@ impl CaseRun<'_> {
             && promised >= self.experiment.replicas.len() / 2
     }
 
-    /// Lets clients read from all replicas equally, so that holders are spread over the replicas as
-    /// these readers are.
+    /// Lets clients read from all replicas equally. As a result, every replica becomes the holder
+    /// of about the same number of keys.
     async fn warm_up(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let seconds = self.experiment.warmup_s;
         if seconds > 0.0 {
@@ -236,8 +239,8 @@ impl CaseRun<'_> {
         Ok(rate_of(&report, kind, &used))
     }
 
-    /// Returns the share of a processor that each replica uses in the measured interval of a load
-    /// that begins now; 1 is one processor.
+    /// Measures a load that begins now. Returns, for each replica, the mean number of processors
+    /// that the replica uses in the measured interval.
     async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
         tokio::time::sleep(WARM_UP + MARGIN).await;
         let (began, before) = (Instant::now(), processor_us(clients).await?);
@@ -331,8 +334,8 @@ async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     Ok(all)
 }
 
-/// Reads the throughput of one kind of operations from a report. `shares` are the shares of a
-/// processor that each replica used.
+/// Reads the throughput of one kind of operations from a report. `shares` has, for each replica,
+/// the share of a processor that the replica used.
 fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     let figure = |name: &str, what: &str| figure(report, &format!("[{name}], {what}"));
     let done = figure(kind, "Return=OK");
@@ -352,14 +355,15 @@ fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     }
 }
 
-/// Returns a figure of a report of `ycsb`; 0 if the report does not have it.
+/// Returns the number on a line of a `ycsb` report that begins with `line`; 0 if there is no such
+/// line.
 fn figure(report: &str, line: &str) -> f64 {
     let of_line = |found: &str| found.strip_prefix(line)?.strip_prefix(", ")?.parse().ok();
     report.lines().find_map(of_line).unwrap_or(0.0)
 }
 
 impl Case {
-    /// Whether the case's clients know the holders of a key.
+    /// Whether the case's clients send reads to a holder of the key.
     pub fn is_aware(&self) -> bool {
         self.routing == CaseRouting::LeaseAware
     }

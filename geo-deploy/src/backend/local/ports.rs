@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
 
-/// Range from which ports are chosen. Systems usually do not use these ports for outgoing
-/// connections, so a port that is free now is still free when the replica binds it.
+/// Range from which ports are chosen. Systems usually do not use ports in this range for outgoing
+/// connections. So a port that is free now is usually still free when a replica binds it.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// Returns free ports on loopback, none of which is in `taken`. The search begins at different
-/// ports in different processes, and for different clusters of one process.
+/// Returns free ports on loopback, none of which is in `taken`. Usually each search begins at a
+/// different port, even for clusters that are started by different processes.
 pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.len() as u32;

@@ -1,5 +1,5 @@
-//! One replica process: it can be started, ended, paused and resumed, and is polled for events.
-//! Only [`Replica::finish_shutdown`] waits; other actions that take time are completed by
+//! One replica process, which can be started, ended, paused and resumed. Only
+//! [`Replica::finish_shutdown`] blocks; other actions that take time are completed by
 //! [`Replica::poll`].
 
 use std::fs::OpenOptions;
@@ -57,7 +57,7 @@ impl std::fmt::Display for DownReason {
     }
 }
 
-/// State of a process, and the time since which the process has been in it.
+/// State of a process, and the time at which the process entered the state.
 #[derive(Clone, Debug)]
 pub struct ProcessStatus {
     /// State of the process.
@@ -247,7 +247,7 @@ impl Replica {
     }
 
     /// Checks whether the process has ended, kills it if it does not end in time, and starts it
-    /// again if a restart was requested. Returns the events in order.
+    /// again if a restart was requested. Returns what happened to the process, in order of time.
     pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let Some(process) = &mut self.process else {
             return Vec::new();
@@ -315,8 +315,8 @@ impl Replica {
         }
     }
 
-    /// Returns the process if it is up and not paused; otherwise an error that says how to make the
-    /// action `to` possible.
+    /// Returns the process if it is up and not paused. Otherwise returns an error that says how to
+    /// make the action possible that `to` describes.
     fn require_unpaused(&mut self, to: &str) -> anyhow::Result<&mut ChildProcess> {
         let site = self.launch_spec.site.clone();
         let process = self.require_process(to)?;
@@ -335,8 +335,8 @@ impl Replica {
 }
 
 impl ChildProcess {
-    /// Notes that the process is to end, and closes its standard input, which it watches. A later
-    /// request replaces an earlier one.
+    /// Stores the request to end, and closes the standard input of the process. The process ends
+    /// when its standard input is closed. A later request replaces an earlier one.
     fn request_shutdown(&mut self, why: DownReason, then_start: bool) {
         drop(self.child.stdin.take());
         self.ending = Some(PendingShutdown {
@@ -347,15 +347,15 @@ impl ChildProcess {
         });
     }
 
-    /// Sends a signal. The process has not been waited for yet, so no other process can have its
-    /// number.
+    /// Sends a signal to the process. Its exit status has not been collected yet, so no other
+    /// process can have the same process number.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("sending a signal to a replica")
     }
 }
 
 impl Drop for Replica {
-    /// Ends the process, running or paused, so that none is left behind in any case.
+    /// Ends the process, whether it runs or is paused, so that no process is left behind.
     fn drop(&mut self) {
         self.begin_shutdown();
         self.finish_shutdown();
@@ -401,7 +401,7 @@ impl LaunchSpec {
         }
     }
 
-    /// Removes files of an earlier cluster from the directory.
+    /// Removes the files that a replica of an earlier cluster left in the directory.
     pub fn clear(&self) -> anyhow::Result<()> {
         for path in [self.log(), disk_full_file(&self.dir, &self.site)] {
             match std::fs::remove_file(&path) {
@@ -420,8 +420,8 @@ pub(in super::super) fn events_file(dir: &Path, site: &str) -> PathBuf {
     dir.join(format!("{site}.events.jsonl"))
 }
 
-/// Returns the path of a file. While this file exists, the replica's store behaves as on a full
-/// disk.
+/// Returns the path of a marker file. While this file exists, the store of the site's replica
+/// behaves as if the disk were full.
 pub(super) fn disk_full_file(dir: &Path, site: &str) -> PathBuf {
     dir.join(format!("{site}.disk-full"))
 }

@@ -1,4 +1,4 @@
-//! Queries for the leader and the holders of a key, as the replicas themselves report them.
+//! Queries to the replicas: which replica leads, and which replicas hold a key.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,14 +20,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub struct Roles {
     /// Site of the leader; `None` if no replica leads.
     pub leader: Option<usize>,
-    /// Sites that hold a lease on the requested key, or on the hottest one if none was requested.
+    /// Sites that hold a lease on the requested key. If no key was requested, they hold a lease on
+    /// the hottest key.
     pub holders: Vec<usize>,
     /// Whether the process runs, for each site.
     pub up: Vec<bool>,
 }
 
 impl Roles {
-    /// Asks the replicas at these addresses that are up.
+    /// Asks those replicas at the given addresses that are up, and returns the roles.
     pub(super) async fn query(
         access: &ClientAccess,
         addresses: &[SocketAddr],
@@ -47,8 +48,9 @@ impl Roles {
         Roles::from_answers(&answers.collect::<Vec<_>>(), up)
     }
 
-    /// Derives the roles from the answers. The leader is the replica that claims to lead under the
-    /// highest ballot, because a replica that was cut off may still believe that it leads.
+    /// Derives the roles from the answers. If several replicas report that they lead, the one with
+    /// the highest ballot is the leader: a replica that was cut off may still believe that it
+    /// leads.
     fn from_answers(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
         let leads = answers
             .iter()

@@ -1,7 +1,8 @@
-//! Attempts of a client's operation, by the rules of the client library. The first attempt goes to
-//! the nearest replica. If it takes long, a second attempt goes to the next nearest replica, while
-//! the first may still be answered. A replica that is overtaken in this way gets no more requests
-//! until it answers a probe. A replica that refuses connections is abandoned immediately.
+//! Attempts of a client's operation, by the rules of the client library. The first attempt is sent
+//! to the nearest replica. If it is not answered for some time, a second attempt is sent to the
+//! next nearest replica, while the first may still be answered. A replica that did not answer in
+//! time gets no more requests until it answers a probe. If a replica refuses the connection,
+//! another one is tried immediately.
 
 use leasehold_replica::action::ClientHandle;
 use leasehold_sim::world::ClientReply;
@@ -15,11 +16,12 @@ use crate::backend::outage::ATTEMPT_S;
 
 /// Time that a replica may take before another one is tried, too, in ns.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
-/// Time until the next request to a replica that reported that it cannot answer yet, in ns.
+/// If a replica reports that it cannot answer yet, the next request is sent to it after this time,
+/// in ns.
 const PAUSE_NS: u64 = 50_000_000;
 /// Time between two probes of a replica that did not answer, in ns.
 const PROBE_NS: u64 = 250_000_000;
-/// Lowest number of the connections of probes. Those of clients have lower numbers.
+/// Lowest number of a probe's connection. The connections of clients have lower numbers.
 const PROBES: u64 = 1 << 48;
 /// Key that is read by probes, and never written.
 const PROBE_KEY: u64 = u64::MAX;
@@ -61,8 +63,8 @@ impl Clients<'_> {
         }
     }
 
-    /// Returns the extra one-way delay to `node`, compared with the delay to a client's own
-    /// replica, in ns.
+    /// Returns the difference in ns between two one-way delays of a client at `site`: the delay to
+    /// the replica `node`, and the delay to the replica of the client's own site.
     fn far_ns(&self, site: usize, node: usize) -> u64 {
         if site == node {
             0
@@ -71,7 +73,7 @@ impl Clients<'_> {
         }
     }
 
-    /// Delivers a request that has reached the network of the replica's site.
+    /// Delivers a request that has arrived at the site of the replica.
     pub(super) fn request_arrives(&mut self, slot: usize, attempt: u64) {
         let client = &self.slots[slot];
         let Some(node) = client.target(attempt) else {
@@ -91,8 +93,8 @@ impl Clients<'_> {
         self.world.request(node, vec![(from, command)]);
     }
 
-    /// Handles a connection that is refused or breaks. The client learns of it after the delay of
-    /// the way back.
+    /// Handles a connection that is refused or breaks. The client learns of this after the delay
+    /// from the replica to the client.
     fn refuse(&mut self, slot: usize, attempt: u64, node: usize) {
         let site = self.slots[slot].process.site;
         let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;
@@ -114,7 +116,7 @@ impl Clients<'_> {
         }
     }
 
-    /// Handles a refused attempt: another replica is tried.
+    /// Handles an attempt with a connection that was refused or broke: another replica is tried.
     pub(super) fn refused(&mut self, slot: usize, attempt: u64) {
         let Some(node) = self.slots[slot].target(attempt) else {
             return;

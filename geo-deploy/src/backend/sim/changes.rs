@@ -8,8 +8,7 @@ use leasehold_replica::lease_set::LeaseSet;
 use super::clients::{ClientAlarm, Clients};
 
 impl Clients<'_> {
-    /// Sets an alarm for each change of strategy, for a measured interval that begins at
-    /// `begin_ns`.
+    /// Sets an alarm for each change of strategy. The measured interval begins at `begin_ns`.
     pub(super) fn schedule_changes(&mut self, begin_ns: u64) {
         let times = self.plan.changes(begin_ns).map(|(at_ns, _)| at_ns);
         for (index, at_ns) in times.collect::<Vec<_>>().into_iter().enumerate() {
@@ -47,7 +46,7 @@ impl Clients<'_> {
     /// Checks that every change of strategy came into force.
     ///
     /// # Errors
-    /// If a change did not; the error names it and the reason.
+    /// If a change did not come into force. The error names the change and the reason.
     pub(super) fn check_changes(&self) -> anyhow::Result<()> {
         for (index, change) in self.plan.strategy.change.iter().enumerate() {
             let answer = self.world.notes.iter().find_map(|(_, _, note)| match note {

@@ -23,26 +23,27 @@ use crate::run::RunEvent;
 
 /// Time after which a client abandons an operation with all its attempts, in ns.
 const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
-/// Time between two checks of whether promises to a failed replica have expired, in ns.
+/// Time in ns between two checks whether all promises to a failed replica have expired.
 const PROMISE_CHECK_NS: u64 = 10_000_000;
 
-/// Events for which the clients of a run wait.
+/// Events that are scheduled for the clients of a run.
 pub(super) enum ClientAlarm {
-    /// The closed loop of this index begins.
+    /// The closed loop with this index begins.
     Begin(usize),
-    /// The next request of the open loop of this index is due.
+    /// The next request of the open loop with this index is due.
     Due(usize),
     /// A fault begins or ends.
     Fault(FaultTransition),
-    /// The change of strategy of this index is due.
+    /// The change of strategy with this index is due.
     Change(usize),
-    /// A check whether the promises to this failed replica have expired is due.
+    /// It is time to check whether the promises to this failed replica have expired.
     Promises(usize),
     /// This replica runs again after a restart.
     Restarted(usize),
-    /// A request has crossed the distance to a replica at another site.
+    /// A request arrives at a replica of another site, after the delay between the sites.
     RequestArrives { slot: usize, attempt: u64 },
-    /// An answer has crossed the distance back from a replica at another site.
+    /// An answer from a replica of another site arrives at the client, after the delay between the
+    /// sites.
     ReplyArrives {
         reply: Box<ClientReply>,
         node: usize,
@@ -63,7 +64,7 @@ pub(super) enum ClientAlarm {
 enum RequestSource {
     Closed(Vec<RequestStream>),
     Open(Vec<OpenLoop<usize>>),
-    /// Keys that are still to be read once more at the end of the run.
+    /// Reads at the end of the run. These keys have yet to be read.
     Check(VecDeque<u64>),
 }
 
@@ -71,7 +72,7 @@ pub(super) struct Clients<'a> {
     pub(super) plan: &'a RunPlan<'a>,
     pub(super) faults: RunFaults<'a>,
     links: LinkFaults,
-    /// Whether the times of faults are known and their alarms are set.
+    /// Whether the times of faults are known, and an alarm is set for each of these times.
     scheduled: bool,
     /// Events about the ends of leases of failed replicas.
     pub(super) events: Vec<RunEvent>,
@@ -87,7 +88,7 @@ pub(super) struct Clients<'a> {
     pub(super) routes: Vec<Route>,
     alarms: HashMap<u64, ClientAlarm, FixedState>,
     set: u64,
-    /// Whether some operations may stay unanswered, so that they need timeouts.
+    /// Whether some operations may never be answered. If so, operations have timeouts.
     pub(super) doubtful: bool,
     /// Number of sources of requests that have not ended, plus operations in flight.
     open: usize,
@@ -252,7 +253,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Handles the end of a replica's process that was asked to end. The process is started again
-    /// after `down_ns`, in ns; `None` if it is not.
+    /// after `down_ns`, in ns. If `down_ns` is `None`, it is not started again.
     fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
         let now_ns = self.world.now_ns();
         self.on_disconnect(node);
@@ -262,7 +263,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Adds an event when the last promise to a replica that is down or paused has expired.
+    /// Checks a replica that is down or paused. If all promises to it have expired, adds an event;
+    /// otherwise checks again later.
     fn check_promises(&mut self, node: usize) {
         let now_ns = self.world.now_ns();
         if self.world.is_up(node) {
@@ -276,7 +278,7 @@ impl<'a> Clients<'a> {
         self.events.push(event);
     }
 
-    /// Lets clients of every site read all written keys.
+    /// Lets clients of every site read all keys that were written in the run.
     fn read_all(&mut self) {
         let keys: VecDeque<u64> = self.recorder.written_keys().into();
         self.recorder.notes.push(READ_ONCE_MORE.to_owned());
@@ -348,7 +350,7 @@ impl<'a> Clients<'a> {
         self.operate(slot, now_ns, kind, key);
     }
 
-    /// Sends the next request of an open loop, or queues it if too many are in flight.
+    /// Sends the next request of an open loop, or queues it if too many requests are in flight.
     fn due(&mut self, index: usize) {
         let RequestSource::Open(sites) = &mut self.load else {
             return;
@@ -397,7 +399,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Records the end of a client's operation, and lets the client continue. `answer` is `None` if
-    /// there was none.
+    /// the operation was not answered.
     pub(super) fn complete(&mut self, slot: usize, answer: Option<(Path, &Outcome)>) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];

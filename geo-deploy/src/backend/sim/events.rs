@@ -10,8 +10,8 @@ use crate::backend::RunPlan;
 use crate::backend::node_events::excluded_note;
 use crate::run::RunEvent;
 
-/// Returns all elections, and each configuration once, at the time of the first replica that
-/// reported it.
+/// Returns an event for each election and for each new configuration. If several replicas reported
+/// a configuration, the event has the time of the first report.
 pub(super) fn of_replicas(plan: &RunPlan<'_>, notes: &[(u64, ReplicaId, Note)]) -> Vec<RunEvent> {
     let mut known = BTreeSet::new();
     let fresh = |(_, _, note): &&(u64, ReplicaId, Note)| match note {
@@ -50,7 +50,7 @@ fn in_words(plan: &RunPlan<'_>, note: &Note) -> Option<(&'static str, String)> {
     })
 }
 
-/// Returns an event at these sites.
+/// Returns an event that concerns these sites.
 pub(super) fn event(
     plan: &RunPlan<'_>,
     at_ns: u64,

@@ -11,7 +11,7 @@ use crate::backend::{RunPlan, key_name};
 use crate::fault::{Effect, LinkState};
 use crate::run::bound::SiteSet;
 
-/// Time in ns that a replica stays down when it restarts.
+/// Time in ns for which a replica is down when it is restarted.
 const RESTART_NS: u64 = 500_000_000;
 
 /// Current faults of each link, by sender and receiver.
@@ -43,8 +43,8 @@ impl LinkFaults {
         self.apply(world, from, to);
     }
 
-    /// Applies the effect to the world. Returns the replica if the effect has ended its process
-    /// immediately; otherwise `None`.
+    /// Applies the effect to the world. Returns the index of the replica if the effect has ended
+    /// the process of a replica immediately; otherwise `None`.
     pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
         match effect {
             Effect::Kill(node) => {
@@ -123,7 +123,7 @@ fn promised(world: &World, node: usize) -> Vec<ConfigId> {
     ids.into_iter().collect()
 }
 
-/// Whether a promise of any running replica to the replica `node` has not expired.
+/// Whether any running replica has made a promise to the replica `node` that has not expired.
 pub(super) fn is_promised(world: &World, node: usize) -> bool {
     !promised(world, node).is_empty()
 }

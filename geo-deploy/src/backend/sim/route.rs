@@ -1,6 +1,7 @@
-//! Choice of the replica to which the clients of a site send requests: their own or, while that one
-//! does not answer, the next nearest. When their own replica answers again, the clients return to
-//! it. If it fails repeatedly, they wait longer each time before they return.
+//! Choice of the replica to which the clients of a site send requests: the replica of their own
+//! site or, while that replica does not answer, the next nearest. When the replica of their own
+//! site answers again, the clients return to it. If that replica fails repeatedly, the clients wait
+//! longer each time before they return.
 
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ impl Route {
         }
     }
 
-    /// Returns the nearest replica that answers and is not in `others`; `None` if there is none.
+    /// Returns the nearest replica to which clients send requests and that is not in `others`;
+    /// `None` if there is no such replica.
     pub(super) fn nearest(&self, others: &[usize]) -> Option<usize> {
         let mut order = self.order.iter().copied();
         order.find(|node| !self.replicas[*node].avoided && !others.contains(node))
@@ -54,8 +56,8 @@ impl Route {
         self.replicas[node].avoided
     }
 
-    /// Stops sending requests to a replica from `now_ns` on. Returns false if that had been stopped
-    /// already.
+    /// Notes that clients send no requests to a replica, beginning at `now_ns`. Returns false if
+    /// this had been noted already.
     pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
         let replica = &mut self.replicas[node];
         let is_new = !std::mem::replace(&mut replica.avoided, true);
@@ -65,8 +67,8 @@ impl Route {
         is_new
     }
 
-    /// Notes that a replica answered a probe. Clients use it again if it has answered for long
-    /// enough, or if they use no other replica.
+    /// Notes that a replica answered a probe. Clients use the replica again if it has answered for
+    /// long enough, or if there is no other replica that they use.
     pub(super) fn answered(&mut self, node: usize, now_ns: u64) {
         let now = Duration::from_nanos(now_ns);
         let is_last = self.replicas.iter().all(|replica| replica.avoided);
@@ -102,8 +104,8 @@ mod tests {
         assert_eq!(route.nearest(&[]), Some(0), "nobody else is there");
     }
 
-    /// The replica is paused for 1.5 s in every 3.5 s, and answers a probe every 250 ms in the rest
-    /// of the time.
+    /// The replica is paused for 1.5 s in every 3.5 s. In the rest of the time, it answers a probe
+    /// every 250 ms.
     #[test]
     fn clients_return_once_to_a_replica_that_stands_still_again_and_again() {
         let mut route = Route::new(&Topology::paper(), 0);

@@ -9,12 +9,13 @@ use crate::backend::{key_name, value};
 /// Client, with its operation in flight if there is one.
 pub(super) struct ClientSlot {
     pub(super) process: HistoryProcess,
-    /// Log time at which the client's session began, in ms.
+    /// Time of the replicated clock at which the client's session began, in ms.
     opened_ms: u64,
     sequence: u64,
-    /// Number of attempts so far, over all operations. It identifies requests.
+    /// Number of attempts so far, over all operations of the client. The number of an attempt
+    /// identifies its request.
     pub(super) attempts: u64,
-    /// Number of operations that have ended.
+    /// Number of operations of the client that have ended.
     pub(super) ended: u64,
     pub(super) operation: Option<Operation>,
 }
@@ -46,7 +47,7 @@ impl ClientSlot {
         }
     }
 
-    /// Returns the next command of the client's session, which contains `request`.
+    /// Returns the command that contains `request`, as the next one of the client's session.
     pub(super) fn command(&mut self, request: KeyRequest) -> Command {
         if request.kind == OpKind::Read {
             return Op::get(key_name(request.key)).into();

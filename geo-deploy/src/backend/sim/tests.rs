@@ -145,8 +145,9 @@ fn the_same_seed_is_the_same_run() {
 
 const CA: u8 = 1;
 
-/// Returns the longest time in s of an operation of a site among those in flight after a fault
-/// began. `leased` selects keys that were leased to a failed site, or those that were not.
+/// Returns the longest time in s that an operation of a site took, among the operations in flight
+/// after a fault began. If `leased` is true, these are operations on keys that were leased to a
+/// failed site; otherwise operations on other keys.
 fn longest_s(run: &StrategyRun, site: u8, kind: OpKind, leased: bool) -> f64 {
     let fault = &run.faults[0];
     let after_ns = (fault.at_s * 1e9) as u64;
@@ -208,7 +209,8 @@ fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
     );
 }
 
-/// Returns the median latency in ms of the answered writes at `site` that started in `span`, in s.
+/// Returns the median latency in ms of the answered writes at `site` that started in `span`, which
+/// is given in s.
 fn median_write_ms(run: &StrategyRun, site: u8, span: std::ops::Range<f64>) -> f64 {
     let meant = run.samples.iter().filter(|sample| {
         sample.site == site

@@ -1,4 +1,5 @@
-//! Shares per site, each next to perfect bookkeeping and the paper's figure.
+//! Bars that show a share for each site, next to the share under perfect bookkeeping and the share
+//! in the paper.
 
 use super::{ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks};
 use crate::report::paper;
@@ -8,14 +9,14 @@ use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 const TOP: f64 = 80.0;
 const PLOT_HEIGHT: f64 = 210.0;
 const HEIGHT: f64 = TOP + PLOT_HEIGHT + 34.0;
-/// Part of a site's width that stays free of bars.
+/// Fraction of a site's width that has no bars.
 const GAP: f64 = 0.2;
 const BAR_WIDTH_MAX: f64 = 44.0;
 
 /// One bar. Shares are from 0 to 1.
 struct Bar {
     share: f64,
-    /// Part of the share that is drawn pale, at the top of the bar.
+    /// Part of the share that is shown in a pale colour, at the top of the bar.
     pale: f64,
     bookkeeping: Option<f64>,
     paper: Option<f64>,
@@ -183,8 +184,8 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     svg.text_over((middle, label_y), &percent, look);
 }
 
-/// Returns the position of a figure's foot. It is moved up if a mark at `mark_y` would cross the
-/// figure at `label_y`.
+/// Returns the vertical position for the number above a bar. It is `label_y`, or higher if a mark
+/// at `mark_y` would cross a number at this position.
 fn above(label_y: f64, mark_y: f64) -> f64 {
     let crossed = label_y - 15.0..=label_y + 6.0;
     if crossed.contains(&mark_y) {

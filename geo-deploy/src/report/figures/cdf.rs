@@ -1,6 +1,6 @@
 //! Distributions of latency. Each site has a panel for reads and one for writes, and each panel
-//! shows all strategies, as in the paper's Figure 6. There are three forms: a page, a wide form for
-//! slides, and each panel by itself for a column of a paper.
+//! shows all strategies, as in the paper's Figure 6. The figure is drawn in three forms: as a page,
+//! in a wide form for slides, and as single panels that fit into a column of a paper.
 
 mod of_report;
 mod panel;
@@ -21,11 +21,12 @@ const AXIS: f64 = 34.0;
 const FOOT: f64 = 22.0;
 const BOUND_DASH: &str = "4 3";
 
-/// Data that all drawings show.
+/// Data for a figure of latency distributions, in any form.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Cdf {
     pub title: String,
-    /// Look and name of each curve, in the order of the legend.
+    /// Each curve's look (the number of its colour and pattern) and name, in the order of the
+    /// legend.
     pub names: Vec<(usize, String)>,
     /// Name of each site, with the curves of its reads and of its writes.
     pub rows: Vec<(String, [Curves; 2])>,
@@ -34,15 +35,15 @@ pub(in super::super) struct Cdf {
 /// Curves and bounds of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Curves {
-    /// Each curve: its look, and its points (latency in ms, share of operations from 0 to 1 with at
-    /// most this latency).
+    /// For each curve: the look (the number of its colour and pattern) and the points, as (latency
+    /// in ms, share of operations from 0 to 1 with at most this latency).
     pub curves: Vec<(usize, Vec<(f64, f64)>)>,
-    /// Lower bounds in ms, in the colours of the strategies. The least possible latency of a write
-    /// is muted.
+    /// Lower bounds in ms, each with the colour of a strategy. The least latency of a write under
+    /// any strategy has a muted colour.
     pub bounds: Vec<(f64, Ink)>,
 }
 
-/// Layout of one form of the drawing. Sizes are in pixels.
+/// Layout of one form of the figure. Sizes are in pixels.
 struct CdfLayout {
     name: &'static str,
     width: f64,
@@ -75,7 +76,8 @@ const SINGLE: CdfLayout = CdfLayout {
     sites_across: false,
 };
 
-/// Returns the page, the wide form, and every panel by itself, for the classes that were measured.
+/// Returns the figure as a page, in the wide form, and as single panels, for the classes (reads,
+/// writes) that were measured.
 pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
     let sites: Vec<usize> = (0..cdf.rows.len()).collect();
     let measured = |class: usize| {
@@ -183,7 +185,8 @@ fn caption(cdf: &Cdf) -> String {
     caption
 }
 
-/// Returns one axis for all panels of a class, so that the panels can be compared.
+/// Returns an axis from the latency `low` to the latency `high`. All panels of a class have the
+/// same axis, so that they can be compared.
 fn axis(low: f64, high: f64, from_px: f64, width: f64) -> LogAxis {
     // If there are several decades, the axis has whole ones. Otherwise it has no more space than
     // necessary.

@@ -11,15 +11,16 @@ use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 const TOP: f64 = 52.0;
 const PLOT_HEIGHT: f64 = 108.0;
 const ROW_HEIGHT: f64 = PLOT_HEIGHT + 56.0;
-/// Part of a site's width that stays free of bars.
+/// Fraction of a site's width that has no bars.
 const GAP: f64 = 0.16;
 const BAR_WIDTH_MAX: f64 = 42.0;
-/// Minimum space between the figures above two bars, in pixels.
+/// Minimum space between the numbers above two adjacent bars, in pixels.
 const FIGURE_GAP: f64 = 4.0;
 /// Width of a digit, relative to the size of the letters.
 const DIGIT_WIDTH: f64 = 0.636;
 
-/// Values of one row: first that of all sites together, then that of each site.
+/// Function that returns the values of one row of the figure: first the value over all sites, then
+/// one value for each site.
 type Values = fn(&RunSummary) -> Vec<f64>;
 
 pub(super) fn figure(report: &ExperimentReport, summary: &ExperimentSummary) -> Figure {
@@ -106,7 +107,7 @@ impl LatencyChart<'_> {
         }
     }
 
-    /// Returns the size of the letters above bars, at which adjacent figures do not overlap.
+    /// Returns a size of the letters above bars at which adjacent numbers do not overlap.
     fn figure_size(&self, bar_width: f64) -> f64 {
         let values = self.runs.iter().flatten();
         let longest = values.map(|ms| figure_of(*ms).len()).max().unwrap_or(1);
@@ -130,13 +131,13 @@ impl LatencyChart<'_> {
     }
 }
 
-/// Returns the end of an axis that leaves space for figures above the bars.
+/// Returns the largest value of an axis that leaves space for numbers above the bars.
 fn tick_above(greatest: f64) -> f64 {
     let step = one_two_five_above(greatest / 5.0);
     (greatest * 1.08 / step).ceil() * step
 }
 
-/// Writes a value with as few digits as the width of a bar requires.
+/// Formats a value for the space above a bar, with few digits.
 fn figure_of(ms: f64) -> String {
     match ms {
         ms if ms >= 10.0 => format!("{ms:.0}"),

@@ -1,5 +1,5 @@
-//! Mean latency and local reads over time, with a line for each strategy. Deliberate changes are
-//! marked.
+//! Plot of mean latency and of the share of local reads over time, with a line for each strategy.
+//! Deliberate changes are marked.
 
 use super::{
     ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
@@ -8,7 +8,7 @@ use super::{
 use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use crate::report::time_series::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 
-/// Name of the figure.
+/// Name of the figure and of its file, without the extension.
 pub(in super::super) const NAME: &str = "over-time";
 
 const LATENCY_HEIGHT: f64 = 240.0;
@@ -20,7 +20,7 @@ const CHANGE: Stroke = Stroke {
     dash: "5 3",
 };
 
-/// Returns the figure; `None` if nothing was changed deliberately.
+/// Returns the figure; `None` if no run has a deliberate change.
 pub(super) fn figure(report: &ExperimentReport) -> Option<Figure> {
     if !is_shown(report) {
         return None;
@@ -80,7 +80,7 @@ struct TimeSeriesChart {
     lines: Vec<Vec<TimeSlice>>,
 }
 
-/// Position of a panel, and the end of its axis.
+/// Position of a panel, and the largest value of the panel's vertical axis.
 #[derive(Clone, Copy)]
 struct TimeSeriesPanel {
     top: f64,
@@ -151,8 +151,8 @@ impl TimeSeriesChart {
         svg.upright((LEFT - 46.0, panel.top + panel.height / 2.0), title);
     }
 
-    /// Draws the names of the changes above the panel. A name that would touch the previous one is
-    /// drawn higher.
+    /// Draws the names of the changes above the panel. If a name would touch the previous one, it
+    /// is placed higher.
     fn names(&self, svg: &mut Svg, panel: TimeSeriesPanel) {
         let mut free_from = [LEFT; 2];
         for mark in &self.marks {

@@ -17,11 +17,11 @@ use panel::TimelinePanel;
 
 pub(in super::super) use of_run::of_run;
 
-/// Width of a panel, in pixels. Points beyond one for each pixel would overlap.
+/// Width of a panel, in pixels. If there were more points than pixels, points would overlap.
 pub(in super::super) const COLUMNS: usize = 480;
 
-/// Returns the lowest and the highest point of each pixel from `from_s` to `to_s`. Returns all
-/// points if there are few.
+/// Divides the time from `from_s` to `to_s` into pixels, and returns the lowest and the highest
+/// point of each. If there are only a few points, returns all of them.
 pub(in super::super) fn extremes(
     points: Vec<(f64, f64)>,
     from_s: f64,
@@ -51,7 +51,7 @@ const ROW_HEIGHT: f64 = 202.0;
 const COLUMN_GAP: f64 = 66.0;
 const FOOT: f64 = 26.0;
 
-/// Data that one drawing shows.
+/// Data for a time line.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Timeline {
     pub title: String,
@@ -61,9 +61,9 @@ pub(in super::super) struct Timeline {
     /// Name of each site, with the series of its reads and of its writes.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<TimelineMark>,
-    /// Event at which the time is 0.
+    /// Name of the event at which the time axis has the value 0.
     pub since: &'static str,
-    /// Further note for the reader, which begins with a space.
+    /// Further note for the reader of the figure. A note begins with a space.
     pub note: String,
 }
 
@@ -81,8 +81,8 @@ pub(in super::super) struct Series {
     pub bands: Vec<Band>,
     /// Throughput of each stretch of time: (beginning in s, end in s, successes a second).
     pub throughput: Vec<(f64, f64, f64)>,
-    /// Range of the throughput around a time: (time in s, least and greatest number of successes a
-    /// second).
+    /// Ranges of the throughput: (time in s, least and greatest number of successes a second around
+    /// that time).
     pub ranges: Vec<(f64, [f64; 2])>,
 }
 
@@ -93,8 +93,8 @@ impl Series {
     }
 }
 
-/// Quantiles of the latencies in ms of the operations that started in a stretch of time. Its bounds
-/// are in s.
+/// Quantiles of the latencies in ms of the operations that started in a stretch of time. The
+/// beginning and the end of the stretch are in s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct Band {
     pub from_s: f64,
@@ -114,8 +114,8 @@ pub(in super::super) enum TimelineMark {
     Configuration(f64),
 }
 
-/// Returns the page, which has the name `name`, and each panel by itself. Empty if nothing was
-/// measured.
+/// Returns a figure `name` of all panels, followed by a figure of each single panel. Empty if
+/// nothing was measured.
 pub(in super::super) fn figures(name: &str, timeline: &Timeline) -> Vec<Figure> {
     let Some(page) = Scale::of(timeline) else {
         return Vec::new();
@@ -260,8 +260,9 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
-/// Returns the end of an axis on which the usual throughputs are visible. After an outage, many
-/// operations are answered in a short time. Their bars are cut off, and marked.
+/// Returns the largest value of the throughput axis, chosen for the usual throughputs. After an
+/// outage, many operations are answered in a short time. The bars for such times are cut off and
+/// marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);
     let at = (per_s.len() as f64 * 0.95) as usize;
@@ -277,7 +278,7 @@ struct Scale {
     to_s: f64,
     low_ms: f64,
     high_ms: f64,
-    /// Classes that were measured. Each has a column.
+    /// Indexes of the classes (reads, writes) that were measured. The page has a column for each.
     classes: Vec<usize>,
     /// Greatest throughput of reads and of writes, in operations a second.
     throughput_max: [f64; 2],
@@ -335,7 +336,8 @@ impl Scale {
         LEFT + column as f64 * (self.panel_width() + COLUMN_GAP)
     }
 
-    /// Returns the distance of a time from the left edge of a panel, in pixels.
+    /// Returns the position of a time on the axis: the distance from the left edge of a panel, in
+    /// pixels.
     fn along(&self, at_s: f64) -> f64 {
         let at_s = at_s.clamp(self.from_s, self.to_s);
         (at_s - self.from_s) / (self.to_s - self.from_s) * self.panel_width()

@@ -1,5 +1,5 @@
-//! Intervals of all logs, by run, site and class. Logs are read twice: first for the times of their
-//! intervals, and then for the measurements, which are combined while they are read.
+//! Intervals of all logs, by run, site and class. Logs are read twice. The first pass finds the
+//! beginnings and ends of the intervals. The second pass reads the measurements and combines them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,13 +37,14 @@ pub(super) struct LogRun {
     rows: BTreeMap<(String, usize), SiteRow>,
 }
 
-/// Times of a run's intervals, by the operations that the intervals count.
+/// Beginnings and ends of a run's intervals, divided by the kind of operations that the intervals
+/// count.
 #[derive(Debug, Default)]
 struct IntervalTimes {
-    /// Times of the intervals with answered operations: first those measured from the actual start,
-    /// then those measured from the intended start.
+    /// Beginnings and ends of the intervals that count answered operations: first those with
+    /// latencies from the actual start, then those with latencies from the intended start.
     done: [IntervalEdges; 2],
-    /// Times of the other intervals.
+    /// Beginnings and ends of the intervals that count other operations.
     others: IntervalEdges,
 }
 
@@ -60,7 +61,7 @@ struct SiteRow {
     failed: Vec<(f64, f64)>,
 }
 
-/// Latencies in one stretch of time.
+/// Latencies of the operations in one column of the plot.
 #[derive(Clone, Debug, Default)]
 struct Column {
     counts: BTreeMap<u64, u64>,
@@ -167,7 +168,7 @@ impl IntervalTimes {
         cuts.add(from_ms, to_ms);
     }
 
-    /// Returns the beginning and the end of the period that is shown, in ms.
+    /// Returns the beginning and the end of the time range of the plot, in ms.
     fn ends_ms(&self, intended: bool) -> [u64; 2] {
         let shown = [&self.done[usize::from(intended)], &self.others];
         let ends = shown.into_iter().filter_map(IntervalEdges::ends_ms);
@@ -177,14 +178,15 @@ impl IntervalTimes {
 }
 
 impl LogRun {
-    /// Chooses the point from which latency is measured: the intended start if a log has it. For
-    /// operations that were never sent, there is no other.
+    /// Chooses the point from which latency is measured: the intended start if a log has latencies
+    /// from it, otherwise the actual start.
     fn choose_basis(&mut self) {
         self.intended = self.times.done[1].ends_ms().is_some();
         self.grid = Grid::new(&self.times.done[usize::from(self.intended)]);
     }
 
-    /// Adds an interval, unless its latencies are measured from the other point.
+    /// Adds an interval. Skips it if its latencies are not measured from the point that
+    /// [`LogRun::choose_basis`] chose.
     fn add_interval(
         &mut self,
         tag: &OperationTag,
@@ -220,8 +222,8 @@ impl LogRun {
         (at_ms - self.times.ends_ms(self.intended)[0] as f64) / 1e3
     }
 
-    /// Returns each latency in ms, with the share of answered operations that took at most this
-    /// time.
+    /// Returns each latency in ms, with the share of answered operations that had at most this
+    /// latency.
     pub(super) fn steps(&self, site: &str, class: usize) -> Vec<(f64, f64)> {
         let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
             return Vec::new();
@@ -235,7 +237,7 @@ impl LogRun {
         row.counts.iter().map(step).collect()
     }
 
-    /// Returns the series for a panel of the time line.
+    /// Returns the data for the panel of one site and class in the time line.
     pub(super) fn series(&self, site: &str, class: usize) -> Series {
         let mut series = Series::default();
         let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
@@ -279,8 +281,8 @@ impl SiteRow {
         }
     }
 
-    /// Returns the mean throughput of cells; `None` if no interval covers them. A log has no line
-    /// for an interval in which no operation was answered.
+    /// Returns the mean throughput over the cells; `None` if no interval covers any of them. A log
+    /// has no line for an interval in which no operation was answered.
     fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
         let (mut answered, mut covered) = (0.0, false);
         for cell in cells.clone() {
@@ -332,8 +334,8 @@ impl Column {
     }
 }
 
-/// Returns the highest value with the same first seven bits. It is at most 1.6% greater, which is
-/// less than a pixel.
+/// Returns the highest number with the same first seven bits as `us`. It exceeds `us` by at most
+/// 1.6%, which is less than a pixel in a plot.
 fn coarse(us: u64) -> u64 {
     let bits = u64::BITS - us.leading_zeros();
     us | ((1 << bits.saturating_sub(7)) - 1)

@@ -1,15 +1,16 @@
-//! Division of a run's time. It is divided exactly at the beginnings and ends of the intervals if
-//! they are few, and otherwise into equal parts.
+//! Division of a run's time into cells. If a log has few intervals, the time is divided at their
+//! beginnings and ends. Otherwise it is divided into equal parts.
 
 use std::collections::BTreeSet;
 
 use crate::report::figures::timeline::COLUMNS;
 
-/// Maximum number of cells, for which throughput is stored separately: twelve hours have 43,200
-/// seconds.
+/// Maximum number of cells. Throughput is stored for each cell. For comparison: twelve hours have
+/// 43,200 seconds.
 const CELLS: usize = 1 << 16;
 
-/// Beginnings and ends of intervals, in ms. They are stored while they are few.
+/// Beginnings and ends of intervals, in ms. If there are too many, only the first and the last are
+/// stored.
 #[derive(Debug, Default)]
 pub(super) struct IntervalEdges {
     at_ms: BTreeSet<u64>,
@@ -110,8 +111,8 @@ impl Grid {
     }
 }
 
-/// Returns the bounds of `parts` parts of equal length. If they would be shorter than 1 ms, the
-/// parts are 1 ms long.
+/// Returns the bounds of `parts` parts of equal length. If the parts would be shorter than 1 ms,
+/// they are 1 ms long.
 fn evenly(from: u64, to: u64, parts: usize) -> Vec<u64> {
     let length = u128::from(to - from);
     let at = |part: usize| from + (length * part as u128 / parts as u128) as u64;

@@ -1,4 +1,4 @@
-//! Tags in an interval log, which name the operations that a line counts.
+//! Tags in an interval log. The tag of a line describes the operations that the line counts.
 
 use leasehold_wire::Path;
 use leasehold_ycsb::measurement::path_name;
@@ -8,19 +8,19 @@ use crate::report::digest::Class;
 /// The operations that a line counts, as its tag describes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperationTag {
-    /// Name of the run; "" if the tag does not name it.
+    /// Name of the run; "" if the tag does not name a run.
     pub run: String,
-    /// Name of the site; "" if the tag does not name it.
+    /// Name of the site; "" if the tag does not name a site.
     pub site: String,
     pub class: Class,
     /// Whether the operations succeeded.
     pub done: bool,
-    /// Whether latency is measured from the intended start.
+    /// Whether latency is measured from the intended start of an operation.
     pub intended: bool,
 }
 
 /// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
-/// optional. A log without tags is about a single operation, which is the name of the file
+/// optional. A log without tags is about a single operation. Its name is that of the file
 /// (`READ.hdr`). Returns `None` if the line does not count operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
@@ -61,8 +61,8 @@ fn is_path(part: &str) -> bool {
     part == "away" || paths.iter().any(|path| path_name(*path) == part)
 }
 
-/// Returns the class of an operation with this reported name, whether it succeeded, and whether its
-/// latency is measured from the intended start.
+/// Interprets the name of an operation in a log. Returns the class, whether the operations
+/// succeeded, and whether latency is measured from the intended start.
 fn operation(name: &str) -> Option<(Class, bool, bool)> {
     let plain = name.strip_prefix("Intended-");
     let intended = plain.is_some();

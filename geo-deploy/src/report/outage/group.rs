@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::Outage;
 
-/// Number of faults that a summary names: those that caused the longest waits.
+/// Number of faults that a summary lists one by one: those with the longest waits.
 const LONGEST_NAMED: usize = 3;
 
 /// Effect of all faults with the same description on one group of operations at one site.
@@ -19,7 +19,7 @@ pub struct OutageGroup {
     pub operation: &'static str,
     /// Whether a failed site held a lease on the keys; `None` if that is not known.
     pub leased: Option<bool>,
-    /// Whether the faults concern the clients' own site.
+    /// Whether the clients' own site is one of the failed sites.
     pub at_failed_site: bool,
     /// Number of faults.
     pub faults: usize,
@@ -29,23 +29,23 @@ pub struct OutageGroup {
     pub failed: u64,
     /// Number of these operations that timed out.
     pub timed_out: u64,
-    /// Median over the faults of the outage, in s.
+    /// Median of the faults' outages, in s.
     pub outage_p50_s: f64,
-    /// 99th percentile over the faults of the outage, in s.
+    /// 99th percentile of the faults' outages, in s.
     pub outage_p99_s: f64,
-    /// Longest outage of a fault, in s.
+    /// Longest of the faults' outages, in s.
     pub outage_s: f64,
     /// Longest time that one operation was due, in s.
     pub longest_s: f64,
-    /// Greatest bound of a fault in s; `None` if none is guaranteed.
+    /// Greatest of the faults' bounds, in s; `None` if no bound is guaranteed.
     pub bound_s: Option<f64>,
     /// Number of faults for which a bound is guaranteed.
     pub bounded: usize,
-    /// Number of faults with a guaranteed bound that was kept.
+    /// Number of faults for which a bound is guaranteed and was not exceeded.
     pub kept: usize,
-    /// Median over the faults of `median_before_ms`, in ms.
+    /// Median of the faults' `median_before_ms`, in ms.
     pub median_before_ms: Option<f64>,
-    /// Median over the faults of `median_after_ms`, in ms.
+    /// Median of the faults' `median_after_ms`, in ms.
     pub median_after_ms: Option<f64>,
     /// Faults with the longest waits, the longest first; empty if there was only one fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -81,7 +81,7 @@ pub(in super::super) fn groups(outages: &[Outage]) -> Vec<OutageGroup> {
 }
 
 impl OutageGroup {
-    /// Combines outages, of which there must be at least one.
+    /// Combines outages into one group. There must be at least one outage.
     fn of(all: &[&Outage]) -> OutageGroup {
         let first = all[0];
         let sum = |count: fn(&Outage) -> u64| all.iter().map(|outage| count(outage)).sum();
@@ -115,7 +115,7 @@ impl OutageGroup {
         }
     }
 
-    /// Describes the operations.
+    /// Describes the group of operations.
     pub(super) fn operations(&self) -> String {
         super::in_words(self.operation, self.leased)
     }
@@ -157,13 +157,15 @@ fn rising(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Returns the least of the sorted values that a share `q` of them does not exceed.
+/// Returns the quantile `q` of values in ascending order: the least value that is not exceeded by a
+/// share `q` of the values.
 fn quantile(rising: &[f64], q: f64) -> f64 {
     let rank = (q * rising.len() as f64).ceil().max(1.0) as usize;
     rising[rank.min(rising.len()) - 1]
 }
 
-/// Returns the median; of two values in the middle, the smaller one.
+/// Returns the median of the values. If there are two values in the middle, returns the smaller
+/// one.
 fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
     let values = rising(values);
     values.get(values.len().saturating_sub(1) / 2).copied()

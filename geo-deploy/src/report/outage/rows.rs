@@ -3,8 +3,8 @@
 use super::{LongestOutage, OutageGroup};
 use crate::report::table::{Table, grouped, ms};
 
-/// Maximum number of rows of the complete table. A longer one keeps only the worst site of each
-/// fault and group.
+/// Maximum number of rows of the complete table. A longer table is shortened to the worst site of
+/// each fault and group of operations.
 const ROWS_MAX: usize = 60;
 
 /// Returns the table of one run's outages; `None` if the run had no faults, or if no operation was
@@ -47,8 +47,8 @@ fn columns(several: bool) -> Vec<&'static str> {
     [&first[..], lengths, &last[..]].concat()
 }
 
-/// Returns, for each fault and group, the site with the most exceeded bounds. Of equal sites it is
-/// the one with the longest wait.
+/// Returns, for each fault and group, the site with the most exceeded bounds. Of sites with equally
+/// many exceeded bounds, returns the one with the longest wait.
 fn worst(groups: Vec<&OutageGroup>) -> Vec<&OutageGroup> {
     let mut kept: Vec<&OutageGroup> = Vec::new();
     for group in groups {
@@ -89,7 +89,7 @@ fn kept(group: &OutageGroup) -> String {
     }
 }
 
-/// Lists the numbers of the runs, if there are several runs.
+/// Lists the numbers of the runs with the longest waits, if there are several runs.
 fn runs(longest: &[LongestOutage]) -> String {
     let runs = longest.iter().filter_map(|one| one.run);
     let runs: Vec<String> = runs.map(|run| run.to_string()).collect();

@@ -16,7 +16,7 @@ fn ok(start: f64, end: f64) -> DueOperation {
     op(start, end, OpOutcome::Ok)
 }
 
-/// Returns the outage and the longest wait in a window from 10 s to 30 s, in s.
+/// Returns the outage and the longest wait, in s, for a window from 10 s to 30 s.
 fn seen(ops: &[DueOperation]) -> (f64, f64) {
     let window = FaultWindow {
         previous: 0,

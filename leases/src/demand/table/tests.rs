@@ -1,5 +1,5 @@
-//! Tests that counts fade, that memory is bounded, and that keys are forgotten which clients no
-//! longer request.
+//! Tests that counts fade, that memory is bounded, and that keys are forgotten if clients no longer
+//! request them.
 
 use super::*;
 use crate::demand::Delta;
@@ -55,8 +55,8 @@ fn memory_is_bounded_and_busy_keys_survive() {
     assert_eq!(demand.hottest(), Some(b"hot".as_slice()));
 }
 
-/// This holds while no clients turn to other keys, because the hottest key is not searched for
-/// among all keys.
+/// The hottest key is the key with the most operations, as long as no clients begin to request
+/// other keys. It is not searched for among all keys.
 #[test]
 fn the_hottest_key_is_the_one_with_most_operations() {
     let mut demand = Demand::new(Time::ZERO, 3, 4_000);
@@ -100,8 +100,9 @@ fn scaling_changes_no_count() {
     assert!((after.reads * WEIGHT_MAX / before.reads - 1.0).abs() < 1e-3);
 }
 
-/// Clients of one origin turn from one set of keys to another. The old keys lose their counts as
-/// soon as this is clear. The keys of an origin keep their counts if its clients keep their habits.
+/// Clients of one origin stop requesting one set of keys and begin to request another. The old keys
+/// lose their counts as soon as this is clear. The keys of an origin keep their counts if its
+/// clients keep their habits.
 #[test]
 fn when_clients_turn_to_other_keys_the_old_ones_are_forgotten() {
     let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);

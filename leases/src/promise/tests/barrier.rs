@@ -35,7 +35,7 @@ pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// While a chain is unbroken, the grantor demands notification of this holder for every write. So
+/// While a chain is unbroken, the grantor demands for every write that this holder be notified. So
 /// renewals need not raise the barrier. If they did, no holder could ever read under a steady load.
 #[test]
 fn renewals_do_not_raise_the_barrier() {
@@ -55,8 +55,8 @@ fn renewals_do_not_raise_the_barrier() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// A lapse breaks the chain, because in the gap the grantor accepted writes without demanding
-/// notification.
+/// A lapse breaks the chain, because the grantor accepted writes after the lapse without demanding
+/// that the holder be notified.
 #[test]
 pub(super) fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -71,7 +71,7 @@ pub(super) fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
 }
 
 /// The chain of a key begins with the configuration that newly assigns the key to the holder, even
-/// if the promises are unbroken. Other keys keep their chains.
+/// if the promises to the holder are unbroken. Other keys keep their chains.
 #[test]
 pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     let mut w = World::held_by(2, set(&[0]));
@@ -181,8 +181,8 @@ fn a_barrier_outlives_the_configuration_that_it_came_with() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// The number of remembered promises is bounded in two cases: if the barrier is on a dead entry,
-/// which may never be reached, and if the holder executes nothing for a long time.
+/// The number of remembered promises stays bounded even if the barrier is the slot of a dead entry,
+/// which may never be reached, or if the holder executes nothing for a long time.
 #[test]
 fn few_promises_are_remembered_however_many_configurations_follow() {
     for dead in [true, false] {
@@ -228,8 +228,8 @@ pub(super) fn a_lapse_behind_a_longer_promise_ends_the_chain() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
 }
 
-/// H24: a new leader's log dropped the last accepted entry, and no entry follows it. Its slot may
-/// never be executed.
+/// H24: a new leader's log dropped the last accepted entry, and no entry follows. The slot of the
+/// dropped entry may never be executed.
 #[test]
 pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -1,4 +1,5 @@
-//! Several configurations in force at the same time, some of them unknown to some replica.
+//! Tests with several configurations in force at the same time, some of which a replica does not
+//! know.
 
 use super::*;
 use crate::config::{Key, KeyRange, RangeChange, StrategySpec};
@@ -7,8 +8,8 @@ fn defaults(ids: &[u8]) -> ConfigChange {
     ConfigChange::everywhere(set(ids))
 }
 
-/// H12: the configuration names the old leader, so the lease of a new leader does not end the old
-/// leader's lease.
+/// H12: a configuration names the old leader as a holder, so the old leader's lease does not end
+/// when a new leader gets a lease.
 #[test]
 pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
     let (old, new, acceptor) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
@@ -24,7 +25,7 @@ pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration
     assert_eq!(w.accept(acceptor, 1, KEY), set(&[0, 1]));
 }
 
-/// H14, at the holder: the keys that an unknown configuration assigns are not known either.
+/// Rule H14 at the holder: the keys that an unknown configuration assigns are not known either.
 #[test]
 pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -66,8 +67,8 @@ fn a_promise_is_under_the_newest_configuration_both_know() {
     assert_eq!(w.send(G, H).promise().config, ConfigId(2));
 }
 
-/// H14, at the grantor: under a configuration with forgotten contents, it could not compute the tag
-/// that the promise requires.
+/// Rule H14 at the grantor: under a configuration with forgotten contents, the grantor could not
+/// compute the tags that a promise requires.
 #[test]
 fn nothing_is_promised_under_a_forgotten_configuration() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -82,7 +83,8 @@ fn nothing_is_promised_under_a_forgotten_configuration() {
     assert!(matches!(w.send(G, H).message, LeaseMessage::Guard { .. }));
 }
 
-/// If contents are forgotten too early nevertheless, tags contain too many replicas, not too few.
+/// If a grantor forgets the contents of a configuration too early, tags contain too many replicas,
+/// but never too few.
 #[test]
 fn a_grant_under_a_forgotten_configuration_covers_every_key() {
     let mut w = World::held_by(3, set(&[0, 1]));
@@ -124,8 +126,8 @@ pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_gra
     assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
 }
 
-/// H17, at the holder: under the new configuration another replica holds the key. The old promise
-/// stays valid until it ends, but is not extended.
+/// Rule H17 at the holder: under the new configuration another replica holds the key. The old
+/// promise stays valid until it ends, but is not extended.
 #[test]
 pub(super) fn renewing_under_a_new_configuration_does_not_extend_the_old_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -159,10 +161,10 @@ fn of(from: &'static str, to: &'static str) -> RangeChange {
     RangeChange::nothing(range.expect("some keys"))
 }
 
-/// H69: a key was listed, and its range was cleared, but the neighbouring ranges were not. If the
-/// ranges became one, the key would be listed again on replicas that remember the list, and not on
-/// replicas that have forgotten it. Nothing shows which replicas have forgotten it. A holder would
-/// read, and its grantor would not know.
+/// H69: a key was listed, and the key's range was cleared, but the neighbouring ranges were not. If
+/// the ranges became one, the key would be listed again on replicas that remember the list, and not
+/// on replicas that have forgotten it. Nothing shows which replicas have forgotten it. A holder
+/// would read, and its grantor would not know.
 #[test]
 pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
     let mut w = World::held_by(2, set(&[0]));
@@ -194,8 +196,9 @@ pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
 }
 
 /// A chain continues across configurations that all assign the key to the holder. It does not
-/// matter whether this is by defaults, by a list, by a range that was split off with another
-/// strategy, by a range that was cleared, or with longer or shorter leases.
+/// matter how a configuration assigns the key: by defaults, by a list, by a range that was split
+/// off with another strategy, or by a range that was cleared. Longer or shorter leases do not
+/// matter either.
 #[test]
 fn a_chain_goes_on_whatever_gives_the_key() {
     let mut w = World::held_by(2, set(&[0, 1]));

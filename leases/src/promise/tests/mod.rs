@@ -1,9 +1,9 @@
 //! Directed and random schedules for the promise engine.
 //!
 //! A [`World`] contains a few replicas with clocks of their own, a log of configurations that each
-//! replica executes at its own pace, and messages that travel only when a script carries them. Each
-//! directed test is such a script. It is a schedule that makes the engine fail if the rule is
-//! disabled after which the test is named.
+//! replica executes at its own pace, and messages that are delivered only when a test delivers
+//! them. Each directed test is named after a rule. It is a schedule that makes the engine fail if
+//! this rule is disabled.
 
 mod barrier;
 mod configuration;
@@ -21,7 +21,7 @@ use crate::config::{ConfigChange, Configs, LeaseParams};
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// The grantor and the holder of most scripts.
+/// The grantor and the holder of most tests.
 const G: ReplicaId = ReplicaId(0);
 const H: ReplicaId = ReplicaId(1);
 const KEY: &[u8] = b"key";
@@ -141,7 +141,8 @@ impl World {
         }
     }
 
-    /// Creates such a world in which `defaults` hold every key, which all replicas know.
+    /// Creates a world as [`new`](Self::new) does, in which all replicas know a configuration under
+    /// which `defaults` hold every key.
     fn held_by(n: usize, defaults: ReplicaSet) -> World {
         let mut world = World::new(n);
         world.agree_all(ConfigChange::everywhere(defaults));
@@ -184,8 +185,8 @@ impl World {
         }
     }
 
-    /// Makes durable what the grantor `id` requires, and polls it. Returns its messages, and
-    /// whether a grant has ended.
+    /// Makes the restart wait durable that the grantor `id` requires, and polls the grantor.
+    /// Returns its messages, and whether a grant has ended.
     fn poll(&mut self, id: ReplicaId) -> (Vec<Envelope>, bool) {
         let now = self.now(id);
         let party = self.party(id);
@@ -210,7 +211,8 @@ impl World {
         (sealed.collect(), ended)
     }
 
-    /// Polls the grantor `from`. Returns its message to `to`. Its other messages are lost.
+    /// Polls the grantor `from`. Returns the grantor's message to `to`. The grantor's other
+    /// messages are lost.
     fn send(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         let sent = self.poll(from).0.into_iter().find(|e| e.to.0 == to);
         sent.expect("something is due")
@@ -298,8 +300,8 @@ impl World {
         party.holder.permit(now, view, newest, party.executed)
     }
 
-    /// Returns the true time, in ns, at which each promise of `from` to `to` ends, with its
-    /// configuration.
+    /// For each promise of `from` to `to`, returns its configuration and the true time, in ns, at
+    /// which it ends.
     fn believed(&self, from: ReplicaId, to: ReplicaId) -> Vec<(ConfigId, u64)> {
         let party = &self.parties[to.index()];
         let now = self.now(to);
@@ -308,15 +310,16 @@ impl World {
         alive.map(|(c, t)| (c, party.clock.true_ns(t))).collect()
     }
 
-    /// Returns the true time, in ns, until which `from` keeps each grant to `to`, with its
-    /// configuration.
+    /// For each grant of `from` to `to`, returns its configuration and the true time, in ns, until
+    /// which it is kept.
     fn kept(&self, from: ReplicaId, to: ReplicaId) -> Vec<(ConfigId, u64)> {
         let party = &self.parties[from.index()];
         let grants = party.grantor.granted_to(to);
         grants.map(|(c, t)| (c, party.clock.true_ns(t))).collect()
     }
 
-    /// Checks rule of time 1: grants of `from` outlive the promises of `from` on which `to` relies.
+    /// Checks the first rule of time: grants of `from` end later than the promises of `from` on
+    /// which `to` relies.
     fn check_contained(&self, from: ReplicaId, to: ReplicaId) {
         let waits = self.parties[from.index()].restart_wait_ends(self.true_ns);
         let kept = self.kept(from, to);

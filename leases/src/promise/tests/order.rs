@@ -20,8 +20,8 @@ pub(super) fn an_old_ack_does_not_shorten_a_newer_promise() {
     w.check_contained(G, H);
 }
 
-/// If acks overtake each other, the next promise builds on the newest, because the holder drops all
-/// windows before one that was named.
+/// If acks overtake each other, the next promise builds on the newest ack, because the holder drops
+/// all windows before the window that a promise named.
 #[test]
 fn a_late_ack_does_not_replace_a_newer_base() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -48,7 +48,7 @@ fn the_ack_of_the_latest_promise_shortens_its_grant() {
     w.check_contained(G, H);
 }
 
-/// H02, guards: if a guard arrives a second time, its window must not open again.
+/// Rule H02 for guards: if a guard arrives a second time, its window must not open again.
 #[test]
 pub(super) fn a_repeated_guard_does_not_move_its_window() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -64,7 +64,7 @@ pub(super) fn a_repeated_guard_does_not_move_its_window() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H02, promises: if a promise arrives a second time, the lease must not start again.
+/// Rule H02 for promises: if a promise arrives a second time, the lease must not start again.
 #[test]
 pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -82,8 +82,8 @@ pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H02, reordering: after a later promise is acknowledged, the grantor relies on the holder never
-/// taking the earlier one.
+/// Rule H02 for reordered messages: after a later promise is acknowledged, the grantor relies on
+/// the holder never taking an earlier promise.
 #[test]
 pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -126,8 +126,8 @@ pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
     assert_eq!(w.tag(G, KEY), set(&[1]), "the later grant stands");
 }
 
-/// The purpose of Relinquish: writes continue immediately, and stay independent of a holder that
-/// takes no promise. (Renewals on the erased window would make them wait again.)
+/// The purpose of Relinquish: writes continue immediately, and do not wait later for a holder that
+/// takes no promise. Renewals that name the erased window would make writes wait again.
 #[test]
 fn after_relinquish_nothing_is_promised_until_a_new_guard_is_answered() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -164,7 +164,8 @@ fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H35: the window of a promise is measured from the ack that it names, not from the newest.
+/// H35: the window of a promise is measured from the ack that the promise names, not from the
+/// newest ack.
 #[test]
 pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -187,7 +188,7 @@ pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Answers to sequences that were never sent change nothing.
+/// Acks of sequences that were never sent change nothing.
 #[test]
 fn an_ack_of_what_was_never_sent_is_ignored() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -211,8 +212,8 @@ fn an_ack_of_what_was_never_sent_is_ignored() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Regardless of how fast a grantor renews, the windows of one round trip are remembered, and no
-/// others.
+/// Regardless of how fast a grantor renews, the holder remembers the windows of about one round
+/// trip, and no others.
 #[test]
 fn fast_renewals_over_a_slow_link_keep_the_lease() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -265,7 +266,7 @@ fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
 }
 
 impl World {
-    /// Completes [`establish`](World::establish) after the guard was sent.
+    /// Does the rest of [`establish`](World::establish) after the guard was sent.
     fn establish_from(&mut self, guard: &Envelope) {
         let ack = self.deliver(guard).expect("the guard is taken");
         self.deliver(&ack);

@@ -1,6 +1,6 @@
 //! Random schedules. Messages are dropped, repeated, reordered and delayed. Clocks run at the ends
-//! of the bound. There are restarts, relinquishing and all kinds of configurations. After each
-//! step, two invariants are checked for every pair of replicas:
+//! of the bound. Replicas restart and give back promises, and configurations of all kinds are made.
+//! After each step, two invariants are checked for every pair of replicas:
 //!
 //! - *containment*: in true time, under each configuration, the promises on which a holder relies
 //!   end before the grants that its grantor keeps;
@@ -22,7 +22,8 @@ const SEEDS: u64 = 500;
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const CHANGES_MAX: usize = 10;
 
-/// An acceptance, and the replicas that are missing from the tag of some reply about it.
+/// An accepted slot, and the replicas that are missing from the tag of at least one reply about
+/// this slot.
 struct Accepted {
     slot: Slot,
     key: usize,
@@ -143,8 +144,8 @@ impl Schedule {
         }
     }
 
-    /// Accepts a slot that is being written to disk: it is included in `highest_accepted`, but
-    /// there is no reply yet.
+    /// Accepts a slot, the entry of which is still being written to disk: `highest_accepted`
+    /// includes the slot, but there is no reply yet.
     fn accept(&mut self) {
         let (who, key) = (self.someone(), self.below(KEYS.len()));
         let party = self.world.party(who);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// H15 and H23: all grantors restart together. Without the restart wait, a majority of them could
-/// immediately commit a write while the holder is disconnected and continues to read.
+/// Rules H15 and H23: all grantors restart together. Without the restart wait, a majority of them
+/// could immediately commit a write while the holder is disconnected and continues to read.
 #[test]
 pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_have_ended() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
@@ -24,7 +24,8 @@ pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_hav
     assert!(!w.poll(G).1, "once");
 }
 
-/// H68: the restart wait is that of the longest lease ever promised, not that of the newest.
+/// H68: the restart wait follows from the longest lease that was ever promised, not from the newest
+/// lease.
 #[test]
 pub(super) fn the_restart_wait_is_that_of_the_longest_lease() {
     let mut w = World::new(2);
@@ -83,7 +84,7 @@ fn what_writes_no_key_asks_for_nobody_in_the_restart_wait() {
     assert_eq!(live.tag(std::iter::empty()), set(&[]));
 }
 
-/// H16: the promises to an earlier run are void, including those under way.
+/// H16: promises to an earlier run of a holder are void, including promises that are under way.
 #[test]
 fn a_restarted_holder_does_not_read_on_old_promises() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -105,7 +106,7 @@ fn a_restarted_holder_does_not_read_on_old_promises() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(1))));
 }
 
-/// The grantor reports that these grants ended, even if no message is due.
+/// When a holder restarts, its grants end. The grantor reports this even if no message is due.
 #[test]
 fn grants_ended_by_a_holders_restart_are_reported_at_once() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -117,7 +118,8 @@ fn grants_ended_by_a_holders_restart_are_reported_at_once() {
     assert!(!w.poll(G).1, "once");
 }
 
-/// H32, at restart: a message from an earlier run does not end the grants of a later run.
+/// Rule H32 at a restart: a message from an earlier run of a holder does not end the grants to a
+/// later run.
 #[test]
 fn late_news_of_an_earlier_run_drops_nothing() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -3,8 +3,8 @@
 use super::*;
 use crate::time::ClockBound;
 
-/// H03: the slowest holder and the fastest grantor that the bound allows. The promise is taken at
-/// the end of its window, and its ack is lost.
+/// H03: the holder's clock is the slowest and the grantor's clock the fastest that the bound
+/// allows. The promise is taken at the end of its window, and the ack of the promise is lost.
 #[test]
 pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
@@ -66,7 +66,7 @@ fn a_promise_on_a_fresh_ack_does_not_shorten_the_grant_of_one_on_an_old_ack() {
 }
 
 impl World {
-    /// Returns the grantor's next message. Afterwards the grantor receives `ack`.
+    /// Returns the grantor's next message, and then delivers `ack` to the grantor.
     fn send_just_before(&mut self, ack: &Envelope) -> Envelope {
         let sent = self.send(ack.to.0, ack.from.0);
         self.deliver(ack);
@@ -99,7 +99,7 @@ pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H04, another pause: the holder stops between two reads while its lease is valid.
+/// Rule H04 for another pause: the holder stops between two reads while its lease is valid.
 #[test]
 fn a_lease_ends_by_the_clock_without_any_event() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -202,8 +202,8 @@ fn past_the_cap_a_grantor_establishes_anew() {
     assert!(matches!(sent.message, LeaseMessage::Guard { .. }));
 }
 
-/// The cap is that of the durations under which the promise is made, because the durable restart
-/// wait may not cover a higher one.
+/// The cap on the age of an ack is the cap of the configuration under which the promise is made,
+/// because the durable restart wait may not cover a higher cap.
 #[test]
 fn the_cap_is_that_of_the_configuration_promised_under() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -258,7 +258,8 @@ fn nothing_is_promised_before_its_restart_wait_is_durable() {
     assert!(matches!(out[..], [(H, LeaseMessage::Promise(_))]));
 }
 
-/// Without drift, durations are not stretched: the bound is an argument, not a constant.
+/// If the bound on drift is 0, grants are kept no longer than the paper says. The bound is an
+/// argument, not a constant.
 #[test]
 fn perfect_clocks_keep_a_grant_no_longer_than_the_paper_says() {
     let mut w = World::new(2);

@@ -1,8 +1,7 @@
 //! State of a campaign, which is stored on disk so that the campaign can be continued.
 //!
 //! A campaign can be continued only with the same options and the same simulated code. Otherwise
-//! its results would mix two different campaigns. Files of other programs are refused, and never
-//! misread.
+//! its results would mix two different campaigns. A file that another program wrote is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +11,11 @@ use serde_json::Value;
 
 use super::Sums;
 
-/// Version of the format. It is raised when older programs can no longer read the format.
+/// Version of the file format. It is raised when the format changes so that older programs cannot
+/// read it.
 const VERSION: u32 = 2;
-/// Maximum of every count. No campaign reaches it, and counts up to it can be added without an
-/// overflow.
+/// Maximum of every count. No campaign reaches it. Two counts up to this maximum can be added
+/// without an overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// State of a campaign with sums `S`, as it is stored on disk.
@@ -44,7 +44,7 @@ pub struct CampaignState<S> {
 /// Reason why a campaign cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The file has other contents, or is damaged.
+    /// The file does not contain the state of a campaign, or is damaged.
     #[error(
         "not the state of a campaign ({0}); choose another --out, or delete the file to begin anew"
     )]
@@ -63,7 +63,7 @@ pub enum ResumeError {
     /// Numbers in the file contradict each other.
     #[error("it contradicts itself; choose another --out, or delete the file to begin anew")]
     Contradiction,
-    /// The seeds in the file ran with other code.
+    /// The seeds in the file were run with other simulated code.
     #[error(
         "its seeds ran through other code than this program simulates: sources {found}, not \
          {expected}; go on with the program that began it, choose another --out, or delete the \
@@ -90,7 +90,7 @@ pub enum ResumeError {
     },
 }
 
-/// The only field that is read of a state with another version.
+/// The version of a state. If it is another version, no other field of the state is read.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -181,7 +181,7 @@ impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
     }
 }
 
-/// Returns every count in the sums. A digest is not a count.
+/// Returns every number in the sums except digests.
 fn counts(sums: &impl Serialize) -> impl Iterator<Item = u64> {
     let mut counts = Vec::new();
     if let Ok(Value::Object(fields)) = serde_json::to_value(sums) {

@@ -1,7 +1,8 @@
-//! Clients that requested the demand that the leader knows, and the pass over it.
+//! Clients that have requested the leader's counts of the demand for keys, and the pass over these
+//! counts.
 //!
-//! A pass over a million keys takes longer than the loop may be blocked. So the pass is made in
-//! slices, one in each event-loop iteration, and one pass answers all clients that wait.
+//! A pass over a million keys takes longer than the event loop may be blocked. So the pass is made
+//! in slices, one in each event-loop iteration. One pass answers all clients that wait.
 
 use std::cell::RefCell;
 
@@ -11,41 +12,44 @@ use leasehold_replica::Replica;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::advice::DemandPass;
 
-/// Number of keys that are visited in one event-loop iteration, which takes about a millisecond.
+/// Number of keys that are visited in one event-loop iteration. Visiting them takes about a
+/// millisecond.
 const KEYS_PER_ITERATION: usize = 4096;
 
-/// Number of clients that are answered in one round. Their answers may have megabytes each.
+/// Number of clients that are answered in one event-loop iteration. Each answer may have megabytes.
 const ANSWERS_PER_ITERATION: usize = 1;
 
-/// Clients that wait for the demand, and the current pass over it.
+/// Clients that wait for the demand, and the current pass over the demand.
 #[derive(Debug, Default)]
 pub(crate) struct DemandPasses(RefCell<PassState>);
 
 #[derive(Debug, Default)]
 struct PassState {
-    /// Clients that are answered once the pass is complete, with their requests.
+    /// Clients that will be answered once the current pass is complete, with their requests.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
-    /// Clients of an earlier pass that are still to be answered, and the demand for them.
+    /// Clients of an earlier pass that have not been answered yet, and the demand that this pass
+    /// has found.
     answers: Option<DemandAnswers>,
 }
 
-/// Clients to be answered, and the demand for them; `None` if the replica does not lead.
+/// Clients to be answered with their requests, and the demand for them; `None` instead of the
+/// demand if the replica does not lead.
 pub(crate) type DemandAnswers = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {
-    /// Adds a client that requests the demand.
+    /// Adds a client that has requested the demand, with its request.
     pub(crate) fn submit(&self, client: ClientHandle, request: StatusRequest) {
         self.0.borrow_mut().waiting.push((client, request));
     }
 
-    /// Whether no client waits.
+    /// Whether no client waits for an answer.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.0.borrow();
         state.waiting.is_empty() && state.answers.is_none()
     }
 
-    /// Visits the next keys. Returns the clients to be answered now, if there are any.
+    /// Visits the next keys. Returns the clients that must be answered now, if there are any.
     pub(crate) fn advance(&self, replica: &Replica) -> Option<DemandAnswers> {
         let state = &mut *self.0.borrow_mut();
         if state.answers.is_none() {
@@ -62,7 +66,8 @@ impl DemandPasses {
 }
 
 impl PassState {
-    /// Visits the next keys. After the last key, returns the clients that waited.
+    /// Visits the next keys. After the last key, returns the clients that have waited for this
+    /// pass.
     fn advance(&mut self, replica: &Replica) -> Option<DemandAnswers> {
         let state = self;
         if state.waiting.is_empty() {

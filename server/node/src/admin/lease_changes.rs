@@ -1,5 +1,6 @@
-//! Changes of leases that clients requested and that are not answered yet. Any replica accepts a
-//! change, passes it to the leader, and answers once the change is in force and executed here.
+//! Changes of leases that clients have requested and that are not answered yet. Any replica accepts
+//! such a request and passes it to the leader. It answers the client once the change is in force
+//! and this replica has executed it.
 
 use std::time::Duration;
 
@@ -13,24 +14,25 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::input::OperatorRequest;
 use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// Time after which a request to the leader is repeated: the request or the answer may be lost, and
-/// another replica may lead.
+/// Time after which a request to the leader is repeated, because the request or the answer may be
+/// lost, or another replica may lead by now.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum duration that may be requested, in ms: a day, which is far from any overflow.
+/// Maximum lease duration that may be requested, in ms. It is a day, which is far from any
+/// overflow.
 const DURATION_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// Maximum number of changes that wait for an answer at a time.
+/// Maximum number of requested changes that wait for an answer at a time.
 const WAITING_MAX: usize = 64;
 
-/// A change that was requested and is not answered yet.
+/// A change of leases that a client has requested and that is not answered yet.
 #[derive(Debug)]
 struct PendingLeaseChange {
-    /// Number of the request, by which its answer is recognized.
+    /// Number of the request, by which the leader's answer is recognized.
     ask: u64,
     client: ClientHandle,
     set: LeaseSet,
-    /// Answer of the leader; `None` before it has arrived.
+    /// The leader's answer; `None` before it has arrived.
     in_force: Option<InForce>,
     /// Reason for which the leader could not accept the change yet.
     busy: Option<String>,
@@ -41,11 +43,11 @@ struct PendingLeaseChange {
 /// Changes of leases that clients requested and that are not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseChanges {
-    /// Number of changes that were requested so far.
+    /// Number of changes that clients have requested since the start.
     submitted: u64,
     waiting: Vec<PendingLeaseChange>,
-    /// Whether the last [`Self::take_ended`] reached its limit. More changes may have ended then,
-    /// and are taken without waiting.
+    /// Whether the last call of [`Self::take_ended`] reached its limit. Then more changes may have
+    /// ended, and the next call is due immediately.
     more: bool,
 }
 
@@ -56,16 +58,16 @@ pub(crate) struct LeaseChangeContext<'a> {
     pub names: &'a [String],
     pub configs: &'a Configs,
     pub leader: Option<ReplicaId>,
-    /// Time after which a request is abandoned.
+    /// Time after which an unanswered request is abandoned.
     pub timeout: Duration,
 }
 
 impl LeaseChanges {
-    /// Adds the request of a client.
+    /// Adds a client's request to change leases.
     ///
     /// # Errors
-    /// Returns the reason for which the request can never be granted, and values that would be
-    /// accepted; or states that too many requests wait.
+    /// Fails if the request can never be granted, with the reason and with values that would be
+    /// accepted. Also fails if too many requests wait.
     pub(crate) fn submit(
         &mut self,
         client: ClientHandle,
@@ -91,8 +93,8 @@ impl LeaseChanges {
         Ok(())
     }
 
-    /// Processes the leader's answer. Returns the client to notify, if the leader refuses for good.
-    /// If the leader is busy, the request is repeated later.
+    /// Processes the leader's answer to a request. If the leader refuses for good, returns the
+    /// client to notify. If the leader is busy, the request is repeated later.
     pub(crate) fn note_answer(
         &mut self,
         ask: u64,
@@ -115,7 +117,7 @@ impl LeaseChanges {
         }
     }
 
-    /// Returns the requests to be made of the replica now.
+    /// Returns the requests that must be passed to the replica now.
     pub(crate) fn due(&mut self, now: Time) -> Vec<OperatorRequest> {
         let due = |change: &PendingLeaseChange| change.in_force.is_none() && now >= change.retry_at;
         let waiting = self.waiting.iter_mut().filter(|change| due(change));
@@ -130,8 +132,8 @@ impl LeaseChanges {
             .collect()
     }
 
-    /// Takes the clients of at most `most` requests that have ended, each with the configuration in
-    /// force, or with the reason for which no answer came.
+    /// Takes at most `most` requests that have ended. Returns the client of each with the
+    /// configuration in force, or with the reason for which no answer came.
     pub(crate) fn take_ended(
         &mut self,
         context: &LeaseChangeContext<'_>,
@@ -160,7 +162,7 @@ impl LeaseChanges {
         self.waiting.is_empty()
     }
 
-    /// Returns the next time at which a request is due or has ended.
+    /// Returns the next time at which a request must be repeated or has ended.
     pub(crate) fn next_deadline(&self) -> Time {
         if self.more && !self.is_empty() {
             return Time::ZERO;
@@ -300,7 +302,8 @@ fn strategy(
     }))
 }
 
-/// Returns the settings of `cost`. Settings that the request omits stay unchanged.
+/// Returns the settings of the strategy `cost` that the request would put in force. Settings that
+/// the request omits stay unchanged.
 fn cost(
     request: &LeaseRequest,
     range: &KeyRange,
@@ -368,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Runs a check at a time of `at_s` seconds.
+    /// Calls `check` with a context in which the time is `at_s` seconds.
     fn with_context<T>(at_s: u64, check: impl FnOnce(&LeaseChangeContext<'_>) -> T) -> T {
         let names = ["CA", "JP", "DE"].map(str::to_owned);
         check(&LeaseChangeContext {
@@ -404,7 +407,7 @@ mod tests {
         });
     }
 
-    /// The answer to each change holds all ranges, up to 1 MiB.
+    /// The answer to each change contains all ranges, and may have up to 1 MiB.
     #[test]
     fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
         let mut changes = LeaseChanges::default();

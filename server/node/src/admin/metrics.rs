@@ -1,15 +1,15 @@
-//! The registry of metrics: every number in a status, from all parts of a node.
+//! The registry of metrics. It contains every number in a status, from all parts of a node.
 //!
 //! To add a metric, add its name to the list that its part of the node returns here, and add a row
-//! to the table in `docs/operating.md`: a test compares the two. A new part adds its list to
-//! [`Driver::metrics`]. Metrics of the replica itself are declared in `leasehold_replica::metrics`,
-//! and come first.
+//! to the table in `docs/operating.md`. A test compares the two. If a part of the node is new, add
+//! its list to [`Driver::metrics`]. Metrics of the replica itself are declared in
+//! `leasehold_replica::metrics`, and come first in a status.
 
 use crate::driver::Driver;
 
 impl Driver {
-    /// Returns the metrics of all parts around the replica, by name, in the order in which a status
-    /// lists them.
+    /// Returns the metrics of all parts of the node except the replica itself, by name, in the
+    /// order of their appearance in a status.
     pub(super) fn metrics(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let process = [
             ("unsendable_messages", self.peers.unsendable()),

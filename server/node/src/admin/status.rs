@@ -1,5 +1,5 @@
 //! Answers to operators' requests for a node's status, for a change of leases, and for another
-//! leader. They are made between two event-loop iterations.
+//! leader. The answers are made between two event-loop iterations.
 
 use leasehold_leases::Time;
 use leasehold_wire::{Counter, LeaseRequest, StatusReply, StatusRequest};
@@ -25,7 +25,8 @@ impl Driver {
         }
     }
 
-    /// Adds to `status` the other parts that the client requested, and answers.
+    /// Adds the other parts that the client has requested to `status`, and sends the status to the
+    /// client.
     fn answer_status(
         &self,
         now: Time,
@@ -46,7 +47,8 @@ impl Driver {
         self.clients.reply_status(client, status);
     }
 
-    /// Visits a slice of the demand if clients wait for it, and answers them after the last slice.
+    /// Visits a slice of the demand for keys if clients wait for the demand. Answers these clients
+    /// after the last slice.
     pub(crate) fn answer_demand(&self, now: Time) {
         let Some((clients, demand)) = self.demand_passes.advance(&self.replica) else {
             return;
@@ -61,7 +63,8 @@ impl Driver {
         }
     }
 
-    /// Takes requests to transfer leadership, and answers those that have succeeded or failed.
+    /// Takes requests to transfer leadership from the inbox, and answers those that have succeeded
+    /// or failed.
     pub(crate) fn answer_transfers(&self, now: Time) {
         let requests = self.inbox.take_transfers();
         if requests.is_empty() && self.transfers.is_empty() {
@@ -96,8 +99,8 @@ impl Driver {
         }
     }
 
-    /// Takes requests to change leases, passes them to the leader, and answers those that have
-    /// ended.
+    /// Takes requests to change leases from the inbox, passes them to the leader, and answers those
+    /// that have ended.
     pub(crate) fn answer_lease_changes(&mut self, now: Time) {
         let requests = self.inbox.take_leases(
             || self.replica.sizes(),
@@ -137,8 +140,8 @@ impl Driver {
         }
     }
 
-    /// Returns true if some part of a request is not in force yet, as far as strategies' names
-    /// tell.
+    /// Returns true if some part of a request is not in force yet. Strategies are compared by name
+    /// only.
     fn changes_leases(&self, request: &LeaseRequest) -> bool {
         let configs = self.replica.configs();
         let Ok(range) = lease_changes::range(request) else {

@@ -1,5 +1,6 @@
-//! Transfers of leadership that clients requested and that are not answered yet. Any replica
-//! accepts a request, passes it to the leader, and answers once it sees the outcome.
+//! Transfers of leadership that clients have requested and that are not answered yet. Any replica
+//! accepts such a request and passes it to the leader. It answers the client once it knows the
+//! outcome.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use leasehold_replica::action::ClientHandle;
 struct PendingTransfer {
     client: ClientHandle,
     to: ReplicaId,
-    /// Leader at the time of the request.
+    /// Replica that was the leader at the time of the request.
     from: ReplicaId,
     deadline: Time,
 }
 
-/// Transfers of leadership that clients requested and that are not answered yet.
+/// Transfers of leadership that clients have requested and that are not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct LeadershipTransfers(RefCell<Vec<PendingTransfer>>);
 
@@ -29,7 +30,8 @@ pub(crate) struct TransferContext<'a> {
     /// Names of all replicas.
     pub names: &'a [String],
     pub leader: Option<ReplicaId>,
-    /// Replicas that have not answered the leader lately, if this replica leads; otherwise empty.
+    /// If this replica leads, the replicas that have not answered it lately; otherwise the empty
+    /// set.
     pub silent: ReplicaSet,
     /// Maximum time for a transfer of leadership.
     pub timeout: Duration,
@@ -37,9 +39,10 @@ pub(crate) struct TransferContext<'a> {
 
 /// Outcome of admitting a request for a transfer.
 pub(crate) enum TransferAdmission {
-    /// The replica leads already. The leader is still told, so that it stays leader.
+    /// The requested replica already leads. The request is still passed to it, so that it remains
+    /// the leader.
     AlreadyLeads(ReplicaId),
-    /// The transfer to this replica has begun, and the core is to be told.
+    /// The transfer to this replica has begun, and the request must be passed to the core.
     Started(ReplicaId),
     /// The transfer is impossible.
     Rejected(Error),
@@ -81,7 +84,7 @@ fn bad_request(problem: String) -> Error {
 }
 
 impl LeadershipTransfers {
-    /// Adds the request of a client.
+    /// Adds a client's request for a transfer.
     pub(crate) fn submit(
         &self,
         client: ClientHandle,
@@ -139,7 +142,7 @@ impl LeadershipTransfers {
         ended
     }
 
-    /// Returns the next time at which a transfer has taken too long.
+    /// Returns the next time at which a transfer exceeds its maximum time.
     pub(crate) fn next_deadline(&self) -> Time {
         let waiting = self.0.borrow();
         let deadlines = waiting.iter().map(|transfer| transfer.deadline);
@@ -163,7 +166,7 @@ mod tests {
         ["JP", "CA", "OR"].map(String::from).to_vec()
     }
 
-    /// Context in which CA leads, unless another leader is named.
+    /// Returns a context in which CA leads, unless another leader is given.
     fn context(names: &[String], leader: Option<ReplicaId>, seconds: u64) -> TransferContext<'_> {
         TransferContext {
             now: Time::ZERO + Duration::from_secs(seconds),

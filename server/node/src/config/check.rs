@@ -1,4 +1,4 @@
-//! Checks a configuration as written, and converts it to a [`ClusterConfig`].
+//! Checks a configuration as it is written in the file, and converts it to a [`ClusterConfig`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,16 +14,20 @@ use leasehold_replica::codec::BATCH_COMMANDS_MAX;
 use leasehold_replica::lease_set::Durations;
 use leasehold_replica::settings::{AcceptReplies, Settings, Timing};
 
-/// The ids of replicas are bits of a [`ReplicaSet`](leasehold_leases::ReplicaSet).
+/// There may be at most as many nodes as a [`ReplicaSet`](leasehold_leases::ReplicaSet) has bits,
+/// because the ids of replicas are its bits.
 const _: () = assert!(NODES_MAX == ReplicaId::COUNT_MAX);
-/// Memory for demand, in MiB: enough for about half a million keys that five replicas read.
+/// Default memory for counting the demand for keys, in MiB. It is enough for about half a million
+/// keys that five replicas read.
 const DEMAND_MB_DEFAULT: u64 = 64;
 const DEMAND_MB_MAX: u64 = 16 * 1024;
-/// Traffic for choosing holders, in KB a second at each replica (§3.4).
+/// Default of the maximum traffic for choosing lease holders, in KB per second at each replica
+/// (§3.4).
 const HOLDERS_KB_S_DEFAULT: u64 = 100;
-/// Maximum traffic in KB a second. A report of half of it fits into a frame.
+/// Maximum value of `holders_kb_s`. A report of half of it in KB fits into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
-/// A day in ms: longer than any useful duration, and far from any overflow.
+/// Maximum of durations in ms: a day, which is longer than any useful duration and far from any
+/// overflow.
 const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,
@@ -85,7 +89,7 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> CheckResult<ClusterConfig
     })
 }
 
-/// Map from names of nodes to ids.
+/// Mapping from the names of nodes to their ids.
 pub(super) struct NodeNames<'a>(&'a [NodeConfig]);
 
 impl NodeNames<'_> {
@@ -99,7 +103,7 @@ impl NodeNames<'_> {
         names.join(", ")
     }
 
-    /// Returns the number of names.
+    /// Returns the number of nodes.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -313,7 +317,7 @@ impl Checker<'_> {
         Ok(params)
     }
 
-    /// Error for durations that do not fit each other.
+    /// Returns the error for lease durations that contradict each other.
     fn inconsistent(&self, lease: &LeaseSection, error: ParamsError) -> ConfigError {
         let renew = format!("it must be above lease.renew_ms ({}), or", lease.renew_ms);
         match error {

@@ -1,6 +1,6 @@
-//! TOML whose nesting depth is bounded before it is parsed.
+//! Parser of TOML that bounds the nesting depth of the text first.
 //!
-//! The parser makes a nested call for every array and table. It has a limit of its own, but
+//! The TOML library makes a nested call for every array and table. It has a limit of its own, but
 //! malformed tables reset its count. So a file that contains only brackets would overflow the stack
 //! and end the process.
 
@@ -9,16 +9,16 @@ use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Maximum depth of nested arrays, tables and parts of a dotted key: more than any file of
-/// Leasehold needs. A header before them may add the same depth again; the parser accepts 80 in
-/// all.
+/// Maximum depth of nested arrays, tables and parts of a dotted key. It is more than any file of
+/// Leasehold needs. A table header before them may add the same depth again; the TOML library
+/// accepts 80 in all.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
 ///
 /// # Errors
-/// The position and the reason for which the text is not TOML, or not a `T`. The message never
-/// shows a token that is in the text by mistake.
+/// Returns the position and the reason for which the text is not TOML, or not a `T`. The message
+/// never shows a client's token that is in the text by mistake.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     if let Some(line) = line_too_deep(text) {
         return Err(toml::de::Error::custom(format!(
@@ -35,8 +35,8 @@ pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> 
     })
 }
 
-/// Removes from an error message the parts that may be a token. An error quotes a line of the file,
-/// and errors go into logs.
+/// Removes the parts of an error message that may be a client's token. Such a message quotes a line
+/// of the file, and messages go into logs.
 fn without_tokens(said: &str) -> String {
     let mut parts = said.split(TOKEN_MARK);
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -49,10 +49,10 @@ fn without_tokens(said: &str) -> String {
     shown
 }
 
-/// Brackets and dots that are open at a position in a document.
+/// Brackets and dots that are open at some position of a document.
 #[derive(Default)]
 struct OpenBrackets {
-    /// Kind of each open bracket, and the number of dots before the bracket.
+    /// Kind of each open bracket, and the number of dots directly before the bracket.
     brackets: Vec<(TokenKind, usize)>,
     /// Number of dots since the last bracket, comma or line end.
     dots: usize,
@@ -60,8 +60,8 @@ struct OpenBrackets {
 }
 
 impl OpenBrackets {
-    /// Passes a token. A bracket that closes none is ignored, so the depth is never below the
-    /// parser's.
+    /// Moves past one token of the document. A closing bracket that does not match the last open
+    /// one is ignored, so the depth is never lower than the TOML library's.
     fn pass(&mut self, token: TokenKind) {
         match token {
             TokenKind::Dot => {
@@ -92,7 +92,8 @@ impl OpenBrackets {
     }
 }
 
-/// Returns the number of the line, from 1, on which the nesting becomes too deep.
+/// Returns the number of the line on which the nesting becomes too deep. The first line has number
+/// 1.
 fn line_too_deep(text: &str) -> Option<usize> {
     let mut open = OpenBrackets::default();
     for token in Source::new(text).lex() {
@@ -109,8 +110,8 @@ fn line_too_deep(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A token may be pasted in place of its digest, or a client's file be mistaken for the token
-    /// file.
+    /// An operator may paste a token in place of its digest, or mistake a client's file for the
+    /// token file.
     #[test]
     fn no_error_shows_a_token() {
         let token = format!("lh_{}", "5a".repeat(32));
@@ -141,7 +142,7 @@ mod tests {
         );
     }
 
-    /// Each name may be as deep as allowed, even after a header that is as deep.
+    /// Each dotted name may have the maximum depth, even after a header that also has it.
     #[test]
     fn dotted_names_count_as_the_tables_that_they_are() {
         let dots = |count: usize| "k.".repeat(count);
@@ -176,7 +177,7 @@ mod tests {
         assert!(from_toml::<toml::Table>(&many).is_ok());
     }
 
-    /// Each of these tables within a table decrements the parser's count.
+    /// Each of these tables within a table decrements the count of the TOML library.
     #[test]
     fn brackets_that_do_not_match_are_refused_and_not_followed() {
         let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));

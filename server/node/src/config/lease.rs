@@ -1,4 +1,4 @@
-//! `[lease]`, in the one shape that configurations of clusters and of experiments share.
+//! The table `[lease]`. It has the same form in configurations of clusters and of experiments.
 
 use std::time::Duration;
 
@@ -8,56 +8,57 @@ use serde::{Deserialize, Serialize};
 use leasehold_replica::lease_set::RENEWALS_PER_ACK;
 use leasehold_replica::settings::Timing;
 
-/// `[lease]` as it is written: the strategy that decides which replicas may read locally, and the
-/// durations in ms. An omitted duration has its default.
+/// `[lease]` as it is written in the file: the strategy that decides which replicas may read
+/// locally, and the durations in ms. If a duration is omitted, its default is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeaseSection {
     /// Name of the strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// Duration of a promise.
+    /// Duration of a promise in ms.
     pub t_lease_ms: u64,
-    /// Time in ms after the acknowledgement of its guard within which a promise must arrive to be
-    /// valid.
+    /// Guard time in ms. A promise is valid only if it arrives within this time after its guard was
+    /// acknowledged.
     pub t_guard_ms: u64,
-    /// Interval between renewals of promises.
+    /// Interval in ms between renewals of promises.
     pub renew_ms: u64,
-    /// Interval at which lease holders are chosen again.
+    /// Interval at which the lease holders are chosen again.
     pub reconfigure_ms: u64,
-    /// Duration for which a replica may be silent before it is suspected.
+    /// Duration in ms for which a replica may send nothing before other replicas suspect that it
+    /// has failed.
     pub grace_ms: u64,
-    /// Maximum difference of clock rates: 0.001 is one part in a thousand.
+    /// Maximum relative difference between the rates of clocks: 0.001 is one part in a thousand.
     pub rho: f64,
-    /// Holders of keys that have not been read yet, for the strategy `quorum`.
+    /// Lease holders of keys that have not been read yet, for the strategy `quorum`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
     /// Settings of the strategy `cost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostSection>,
-    /// Key ranges with a strategy of their own.
+    /// Key ranges that have their own strategies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub range: Vec<RangeSection>,
 }
 
-/// Keys of a range, and the replicas that may read these keys locally. If `strategy` is omitted, a
+/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, a
 /// field that only one strategy uses selects that strategy: `holders`, `unlisted` or `cost`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {
     /// First key of the range.
     pub from: String,
-    /// First key after the range. If omitted, the range ends at the first key of the next range, or
-    /// has no end if there is none.
+    /// First key after the range. If it is omitted, the range ends at the first key of the next
+    /// range, or has no end if there is no next range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Name of the strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// Names of the nodes that hold the keys, for the strategy `fixed`.
+    /// Names of the nodes that hold leases on the keys, for the strategy `fixed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
-    /// Holders of keys that have not been read yet, for the strategy `quorum`.
+    /// Lease holders of keys that have not been read yet, for the strategy `quorum`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
     /// Settings of the strategy `cost`.
@@ -69,14 +70,15 @@ pub struct RangeSection {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostSection {
-    /// Weight of reads against writes, from 0 to 1. At 0.5 both weigh the same.
+    /// Weight of reads relative to writes, from 0 to 1. At 0.5 reads and writes have the same
+    /// weight.
     pub read_weight: f64,
-    /// Minimum number of replicas that hold no lease on a key. This many replicas may fail without
-    /// a write to the key having to wait for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. If at most this many replicas fail,
+    /// a write to the key need not wait for a lease to end.
     pub spare: u8,
     /// Whether the demand for keys that a site has rarely or never requested is estimated from all
-    /// keys of the site. Without it the counts are taken as the future demand; that shows the
-    /// benefit of the estimate.
+    /// keys that the site has requested. If false, past counts are used as the future demand;
+    /// experiments use this to show the benefit of the estimate.
     pub prior: bool,
 }
 
@@ -92,7 +94,7 @@ impl Default for CostSection {
 }
 
 impl CostSection {
-    /// Returns the settings of the strategy; `None` if the weight is not in 0 to 1.
+    /// Returns the settings of the strategy; `None` if the weight is below 0 or above 1.
     pub fn settings(self) -> Option<CostSettings> {
         CostSettings::new(self.read_weight, self.spare, self.prior)
     }
@@ -102,15 +104,15 @@ impl CostSection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnlistedName {
-    /// See [`UnlistedHolders::Nearest`].
+    /// The name of [`UnlistedHolders::Nearest`].
     #[default]
     Nearest,
-    /// See [`UnlistedHolders::Leader`].
+    /// The name of [`UnlistedHolders::Leader`].
     Leader,
 }
 
 impl UnlistedName {
-    /// Returns the name as it is written.
+    /// Returns the name as it is written in a configuration.
     pub fn name(self) -> &'static str {
         match self {
             UnlistedName::Nearest => "nearest",
@@ -148,7 +150,7 @@ impl Default for LeaseSection {
 }
 
 impl LeaseSection {
-    /// Returns the durations for the replicas. This method checks none of them.
+    /// Returns the lease durations for the replicas. They are not checked here.
     pub fn params(&self) -> LeaseParams {
         let ms = Duration::from_millis;
         LeaseParams {
@@ -164,7 +166,7 @@ impl LeaseSection {
         }
     }
 
-    /// Returns the interval at which lease holders are chosen again.
+    /// Returns the interval at which the lease holders are chosen again.
     pub fn reconfigure(&self) -> Duration {
         Duration::from_millis(self.reconfigure_ms)
     }

@@ -1,4 +1,5 @@
-//! `[limits]`: the resources of a replica that clients may take, and the time that they may take.
+//! `[limits]`: limits on the resources of a replica that clients may take, and on the time for
+//! which they may make it wait.
 
 use std::time::Duration;
 
@@ -8,46 +9,47 @@ use super::check::{CheckResult, Checker};
 
 /// One MiB.
 const MIB: usize = 1 << 20;
-/// A TiB, in MiB. It is far from any overflow.
+/// Maximum of settings in MiB: a TiB, which is far from any overflow.
 const MB_MAX: u64 = 1 << 20;
-/// A day, in seconds.
+/// Maximum of settings in seconds: a day.
 const S_MAX: u64 = 24 * 3600;
-/// More requests in flight, or clients, than any replica serves.
+/// Maximum of settings that count requests or clients: more than any replica serves.
 const COUNT_MAX: u64 = 1 << 20;
-/// Maximum number of connections of a peer. Further ones could only be left over from earlier runs,
-/// and each takes a file descriptor.
+/// Maximum number of connections of one peer that may be configured. More connections could only be
+/// left over from earlier runs, and each takes a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
-/// Limits on the resources that clients may take of a replica, and on the time that they may let
-/// it wait.
+/// Limits on the resources of a replica that clients may take, and on the time for which they may
+/// make it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of requests of one connection that the replica works on at a time.
+    /// Maximum number of requests of one connection that the replica works on at the same time.
     pub connection_requests: usize,
-    /// Maximum number of bytes that the requests of one connection are charged together. The last
+    /// Maximum number of bytes that all requests of one connection are charged together. The last
     /// request admitted may exceed it by its own charge.
     pub connection_in_flight_bytes: usize,
     /// Maximum number of bytes that the requests of all connections are charged together.
     pub in_flight_bytes: usize,
-    /// Maximum number of bytes, in writes of more than 4 KiB, that the replica works on at a time.
-    /// One write may exceed it.
+    /// Maximum number of bytes that the replica works on at the same time in writes of more than 4
+    /// KiB. One write may exceed it.
     pub large_writes_bytes: usize,
-    /// Bytes of unread answers above which a client is abandoned. The last answer to be encoded may
-    /// exceed it by a frame.
+    /// Number of bytes of unread answers above which the connection of a client is closed. The last
+    /// encoded answer may exceed it by a frame.
     pub connection_unread_bytes: usize,
-    /// Bytes unread by all clients above which the client with the most unread bytes is abandoned.
+    /// Number of bytes that all clients together leave unread above which the connection of the
+    /// client with the most unread bytes is closed.
     pub unread_bytes: usize,
     /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
-    /// Maximum time for which a client may take too little of its answers.
+    /// Maximum time for which a client may take too few bytes of its answers.
     pub stalled: Duration,
     /// Maximum time for which a connection without requests is kept.
     pub idle: Duration,
-    /// Maximum number of connections of all clients. `None`: as many as the remaining file
+    /// Maximum number of connections of all clients together. `None`: as many as the remaining file
     /// descriptors allow.
     pub clients: Option<usize>,
-    /// Maximum number of connections of clients from one address. `None`: all but an eighth of the
-    /// connections.
+    /// Maximum number of connections of clients from one address. `None`: seven eighths of the
+    /// maximum for all clients.
     pub clients_per_address: Option<usize>,
     /// Maximum number of connections from one peer to this replica.
     pub connections_per_peer: usize,
@@ -73,13 +75,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the maximum number of connections of clients, if the file descriptors allow `max`.
+    /// Returns the maximum number of connections of all clients. `max` is the number that the file
+    /// descriptors allow.
     pub(crate) fn clients(&self, max: usize) -> usize {
         self.clients.map_or(max, |configured| configured.min(max))
     }
 
-    /// Returns the maximum number of connections of clients from one address, if the file
-    /// descriptors allow `max` in all.
+    /// Returns the maximum number of connections of clients from one address. `max` is the number
+    /// that the file descriptors allow for all clients.
     pub(crate) fn clients_per_address(&self, max: usize) -> usize {
         let all = self.clients(max);
         let most = self.clients_per_address.unwrap_or(all - all.div_ceil(8));
@@ -87,7 +90,7 @@ impl Limits {
     }
 }
 
-/// `[limits]` as it is written.
+/// `[limits]` as it is written in the file, before any check.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsSection {
@@ -107,7 +110,7 @@ pub(super) struct LimitsSection {
     pub(super) sessions_opened_per_s: Option<u64>,
 }
 
-/// Maximum and unit of a number.
+/// Maximum and unit of a setting.
 struct LimitUnit {
     max: u64,
     unit: &'static str,
@@ -213,7 +216,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses limits of one connection that are higher than the limits of all connections.
+    /// Refuses limits for one connection that are higher than the limits for all connections
+    /// together.
     fn fit_each_other(&self, limits: &Limits, found: &LimitsSection) -> CheckResult<()> {
         for (field, given, one, all_field, all) in [
             (

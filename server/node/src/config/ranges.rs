@@ -10,8 +10,8 @@ use super::check::{CheckResult, Checker};
 use super::lease::RangeSection;
 
 impl Checker<'_> {
-    /// Returns the strategies by key range: `of_range` for the keys of each range, and `of_all` for
-    /// all other keys.
+    /// Returns the strategies by key range: those of `of_range` for the keys of each range, and
+    /// `of_all` for all other keys.
     pub(super) fn by_range(
         &self,
         of_all: StrategySpec,
@@ -41,7 +41,8 @@ impl Checker<'_> {
         Ok(ordered.into_values().collect())
     }
 
-    /// Returns the keys of a range, which ends at its own end or at the begin of the `next` range.
+    /// Returns the keys of a range. The range ends at its own `to`, or else at the beginning of the
+    /// `next` range.
     fn keys(&self, range: &RangeSection, next: Option<&str>) -> CheckResult<KeyRange> {
         let end = range.to.as_deref().or(next);
         let field = || format!("to of lease.range from {:?}", range.from);

@@ -1,4 +1,4 @@
-//! The configuration as it is written.
+//! The configuration as it is written in the file, before any check.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `[security]`: how nodes prove their identity, and clients their rights.
+//! `[security]`: the means by which nodes prove their identity, and clients their rights.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::check::{CheckResult, Checker};
 use super::{ClusterConfig, ConfigError};
 
-/// `[security]` as it is written.
+/// `[security]` as it is written in the file, before any check.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SecuritySection {
@@ -25,9 +25,9 @@ pub enum Identity {
     /// Replicas prove nothing, and connections are not encrypted.
     #[default]
     None,
-    /// Certificates of the cluster's authority, in this directory.
+    /// Each replica has a certificate of the cluster's authority, in this directory.
     Certificates(PathBuf),
-    /// Certificates that each replica makes for itself, from the secret in this file.
+    /// Each replica makes a certificate for itself, from the secret in this file.
     Secret(PathBuf),
 }
 
@@ -36,9 +36,10 @@ pub enum Identity {
 pub struct Security {
     /// Means by which replicas prove their identity.
     pub identity: Identity,
-    /// File of clients' tokens. `None`: every client may do everything.
+    /// Path of the token file. `None`: every client may do everything.
     pub tokens: Option<PathBuf>,
-    /// Whether a missing identity or a missing token file is intended.
+    /// Whether the operator has confirmed that a missing identity or a missing token file is
+    /// intended.
     pub insecure: bool,
 }
 
@@ -62,11 +63,11 @@ impl Checker<'_> {
 }
 
 impl ClusterConfig {
-    /// Refuses a configuration that lets other machines pass for nodes, or read and write
-    /// everything, unless that is intended.
+    /// Refuses a configuration that lets other machines pretend to be nodes, or read and write
+    /// everything, unless that is stated to be intended.
     ///
     /// # Errors
-    /// Names an address that other machines may reach.
+    /// The error names an address that other machines may reach.
     pub fn check_reach(&self) -> Result<(), ConfigError> {
         if self.security.insecure {
             return Ok(());
@@ -117,7 +118,8 @@ impl ClusterConfig {
         }
     }
 
-    /// Returns the first address that other machines may reach: its field and its value.
+    /// Returns the first configured address that other machines may reach, as its field and its
+    /// value.
     fn reachable(&self) -> Option<(String, String)> {
         let addresses = self.nodes.iter().flat_map(|node| {
             let name = &node.name;

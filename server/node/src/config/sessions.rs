@@ -1,14 +1,14 @@
-//! Limits on the sessions of clients: a part of `[limits]`.
+//! Limits on the sessions of clients, which are a part of `[limits]`.
 
 use super::check::{CheckResult, Checker};
 use super::limits::LimitsSection;
 use leasehold_replica::settings::SessionLimits;
 
-/// Maximum number of sessions: these take 2.5 GB on every replica.
+/// Maximum number of sessions that may be configured. They take 2.5 GB of memory on every replica.
 const SESSIONS_MAX: u64 = 1 << 24;
 
 impl Checker<'_> {
-    /// Checks the session limits of a cluster of `nodes` nodes.
+    /// Checks the configured session limits for a cluster of `nodes` nodes, and returns them.
     pub(super) fn sessions(
         &self,
         found: &LimitsSection,

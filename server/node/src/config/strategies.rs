@@ -1,5 +1,5 @@
-//! Strategies as they are written, which decide the keys that each replica may read locally:
-//! `strategy` in `[lease]` for all keys, and `[[lease.range]]` for the keys of a range.
+//! Lease strategies as they are written in the file. They decide which keys each replica may read
+//! locally: `strategy` in `[lease]` for all keys, and `[[lease.range]]` for the keys of a range.
 
 use leasehold_leases::{RangeMap, ReplicaSet, StrategySpec};
 
@@ -8,7 +8,7 @@ use super::lease::{CostSection, LeaseSection, RangeSection, UnlistedName};
 
 /// Name and settings of a strategy, for all keys or for a range.
 struct StrategyFields<'a> {
-    /// First key of the range; `None` in `[lease]` itself.
+    /// First key of the range; `None` for the table `[lease]` itself.
     from: Option<&'a str>,
     strategy: Option<&'a str>,
     holders: &'a [String],
@@ -44,8 +44,8 @@ impl<'a> StrategyFields<'a> {
         }
     }
 
-    /// Returns the strategy's name. If it is omitted, a field that only one strategy uses selects
-    /// that strategy.
+    /// Returns the strategy's name. If the name is omitted, a field that only one strategy uses
+    /// selects that strategy.
     fn name(&self) -> Option<&'a str> {
         let given = [
             (!self.holders.is_empty(), "fixed"),
@@ -58,7 +58,7 @@ impl<'a> StrategyFields<'a> {
 }
 
 impl Checker<'_> {
-    /// Returns the strategies of all keys.
+    /// Returns the strategies for all keys, by key range.
     pub(super) fn strategies(
         &self,
         lease: &LeaseSection,
@@ -107,7 +107,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Refuses fields that only another strategy uses.
+    /// Refuses fields that the strategy `name` does not use.
     fn reject_foreign_fields(&self, fields: &StrategyFields<'_>, name: &str) -> CheckResult<()> {
         let unlisted = fields.unlisted.map(UnlistedName::name);
         let cost = fields.cost.is_some();

@@ -241,7 +241,7 @@ fn a_range_that_cannot_be_is_refused_with_what_would_do() {
     assert!(message.contains("in 1024 ranges"), "{message}");
 }
 
-/// Returns the text of `count` ranges with first keys of `length` bytes.
+/// Returns the configuration text of `count` ranges. Their first keys have `length` bytes.
 fn fixed(count: usize, length: usize) -> String {
     let range = |nth: usize| {
         let from = format!("{nth:05}{}", "x".repeat(length - 5));

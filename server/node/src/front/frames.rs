@@ -1,5 +1,5 @@
-//! The reading half of a connection, in frames. Frames that arrived together are passed on
-//! together.
+//! The reading half of a connection, which divides the bytes into frames. Frames that arrived
+//! together are passed on together.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use leasehold_wire::{FrameError, split_frame, split_frame_at_most};
 
 use crate::security::halves::{ByteSource, ReadHalf};
 
-/// Reader of frames, which does not copy their contents.
+/// Reader of frames. It does not copy the contents of frames.
 #[derive(Debug)]
 pub struct Frames<R = ReadHalf> {
     reader: R,
@@ -17,8 +17,8 @@ pub struct Frames<R = ReadHalf> {
 }
 
 impl<R: ByteSource> Frames<R> {
-    /// Creates a reader that requests about `chunk_bytes` from the socket at a time. An idle
-    /// connection also holds this much memory.
+    /// Creates a reader that requests about `chunk_bytes` bytes from the socket at a time. An idle
+    /// connection holds this much memory, too.
     pub fn new(reader: R, chunk_bytes: usize) -> Self {
         Frames {
             reader,
@@ -27,19 +27,19 @@ impl<R: ByteSource> Frames<R> {
         }
     }
 
-    /// Waits for more bytes, and returns their number; 0 at the end of the connection. The future
-    /// may be dropped, and the method called again, without losing bytes.
+    /// Waits for more bytes, and returns their number, or 0 at the end of the connection. The
+    /// future may be dropped, and the method called again, without losing bytes.
     ///
     /// # Errors
-    /// If the connection failed.
+    /// Fails if the connection has failed.
     pub async fn fill(&mut self) -> io::Result<usize> {
         self.reader.fill(&mut self.buffer, self.chunk_bytes).await
     }
 
-    /// Returns the next frame that has arrived whole; `None` if there is none.
+    /// Returns the next frame that has arrived completely; `None` if there is none yet.
     ///
     /// # Errors
-    /// `TooLong`, as soon as the length of the frame has arrived.
+    /// `TooLong`, which is returned as soon as the length of the frame has arrived.
     #[allow(clippy::should_implement_trait, reason = "an error is not an item")]
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         let frame = split_frame(&mut self.buffer)?;
@@ -49,15 +49,16 @@ impl<R: ByteSource> Frames<R> {
         Ok(frame)
     }
 
-    /// Leaves the current buffer to a large frame. Otherwise the small frames after it would keep
-    /// the whole buffer.
+    /// Moves the bytes that follow a large frame to a new buffer. Otherwise the small frames among
+    /// them would keep the whole old buffer in memory.
     fn detach_buffer(&mut self) {
         let mut rest = BytesMut::new();
         rest.extend_from_slice(&self.buffer);
         self.buffer = rest;
     }
 
-    /// Returns the bytes of an incomplete frame, after [`Frames::next`] has returned `None`.
+    /// Returns the number of bytes of an incomplete frame. Must be called after [`Frames::next`]
+    /// has returned `None`.
     pub(crate) fn partial_bytes(&self) -> usize {
         self.buffer.len()
     }
@@ -78,8 +79,8 @@ impl<R: ByteSource> Frames<R> {
     }
 
     /// Waits for one frame like [`Frames::wait`], but refuses a frame of more than `bytes` bytes as
-    /// soon as its length has arrived. This is for connections that have not identified themselves
-    /// yet.
+    /// soon as its length has arrived. This is for connections with peers or clients that have not
+    /// identified themselves yet.
     ///
     /// # Errors
     /// `TooLong`, `Io`.

@@ -1,16 +1,17 @@
-//! Inputs that have arrived and were not yet given to the replica.
+//! Inputs that have arrived and have not been given to the replica yet.
 //!
 //! An event-loop iteration takes only a bounded part of the inputs, because heartbeats and renewals
-//! of leases leave between iterations. Inputs that remain keep their order. The node's own inputs
-//! come first, then peers' messages, then commands of clients. Peers and clients each get a share
-//! of an iteration, so neither can keep the other out. Large writes of clients wait for their turns
-//! ([`large_writes`]).
+//! of leases leave between iterations. The inputs that remain keep their order. The node's own
+//! inputs come first, then peers' messages, then commands of clients. Peers and clients each have a
+//! share of an iteration, so neither can keep the other out. Large writes of clients wait in a
+//! queue of their own ([`large_writes`]).
 //!
-//! Connections read for as many units of [`leasehold_replica::cost`] as an iteration takes, and
-//! then let the driver run an iteration ([`Inbox::acquire_read_units`]). Without this rule, the
-//! reads of a hundred connections with megabytes each would delay a heartbeat too long. Connections
-//! that wait have their turns in the order in which they came, so a connection with little to read
-//! waits for one read of each other connection.
+//! In each iteration, connections of clients together read as many units of
+//! [`leasehold_replica::cost`] as an iteration takes. Then they wait until the driver has run an
+//! iteration ([`Inbox::acquire_read_units`]). Without this rule, the reads of a hundred connections
+//! with megabytes each would delay a heartbeat too long. Waiting connections are served in the
+//! order in which they came, so a connection with little to read waits for at most one read of each
+//! other connection.
 //!
 //! [`large_writes`]: crate::front::admission::large_writes
 
@@ -27,21 +28,21 @@ use leasehold_replica::cost::{self, Cost, Request, Sizes};
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Maximum number of inputs of peers that a round takes, and of inputs of clients: a few ms of
-/// work.
+/// Maximum number of peers' inputs that an event-loop iteration takes, and also of clients' inputs.
+/// Handling this many takes a few ms.
 const INPUTS_PER_ITERATION: usize = 4096;
-/// Maximum work of peers that a round takes, and of clients, in units of
-/// [`leasehold_replica::cost`]: about 3 ms. The last input taken may exceed it.
+/// Maximum work for peers that an event-loop iteration takes, and also for clients, in units of
+/// [`leasehold_replica::cost`]. It is about 3 ms of work. The last input taken may exceed it.
 pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
-/// Maximum work for operators' requests of each kind that a round takes, in units of
-/// [`leasehold_replica::cost`]: 16 requests for the bare status. Connections have turns. The last
-/// request taken may exceed the maximum.
+/// Maximum work that an event-loop iteration takes for operators' requests of each kind, in units
+/// of [`leasehold_replica::cost`]. It is the cost of 16 requests for the bare status. Connections
+/// are served round-robin. The last request taken may exceed the maximum.
 const OPERATORS_UNITS_PER_ITERATION: usize = 16 * 1600;
-/// Work of peers' messages in the inbox, in units of [`leasehold_replica::cost`] and so in bytes,
-/// above which peers are not read from.
+/// Cost of the peers' messages in the inbox above which the node reads no further bytes from peers,
+/// in units of [`leasehold_replica::cost`]. A unit corresponds to about a byte of a message.
 const PEER_UNITS_MAX: usize = 32 << 20;
 
-/// Inputs of one source, each with its cost in units.
+/// Waiting inputs of one source, each with its cost in units.
 #[derive(Debug, Default)]
 struct InputQueue {
     inputs: VecDeque<(Input, usize)>,
@@ -54,7 +55,7 @@ impl InputQueue {
         self.units += units;
     }
 
-    /// Moves the inputs of one round.
+    /// Moves the inputs for one event-loop iteration from this queue to `into`.
     fn take(&mut self, into: &mut Vec<Input>) {
         let mut taken = 0;
         let mut left = INPUTS_PER_ITERATION;
@@ -70,7 +71,7 @@ impl InputQueue {
     }
 }
 
-/// Inputs of all sources. Connections fill the inbox and the driver empties it, on one thread.
+/// Waiting inputs of all sources. Connections add inputs and the driver takes them, on one thread.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     own: RefCell<Vec<Input>>,
@@ -80,13 +81,13 @@ pub(crate) struct Inbox {
     transfers: RefCell<RoundRobinQueue<(ClientHandle, MoveRequest)>>,
     leases: RefCell<RoundRobinQueue<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
-    /// Units that connections of clients may still read before the next round. A connection that
-    /// waits for units has its turn before all that come later.
+    /// Units that connections of clients may still read before the next event-loop iteration.
+    /// Connections that wait for units receive them in the order in which they came.
     read_permits: Semaphore,
-    /// Number of connections that wait for a round to begin.
+    /// Number of connections that wait for the next event-loop iteration before they read more.
     waiting_readers: Cell<usize>,
     arrived: Notify,
-    /// Notified when there is capacity for messages of peers again.
+    /// Notified when the inbox has capacity for messages of peers again.
     peer_capacity: Notify,
 }
 
@@ -109,8 +110,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Creates an inbox that lets the replica have `large_write_bytes` bytes of large writes at a
-    /// time.
+    /// Creates an inbox. The replica receives about `large_write_bytes` bytes of large writes at a
+    /// time, and more only after it has answered some of them.
     pub(crate) fn new(large_write_bytes: usize) -> Inbox {
         Inbox {
             large_writes: RefCell::new(LargeWrites::new(large_write_bytes)),
@@ -124,18 +125,20 @@ impl Inbox {
         self.own.borrow_mut().push(input);
     }
 
-    /// Adds a peer's message, with its cost in units. Call [`Inbox::wake`] afterwards.
+    /// Adds a peer's message, with its cost in units of [`leasehold_replica::cost`]. Call
+    /// [`Inbox::wake`] afterwards.
     pub(crate) fn push_peer(&self, input: Input, units: usize) {
         self.peers.borrow_mut().push(input, units);
     }
 
-    /// Adds a client's command, with its cost in units. Call [`Inbox::wake`] afterwards.
+    /// Adds a client's command, with its cost in units of [`leasehold_replica::cost`]. Call
+    /// [`Inbox::wake`] afterwards.
     pub(crate) fn push_client(&self, input: Input, units: usize) {
         self.clients.borrow_mut().push(input, units);
     }
 
-    /// Adds a large write of a client, with its cost in units. Call [`Inbox::wake`] afterwards, and
-    /// [`Inbox::answered`] when the replica has answered the write.
+    /// Adds a large write of a client, with its cost in units of [`leasehold_replica::cost`]. Call
+    /// [`Inbox::wake`] afterwards, and [`Inbox::answered`] when the replica has answered the write.
     pub(crate) fn push_large_write(&self, connection: u64, input: Input, units: usize) {
         self.large_writes
             .borrow_mut()
@@ -148,7 +151,7 @@ impl Inbox {
         self.large_writes.borrow_mut().forget(connection)
     }
 
-    /// Notes that the replica has answered large writes of this many units.
+    /// Notes that the replica has answered large writes that cost this many units together.
     pub(crate) fn answered(&self, units: usize) {
         if units > 0 {
             self.large_writes.borrow_mut().answered(units);
@@ -156,15 +159,15 @@ impl Inbox {
         }
     }
 
-    /// Returns the units of large writes that the replica has not answered, and the number of
-    /// writes that had to wait so far.
+    /// Returns the cost in units of the large writes that the replica has received and not yet
+    /// answered, and the number of large writes that have had to wait since the start.
     pub(crate) fn large_writes(&self) -> (usize, u64) {
         let large_writes = self.large_writes.borrow();
         (large_writes.in_flight_bytes(), large_writes.delayed())
     }
 
-    /// Counts units that a connection of a client has read. Once all connections together have read
-    /// as much as a round takes, waits until the driver has run a round.
+    /// Counts units that a connection of a client has read. If all connections together have read
+    /// as much as an event-loop iteration takes, waits until the driver has run an iteration.
     pub(crate) async fn acquire_read_units(&self, units: usize) {
         let units = units.min(UNITS_PER_ITERATION) as u32;
         // No units are left over while a connection waits.
@@ -199,14 +202,14 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Whether a connection waits for a round, apart from those that may continue since the last
-    /// round.
+    /// Whether a connection waits for the next event-loop iteration before it reads more.
+    /// Connections that were already allowed to continue do not count.
     pub(crate) fn is_read_budget_spent(&self) -> bool {
         self.waiting_readers.get() > 0 && self.read_permits.available_permits() == 0
     }
 
-    /// Waits to be woken, or for a large write to be due. Returns immediately if an input is here
-    /// already.
+    /// Waits until the inbox is woken or a large write is due. Returns immediately if an input has
+    /// already arrived.
     pub(crate) async fn arrival(&self) {
         while !self.has_own() && !self.has_others() && !self.is_read_budget_spent() {
             let due = self.large_writes.borrow().due();
@@ -221,7 +224,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until the waiting messages of peers are below their limit.
+    /// Waits until the cost of the peers' messages in the inbox is below its limit.
     pub(crate) async fn wait_for_peer_capacity(&self) {
         while self.peers.borrow().units > PEER_UNITS_MAX {
             self.peer_capacity.notified().await;
@@ -232,7 +235,7 @@ impl Inbox {
         !self.own.borrow().is_empty()
     }
 
-    /// Whether a peer, a client or an operator has inputs here.
+    /// Whether the inbox holds inputs of a peer, a client or an operator.
     pub(crate) fn has_others(&self) -> bool {
         let inputs = |queue: &RefCell<InputQueue>| !queue.borrow().inputs.is_empty();
         inputs(&self.peers)
@@ -243,7 +246,7 @@ impl Inbox {
             || self.large_writes.borrow().is_due()
     }
 
-    /// Takes the inputs of a round.
+    /// Moves the inputs for one event-loop iteration to `into`.
     pub(crate) fn take(&self, into: &mut Vec<Input>) {
         into.append(&mut self.own.borrow_mut());
         let mut peers = self.peers.borrow_mut();
@@ -258,22 +261,23 @@ impl Inbox {
         self.refill_read_permits();
     }
 
-    /// Lets connections read again.
+    /// Lets connections of clients read again as much as one event-loop iteration takes.
     pub(crate) fn refill_read_permits(&self) {
         let left = self.read_permits.available_permits();
         self.read_permits
             .add_permits(UNITS_PER_ITERATION.saturating_sub(left));
     }
 
-    /// Takes the requests to transfer leadership for one round.
+    /// Takes the requests to transfer leadership that one event-loop iteration handles.
     pub(crate) fn take_transfers(&self) -> Vec<(ClientHandle, MoveRequest)> {
         take_some(&self.transfers, Sizes::default, |_, _| {
             cost::of(Request::Move)
         })
     }
 
-    /// Takes the requests to change leases for one round, at the cost that they have where the
-    /// replica has these sizes. `changes` tells whether some part of a request is not in force yet.
+    /// Takes the requests to change leases that one event-loop iteration handles. Their cost
+    /// depends on the `sizes` of the replica. `changes` returns true for a request of which some
+    /// part is not in force yet.
     pub(crate) fn take_leases(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -288,8 +292,8 @@ impl Inbox {
         })
     }
 
-    /// Takes the requests for the status for one round, at the cost that they have where the
-    /// replica has these sizes.
+    /// Takes the requests for the status that one event-loop iteration handles. Their cost depends
+    /// on the `sizes` of the replica.
     pub(crate) fn take_statuses(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -300,8 +304,8 @@ impl Inbox {
     }
 }
 
-/// Counts a waiting connection until it is dropped. The connection's task may be dropped while it
-/// waits.
+/// Counts one more waiting connection until this guard is dropped, also if the connection's task is
+/// dropped while it waits.
 struct WaitingReader<'a>(&'a Cell<usize>);
 
 impl WaitingReader<'_> {
@@ -322,8 +326,8 @@ fn push<T>(waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>, from: ClientHa
     waiting.push(from.connection, (from, request));
 }
 
-/// Returns the maximum number of changes of leases that a round answers where the replica has these
-/// sizes.
+/// Returns the maximum number of changes of leases that an event-loop iteration answers, given the
+/// sizes of the replica's state.
 pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
     let request = &LeaseRequest::default();
     let changes = false;
@@ -335,7 +339,8 @@ pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
     OPERATORS_UNITS_PER_ITERATION.div_ceil(cost::of(answer).units())
 }
 
-/// Takes the requests for one round, by the cost of each where the replica has these sizes.
+/// Takes requests up to the cost that one event-loop iteration allows. The cost of each request
+/// depends on the sizes of the replica's state.
 fn take_some<T>(
     waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>,
     sizes: impl FnOnce() -> Sizes,
@@ -364,7 +369,7 @@ mod tests {
     use super::*;
     use leasehold_replica::message::{Envelope, Message};
 
-    /// Number of requests for the bare status that a round answers.
+    /// Number of requests for the bare status that one event-loop iteration answers.
     const STATUSES: usize = 16;
 
     fn command(request: u64) -> Input {
@@ -387,7 +392,8 @@ mod tests {
         })
     }
 
-    /// Takes the inputs of an iteration: for each, whether it is a peer's, and its number.
+    /// Takes the inputs for one event-loop iteration. Returns for each whether it is a peer's, and
+    /// its number.
     fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
         let mut inputs = Vec::new();
         inbox.take(&mut inputs);
@@ -438,7 +444,8 @@ mod tests {
         assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
     }
 
-    /// The order does not depend on the number of earlier requests of another connection.
+    /// The order of answers does not depend on how many earlier requests another connection has
+    /// made.
     #[test]
     fn questions_are_answered_by_turns_of_connections() {
         let inbox = Inbox::default();
@@ -463,7 +470,8 @@ mod tests {
         assert!(!inbox.has_others());
     }
 
-    /// Without this rule, one round could encode sixteen answers of 1 MiB each.
+    /// If costs were not counted, one event-loop iteration could encode sixteen answers of 1 MiB
+    /// each.
     #[test]
     fn a_round_answers_few_questions_that_cost_much() {
         let inbox = Inbox::default();
@@ -531,7 +539,8 @@ mod tests {
         }
     }
 
-    /// The turn does not depend on how many other connections always have bytes to read.
+    /// The wait of a connection does not depend on how many other connections always have bytes to
+    /// read.
     #[tokio::test]
     async fn whoever_reads_little_has_its_turn_before_others_have_two() {
         tokio::task::unconstrained(read_much_and_little()).await;
@@ -606,7 +615,7 @@ mod tests {
         assert_eq!(numbers(round(&inbox)), [3]);
     }
 
-    /// The driver wakes although no input arrives meanwhile.
+    /// The driver is woken although no input arrives in the meantime.
     #[tokio::test(start_paused = true)]
     async fn the_driver_wakes_when_a_large_write_is_due() {
         let inbox = Inbox::new(2 << 20);

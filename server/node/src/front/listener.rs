@@ -1,8 +1,8 @@
 //! The clients' port.
 //!
-//! A client can harm only its own connection. Frames are bounded before memory is taken for them.
-//! Commands are validated before the replica sees them. Requests in flight and unread answers are
-//! bounded ([`connection`]).
+//! A client can harm only its own connection. The length of a frame is checked before memory is
+//! allocated for it. Commands are validated before the replica receives them. Requests in flight
+//! and unread answers are bounded ([`connection`]).
 //!
 //! [`connection`]: crate::front::connection
 
@@ -42,27 +42,27 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::cost;
 use leasehold_replica::input::Input;
 
-/// Bytes requested from a client's socket at a time.
+/// Number of bytes that are requested from a client's socket at a time.
 pub(crate) const READ_BYTES: usize = 16 << 10;
-/// Maximum time for a new connection to send its hello, including the handshake.
+/// Maximum time for a new connection to send its hello. The time includes the TLS handshake.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum length of a hello, in bytes: any machine may send one.
+/// Maximum length of a hello, in bytes. It is small because any machine may send a hello.
 const HELLO_BYTES_MAX: usize = 4 << 10;
-/// Silence after which the kernel probes a client's machine.
+/// Time without traffic after which the kernel probes a client's machine.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Cost of closing a connection, in units of [`leasehold_replica::cost`].
+/// Cost of closing a connection for the node, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
-/// Time that a refused client has to read the reason.
+/// Time that a refused client has to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Names of the cluster and its replicas, as clients receive them.
+/// Names of the cluster and of its replicas, as clients receive them.
 #[derive(Debug)]
 pub(crate) struct ClusterNames {
     /// Name of the cluster.
     pub(crate) cluster: String,
     /// Name of this replica.
     pub(crate) replica: String,
-    /// Names of all replicas, in the order of their numbers.
+    /// Names of all replicas, in ascending order of their ids.
     pub(crate) replicas: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Clients {
     incarnation: Incarnation,
     inbox: Rc<Inbox>,
     pub(crate) connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
-    /// Accounts of closed connections with requests that the replica still works on.
+    /// Accounts of closed connections with requests that the replica has not answered yet.
     disconnected: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
@@ -84,9 +84,9 @@ pub(crate) struct Clients {
     pub(crate) slots: ConnectionSlots,
     pub(crate) addresses: AddressLimiter,
     handshakes: Rc<Handshakes>,
-    /// Slots for clients that are receiving the reason of their refusal.
+    /// Slots for refused clients while they receive the reason for the refusal.
     rejection_slots: ConnectionSlots,
-    /// Rights by token. `None`: every client may do everything.
+    /// Rights of each token; `None` if every client may do everything.
     pub(crate) access: Option<Rc<Access>>,
 }
 
@@ -117,28 +117,28 @@ impl Clients {
         }
     }
 
-    /// Makes the port use these handshakes and their certificates.
+    /// Makes the port use these TLS handshakes and their certificates.
     pub(crate) fn with_handshakes(mut self, handshakes: Rc<Handshakes>) -> Clients {
         self.handshakes = handshakes;
         self
     }
 
-    /// Sets the log time in ms that new connections receive, for the sessions that they open.
+    /// Sets the log time in ms that new connections are told. Clients need it to open sessions.
     pub(crate) fn set_log_time(&self, log_time_ms: u64) {
         self.log_time_ms.set(log_time_ms);
     }
 
-    /// Returns the number of connections.
+    /// Returns the number of connections of clients.
     pub(crate) fn len(&self) -> usize {
         self.connections.borrow().len()
     }
 
-    /// Returns the result of [`Inbox::large_writes`].
+    /// Returns the same numbers as [`Inbox::large_writes`].
     pub(crate) fn large_writes(&self) -> (usize, u64) {
         self.inbox.large_writes()
     }
 
-    /// Accepts connections for as long as the future is polled.
+    /// Accepts connections of clients for as long as the future is polled.
     pub(crate) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
@@ -157,8 +157,8 @@ impl Clients {
         }
     }
 
-    /// Appends the answer of a request, with the hint about a key if the client requested one.
-    /// [`Clients::flush`] sends it. The answer is dropped if the client has disconnected.
+    /// Appends the answer to a request, with a hint about a key if the client requested one.
+    /// [`Clients::flush`] sends the answer. If the client has disconnected, the answer is dropped.
     pub(crate) fn reply(
         &self,
         to: ClientHandle,
@@ -196,7 +196,8 @@ impl Clients {
         }
     }
 
-    /// Begins a round: appends answers that had to wait, up to the bytes that a round encodes.
+    /// Begins an event-loop iteration. Appends answers that had to wait, up to the number of bytes
+    /// that an iteration encodes.
     pub(crate) fn begin_iteration(&self) {
         self.large_answers.borrow_mut().begin_iteration();
         loop {
@@ -216,7 +217,7 @@ impl Clients {
         }
     }
 
-    /// Whether answers wait for the next round.
+    /// Whether answers wait for the next event-loop iteration.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.large_answers.borrow().is_empty()
     }
@@ -237,7 +238,8 @@ impl Clients {
         }
     }
 
-    /// Releases the charge of a request of a disconnected client, once the replica is done with it.
+    /// Releases the charge of a request after the replica has finished it, if the client has
+    /// disconnected.
     fn release_disconnected(&self, to: ClientHandle) {
         let mut disconnected = self.disconnected.borrow_mut();
         let Some(account) = disconnected.get(&to.connection) else {
@@ -249,8 +251,8 @@ impl Clients {
         }
     }
 
-    /// Forgets a connection, but not the requests that the replica still works on. The replica
-    /// learns of the end after the connection's last command.
+    /// Forgets a connection, but not those of its requests that the replica still works on. The
+    /// replica is told of the disconnection after the connection's last command.
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);
         let account = connection.account();
@@ -274,7 +276,7 @@ impl Clients {
         }
     }
 
-    /// Writes all answers appended, once per connection.
+    /// Writes all appended answers, with one write for each connection.
     pub(crate) fn flush(&self) {
         for connection in self.dirty.borrow_mut().drain(..) {
             connection.dirty.set(false);
@@ -282,8 +284,8 @@ impl Clients {
         }
     }
 
-    /// Refuses a connection. The client receives the reason, unless too many other clients are
-    /// receiving theirs.
+    /// Refuses a connection. The client receives the reason, unless too many other refused clients
+    /// are receiving a reason at the same time.
     fn reject(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
         let Some(slot) = self.rejection_slots.take() else {
             return;
@@ -353,8 +355,8 @@ impl Clients {
         }
     }
 
-    /// Serves a connection until it closes or violates the protocol. A client that only ends its
-    /// stream of requests is sent the answers that are due.
+    /// Serves a connection until it closes or violates the protocol. If the client only ends its
+    /// stream of requests, it still receives the answers to its earlier requests.
     async fn run_connection(
         &self,
         connection: &Connection,
@@ -372,7 +374,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Takes requests until the client ends its stream (true) or the connection breaks (false).
+    /// Takes requests until the client ends its stream of requests (returns true) or the connection
+    /// breaks (returns false).
     async fn take_requests(
         &self,
         connection: &Connection,
@@ -435,11 +438,12 @@ impl Clients {
         }
     }
 
-    /// Waits until more requests can be taken: from bytes read earlier, if there was no capacity
-    /// for them, or from bytes read now. Returns false when the client sends no more.
+    /// Waits until more requests can be taken. They come from bytes that were read earlier, if
+    /// there was no capacity for them, or from bytes that are read now. Returns false if the client
+    /// has ended its stream of requests.
     ///
-    /// A connection without capacity may have it again by now, because answers have left since. Its
-    /// next request may be here whole, and no more bytes may ever come.
+    /// A connection that had no capacity may have some by now, because answers have been sent. Its
+    /// next request may have arrived completely, and no further bytes may ever arrive.
     async fn next_bytes(
         &self,
         connection: &Connection,
@@ -452,8 +456,8 @@ impl Clients {
         Ok(frames.fill().await? > 0)
     }
 
-    /// Checks a hello. The error reply quotes only the client's own words, because the client may
-    /// be any machine.
+    /// Checks a hello. The error reply quotes only what the client itself has sent, because the
+    /// client may be any machine.
     fn check(&self, connection: &Connection, hello: &Hello) -> Result<(), Error> {
         if hello.magic != MAGIC {
             return Err(bad(format!(
@@ -489,7 +493,7 @@ impl Clients {
         connection.outbox.flush();
     }
 
-    /// Takes a request, or answers it with a refusal.
+    /// Passes a request to the replica, or answers it with a refusal.
     fn request(&self, connection: &Connection, frame: Bytes) -> Result<RequestOutcome, Error> {
         let bytes = frame.len();
         let refused = RequestOutcome {
@@ -550,17 +554,17 @@ impl Clients {
     }
 }
 
-/// A request that was taken from a connection.
+/// Outcome of a request that was read from a connection.
 #[derive(Clone, Copy, Debug)]
 struct RequestOutcome {
     /// Cost in units of [`leasehold_replica::cost`].
     units: usize,
-    /// Whether the request was answered with a refusal. The replica never receives a refused
-    /// request.
+    /// Whether the node refused the request. The replica never receives a refused request.
     is_refused: bool,
 }
 
-/// Reads the first message of a new connection; `None` if the connection closes before.
+/// Reads the first message of a new connection; `None` if the connection closes before the message
+/// has arrived.
 async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>, Error> {
     match timeout_at(until, frames.wait_at_most(HELLO_BYTES_MAX)).await {
         Err(_) => Err(bad("no hello came")),
@@ -573,8 +577,8 @@ async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>
     }
 }
 
-/// Sends a client the reason for which its connection is closed, and gives it a moment to read the
-/// reason.
+/// Sends a client the reason for which its connection is closed, and waits [`LINGER`] so that the
+/// client can read the reason.
 async fn send_rejection(connection: &Connection, frames: &mut Frames, refusal: Error) {
     connection.append(&Response::refusal(0, refusal));
     let delivered = async {

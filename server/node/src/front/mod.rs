@@ -1,8 +1,9 @@
-//! Clients' side of the node: their port, connections, tokens, limits and answers.
+//! The part of the node that serves clients: their port, connections, tokens, limits and answers.
 //!
-//! A connection's task decodes the bytes that arrive ([`frames`]), checks the rights of its token
-//! ([`access`]), and puts requests into the [`inbox`] as far as [`admission`] lets it. The driver
-//! steps the replica through the requests and writes the answers itself ([`outbox`]).
+//! The task of a connection decodes the bytes that arrive ([`frames`]) and checks the rights of the
+//! client's token ([`access`]). It puts requests into the [`inbox`] as far as the limits allow
+//! ([`admission`]). The driver steps the replica through the requests and writes the answers itself
+//! ([`outbox`]).
 
 pub mod access;
 pub(crate) mod admission;

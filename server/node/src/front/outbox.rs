@@ -1,5 +1,6 @@
-//! The writing half of a connection: a buffer that the driver fills, and writes without waiting.
-//! When the socket takes no more, the connection's own task drains the buffer.
+//! The writing half of a connection, with a buffer. The driver fills the buffer and writes its
+//! bytes without waiting. If the socket takes no more bytes, the connection's own task writes the
+//! rest later.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
@@ -10,10 +11,11 @@ use tokio::sync::Notify;
 
 use crate::security::halves::WriteHalf;
 
-/// Size in bytes above which a buffer that has grown in a burst is freed.
+/// Capacity in bytes above which a buffer is freed once it is empty, because it has grown in a
+/// burst.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Bytes that wait to be sent, in several outboxes together.
+/// Count of the bytes that wait to be sent, in several outboxes together.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadBytes {
     now: Cell<usize>,
@@ -21,12 +23,12 @@ pub(crate) struct UnreadBytes {
 }
 
 impl UnreadBytes {
-    /// Returns the number of bytes that wait now.
+    /// Returns the number of bytes that wait at this moment.
     pub(crate) fn now(&self) -> usize {
         self.now.get()
     }
 
-    /// Returns the largest number of bytes that ever waited.
+    /// Returns the largest number of bytes that have ever waited at the same time.
     pub(crate) fn most(&self) -> usize {
         self.most.get()
     }
@@ -37,17 +39,17 @@ pub(crate) struct Outbox {
     writer: WriteHalf,
     buffer: RefCell<BytesMut>,
     unread: Rc<UnreadBytes>,
-    /// Bytes of this outbox that are counted in `unread`.
+    /// Number of bytes of this outbox that are counted in `unread`.
     counted: Cell<usize>,
-    /// Whether the socket was full at the last attempt.
+    /// Whether the socket took no more bytes at the last attempt to write.
     blocked: Cell<bool>,
     broken: Cell<bool>,
-    /// Whether the connection's task is to end, even if bytes wait.
+    /// Whether [`Outbox::drain`] must end, even if bytes wait.
     interrupted: Cell<bool>,
-    /// Bytes that the socket has taken since the connection began.
+    /// Number of bytes that the socket has taken since the connection began.
     taken: Cell<u64>,
     changed: Notify,
-    /// Notified when the socket has taken bytes.
+    /// Notified when the socket has taken some bytes.
     progress: Notify,
 }
 
@@ -68,18 +70,20 @@ impl Outbox {
         }
     }
 
-    /// Returns the buffer, for appending frames. It must not be held across an await.
+    /// Returns the buffer, to which frames may be appended. The reference must not be held across
+    /// an await.
     pub(crate) fn buffer(&self) -> RefMut<'_, BytesMut> {
         self.buffer.borrow_mut()
     }
 
-    /// Returns the number of bytes not yet taken by the socket.
+    /// Returns the number of bytes that the socket has not taken yet.
     pub(crate) fn pending_bytes(&self) -> usize {
         self.buffer.borrow().len() + self.sealed_bytes()
     }
 
-    /// Returns the number of sealed bytes that have left the buffer and wait for the socket. For a
-    /// broken connection it is 0: they are freed with the connection, which is soon.
+    /// Returns the number of bytes that are encrypted, have left the buffer, and wait for the
+    /// socket. For a broken connection it is 0, because these bytes are soon freed with the
+    /// connection.
     fn sealed_bytes(&self) -> usize {
         if self.broken.get() {
             0
@@ -93,7 +97,7 @@ impl Outbox {
         self.taken.get()
     }
 
-    /// Updates the shared count after bytes were appended or written.
+    /// Updates the shared count `unread`. Must be called after bytes were appended or written.
     pub(crate) fn update_unread(&self) {
         let pending = self.pending_bytes();
         let others = self.unread.now.get() - self.counted.replace(pending);
@@ -108,7 +112,7 @@ impl Outbox {
         self.broken.get()
     }
 
-    /// Abandons the connection: its task ends, and unwritten bytes are freed.
+    /// Abandons the connection: the connection's task ends, and unwritten bytes are freed.
     pub(crate) fn abandon(&self) {
         self.broken.set(true);
         *self.buffer.borrow_mut() = BytesMut::new();
@@ -117,7 +121,7 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Ends [`Outbox::drain`]. Waiting bytes may still be written.
+    /// Makes [`Outbox::drain`] return. Waiting bytes may still be written afterwards.
     pub(crate) fn interrupt(&self) {
         self.interrupted.set(true);
         self.changed.notify_one();
@@ -165,9 +169,9 @@ impl Outbox {
         }
     }
 
-    /// Writes the bytes that a flush had to leave, for as long as the connection lives. Returns
-    /// when the connection is broken, abandoned or interrupted. A broken connection is noticed even
-    /// if nothing is read from it and nothing is to be written.
+    /// Writes bytes that [`Outbox::flush`] could not write, for as long as the connection lives.
+    /// Returns when the connection is broken, abandoned or interrupted. A broken connection is
+    /// noticed even if nothing is read from it and no bytes wait to be written.
     pub(crate) async fn drain(&self) {
         let reset = self.writer.reset();
         tokio::pin!(reset);
@@ -186,7 +190,7 @@ impl Outbox {
         }
     }
 
-    /// Drains until all bytes are written, or the connection is broken.
+    /// Writes until all bytes are written, or the connection is broken.
     pub(crate) async fn wait_until_empty(&self) {
         self.flush();
         while self.pending_bytes() > 0 && !self.broken.get() {
@@ -198,7 +202,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the stream of bytes, so that the other side reads an end of stream after the last byte.
+    /// Ends the stream of bytes. The other side reads an end of stream after the last byte.
     pub(crate) fn shutdown_write(&self) {
         self.writer.shutdown_write();
     }

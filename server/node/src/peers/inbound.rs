@@ -1,8 +1,10 @@
-//! Connections that other replicas make to this one: their identification, and their messages.
+//! Connections that other replicas make to this one: the identification of the peer, and its
+//! messages.
 //!
-//! While the peer of a connection is unknown, a newer connection takes the slot of the oldest one,
-//! of the same address if that address has many. Of each known peer the newest connections are
-//! kept. So neither unauthenticated peers nor left-over connections keep a peer out.
+//! Connections with unidentified peers share a number of slots. If no slot is free, a new
+//! connection takes the slot of the oldest one, or of the oldest from the same address if that
+//! address has too many. Of each identified peer only the newest connections are kept. So neither
+//! unidentified peers nor left-over connections keep a peer out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -26,13 +28,13 @@ use leasehold_replica::codec::{self, proto};
 use leasehold_replica::cost;
 use leasehold_replica::input::Input;
 
-/// Bytes requested from a peer's socket at a time.
+/// Number of bytes that are requested from a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes that are taken from a peer before all others have a turn.
+/// Number of bytes that are taken from one peer before all others are served.
 const TURN_BYTES: usize = 1 << 20;
-/// Time after its connection within which a peer must state and prove its identity.
+/// Time after the start of a connection within which the peer must state and prove its identity.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a refused peer has to read the reason.
+/// Time that a refused peer has to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum length of a hello, in bytes. Names have at most 64 bytes, and any machine may send a
 /// hello.
@@ -88,7 +90,7 @@ impl Peers {
         }
     }
 
-    /// Identifies the peer at the other end.
+    /// Identifies the peer at the other end of a new connection.
     async fn identify(&self, stream: TcpStream) -> Result<IdentifiedPeer, String> {
         set_socket_options(&stream).map_err(|error| error.to_string())?;
         let until = tokio::time::Instant::now() + HELLO_TIMEOUT;
@@ -117,7 +119,8 @@ impl Peers {
         }
     }
 
-    /// Serves a peer, until its connection ends or newer ones of the peer have taken its slot.
+    /// Serves a peer until its connection ends, or until newer connections of the same peer have
+    /// taken the slot.
     async fn serve_peer(&self, mut peer: IdentifiedPeer) -> Result<(), String> {
         let slot = self.admission.accepted.take(peer.from);
         let ended = tokio::select! {
@@ -130,9 +133,9 @@ impl Peers {
         ended
     }
 
-    /// Returns the replica at the other end; `None` if it has closed the connection.
-    /// `verified_members` are the members that its certificate proves; `None` if no proof is
-    /// required.
+    /// Reads the peer's hello. Returns the replica at the other end; `None` if the peer has closed
+    /// the connection. `verified_members` are the members that the peer may be, according to its
+    /// certificate; it is `None` if no proof is required.
     async fn read_hello(
         &self,
         frames: &mut Frames,
@@ -160,9 +163,9 @@ impl Peers {
         }
     }
 
-    /// Answers a hello. Returns the replica at the other end, or the reason for its refusal, for
-    /// the own log. A refused replica receives the name of the wrong field, and no information that
-    /// it did not send itself, since it may be any machine.
+    /// Answers a hello. Returns the replica at the other end, or the reason for refusing the peer,
+    /// as text for this node's log. The refused peer may be any machine. So it is only told which
+    /// field is wrong, and receives no information that it did not send itself.
     fn reply_to_hello(
         &self,
         read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,
@@ -208,7 +211,7 @@ impl Peers {
         Ok(from)
     }
 
-    /// Passes a peer's messages to the driver, in groups that arrived together.
+    /// Passes a peer's messages to the driver. Messages that arrived together are passed together.
     async fn receive_messages(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
         let mut turn = 0;
         loop {
@@ -241,11 +244,12 @@ impl Peers {
 struct IdentifiedPeer {
     from: ReplicaId,
     frames: Frames,
-    /// Writing half. Nothing more is written, but the connection lives only while this exists.
+    /// Writing half of the connection. Nothing more is written to it, but the connection lives only
+    /// as long as this half exists.
     outbox: Outbox,
 }
 
-/// Reason for which a peer is refused: in the words for the peer, and in those for the own log.
+/// Reason for which a peer is refused, as one text for the peer and one for this node's log.
 #[derive(Debug)]
 struct HelloRejection {
     reply: String,
@@ -253,7 +257,8 @@ struct HelloRejection {
 }
 
 impl HelloRejection {
-    /// Refusal with the same words for both. They contain nothing that the peer does not know.
+    /// Returns a rejection with the same text for the peer and for the log. The text must contain
+    /// nothing that the peer does not know.
     fn same(problem: String) -> HelloRejection {
         HelloRejection {
             reply: problem.clone(),
@@ -262,7 +267,7 @@ impl HelloRejection {
     }
 }
 
-/// Refuses a hello in which `field` is not what it should be.
+/// Refuses a hello if the value of `field` is not the expected one.
 fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), HelloRejection> {
     let (found, wanted) = (found.to_string(), wanted.to_string());
     if found == wanted {
@@ -280,7 +285,7 @@ fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<()
     })
 }
 
-/// Gives a refused peer a moment to read the reason.
+/// Waits a moment so that a refused peer can read the reason.
 async fn send_rejection(outbox: &Outbox, frames: &mut Frames) {
     let delivered = async {
         outbox.wait_until_empty().await;

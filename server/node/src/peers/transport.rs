@@ -1,14 +1,14 @@
 //! The connections between replicas, one for each direction.
 //!
-//! A replica writes only on connections that it dialled, and reads only from those that it
-//! accepted. So each direction breaks and recovers by itself. Messages may be lost and the core
-//! repeats its requests. So no message is kept for a peer that is not connected, and past a bound
-//! messages for a stalled peer are dropped.
+//! A replica sends messages only on connections that it dialled, and receives them only on
+//! connections that it accepted. So each direction breaks and recovers by itself. Messages may be
+//! lost, and the core repeats its requests. So no message is kept for a peer that is not connected,
+//! and messages for a stalled peer are dropped once too many bytes wait.
 //!
-//! Answers to a peer's reads wait in a queue of their own while its connection has enough to send.
-//! Their values are in the store and take no additional memory in the queue, and a peer requests
-//! only a bounded number at a time. If the answers were dropped, all of them would be read, sent
-//! and dropped again.
+//! Answers to a peer's reads wait in a separate queue while its connection has enough other bytes
+//! to send. Their values are in the store anyway, so queueing them takes no additional memory. A
+//! peer requests only a bounded number of reads at a time. If the answers were dropped instead, the
+//! peer would repeat the reads, and all values would be read, sent and dropped again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -34,27 +34,30 @@ use crate::watch::log_rate_limiter::LogRateLimiter;
 use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Envelope, Message};
 
-/// "LHP" and the version of the protocol.
+/// Magic number of the protocol between peers: "LHP" and the version of the protocol.
 pub const MAGIC: u32 = 0x4C48_5006;
-/// Maximum number of bytes that wait for a peer that reads nothing. Promises may exceed it.
+/// Maximum number of bytes that wait for a peer that reads nothing. The parts of a promise may
+/// exceed it.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Maximum number of waiting bytes if a message is not short. Heartbeats wait behind these bytes.
-/// With more, on a slow link or at a slow peer, they would be so late that the leader is thought to
-/// have failed.
+/// Maximum number of waiting bytes at which a message that is not short is still appended.
+/// Heartbeats wait behind these bytes. With more bytes, heartbeats on a slow link or to a slow peer
+/// would be so late that the peer suspects the leader.
 const BULK_BYTES_MAX: usize = 8 << 20;
-/// Waiting bytes above which long answers to reads are queued. Consensus messages need the rest of
-/// the room, and heartbeats wait for the bytes in front of them.
+/// Number of waiting bytes above which long answers to reads are put into the separate queue.
+/// Consensus messages need the rest of the space up to [`BULK_BYTES_MAX`], and heartbeats wait for
+/// all bytes in front of them.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of bytes of queued answers: about as many as the reads request that one peer
-/// sends at a time. Past it answers are dropped.
+/// Maximum number of bytes of queued answers. It is about the size of the answers to all reads that
+/// one peer requests at a time. Answers beyond it are dropped.
 const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of a short message, in bytes.
 const SHORT_BYTES: usize = 4 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time without an acknowledgement after which a connection is dropped. TCP alone would wait after
-/// an outage for a time that grows with the outage.
+/// Time without a TCP acknowledgement after which a connection is dropped. Without this limit, TCP
+/// would wait after an outage for a time that grows with the length of the outage.
 const STALLED_AFTER_MS: u32 = 5_000;
-/// Silence after which the kernel probes a peer's machine. Peers ping each other more often.
+/// Time without traffic after which the kernel probes a peer's machine. Peers send pings more often
+/// than this.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(4);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -67,7 +70,7 @@ pub(crate) struct Member {
     pub(crate) address: String,
 }
 
-/// Connections of this replica to all others.
+/// Connections that this replica keeps to all other replicas.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) cluster: String,
@@ -81,14 +84,15 @@ pub(crate) struct Peers {
     pub(crate) admission: PeerAdmission,
 }
 
-/// State for dialling and accepting connections.
+/// Slots and handshakes for accepting peers' connections, and for dialling peers.
 #[derive(Debug)]
 pub(crate) struct PeerAdmission {
-    /// Slots for connections of a peer that is not known yet, by address.
+    /// Slots for connections on which the peer has not identified itself yet, by IP address.
     pub(crate) unauthenticated: EvictingSlots<IpAddr>,
-    /// Slots for connections of a known peer.
+    /// Slots for connections of identified peers, by replica.
     pub(crate) accepted: EvictingSlots<ReplicaId>,
-    /// Handshakes of both, and of connections that this replica dials.
+    /// TLS handshakes of the connections on both ports, and of the connections that this replica
+    /// dials.
     pub(crate) handshakes: Rc<Handshakes>,
     pub(crate) close_log: CloseLogLimiters,
 }
@@ -104,17 +108,18 @@ pub(crate) struct CloseLogLimiters {
 struct PeerLink {
     connected: RefCell<Option<Rc<Outbox>>>,
     dirty: Cell<bool>,
-    /// Number of the newest promise of which a part was sent; 0 if there is none.
+    /// Number of the newest promise of which at least a part was sent; 0 if there is none.
     promise: Cell<u64>,
-    /// Number of messages dropped since the peer last took the waiting bytes. Only the first is
-    /// logged.
+    /// Number of messages that were dropped since the peer last took the waiting bytes. Only the
+    /// first of them is logged.
     dropped: Cell<u64>,
     queued_answers: RefCell<QueuedAnswers>,
     /// Notified when an answer is queued.
     answer_queued: Notify,
 }
 
-/// Answers to reads that wait until the connection takes them, each with its size in bytes.
+/// Answers to a peer's reads that wait until the connection takes them, each with its size in
+/// bytes.
 #[derive(Debug, Default)]
 struct QueuedAnswers {
     answers: VecDeque<(Envelope, usize)>,
@@ -122,7 +127,7 @@ struct QueuedAnswers {
 }
 
 impl QueuedAnswers {
-    /// Queues an answer if there is room. Returns whether there was.
+    /// Queues an answer if the queue has space. Returns whether it was queued.
     fn push(&mut self, envelope: Envelope, bytes: usize) -> bool {
         let fits = self.bytes + bytes <= QUEUED_ANSWER_BYTES_MAX;
         if fits {
@@ -140,8 +145,9 @@ impl QueuedAnswers {
 }
 
 impl PeerLink {
-    /// Queues a long answer to reads if others wait, or if many other bytes wait. Returns any
-    /// message that is not queued or dropped.
+    /// Queues a long answer to reads if other answers are queued, or if many bytes wait on the
+    /// connection. Drops the answer if the queue is full. Returns the message if it was neither
+    /// queued nor dropped.
     fn queue_long_answer(&self, envelope: Envelope, outbox: &Outbox) -> Option<Envelope> {
         if !matches!(envelope.message, Message::ReadAnswers(_)) {
             return Some(envelope);
@@ -182,14 +188,14 @@ impl Peers {
         }
     }
 
-    /// Returns the number of messages of this run that could not be encoded and were dropped. It
-    /// should be 0: the core splits messages that do not fit into a frame.
+    /// Returns the number of messages since the start of the process that could not be encoded and
+    /// were dropped. It should be 0, because the core splits messages that do not fit into a frame.
     pub(crate) fn unsendable(&self) -> u64 {
         self.unsendable.get()
     }
 
-    /// Returns, by name, the numbers of connections on the peers' port that were closed for a newer
-    /// one.
+    /// Returns two counters by name: connections on the peers' port that lost their slot to a newer
+    /// one before and after their peer was identified.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             (
@@ -203,14 +209,15 @@ impl Peers {
         ]
     }
 
-    /// Returns the handshakes of both ports.
+    /// Returns the TLS handshakes, which both ports share.
     pub(crate) fn handshakes(&self) -> &Handshakes {
         &self.admission.handshakes
     }
 
     /// Appends a message; [`Peers::flush`] sends it. The message is dropped if too many bytes wait.
-    /// But if the first part of a promise was appended, all its parts are, since a part is useless
-    /// without the others: the replica would only request the promise again.
+    /// Promises are an exception: if the first part of a promise was appended, all its other parts
+    /// are appended, too. A part is useless without the others, and the replica would only request
+    /// the promise again.
     pub(crate) fn send(&self, to: ReplicaId, envelope: Envelope) {
         let link = &self.links[to.index()];
         let connected = link.connected.borrow();
@@ -256,7 +263,8 @@ impl Peers {
         }
     }
 
-    /// Appends queued answers as the connection takes them, for as long as the future is polled.
+    /// Appends queued answers to `outbox` as the connection takes bytes. Runs for as long as the
+    /// future is polled.
     async fn send_queued_answers(&self, to: ReplicaId, outbox: &Outbox) -> Infallible {
         let link = &self.links[to.index()];
         loop {
@@ -275,7 +283,7 @@ impl Peers {
         }
     }
 
-    /// Writes all appended messages, once per peer.
+    /// Writes all appended messages, with one write for each peer.
     pub(crate) fn flush(&self) {
         for link in &self.links {
             if link.dirty.replace(false)
@@ -306,7 +314,7 @@ impl Peers {
         }
     }
 
-    /// Dials and stays connected. Returns the reason for which the connection has ended.
+    /// Dials a peer and serves the connection until it ends. Returns the reason for the end.
     async fn run_connection(&self, peer: ReplicaId) -> String {
         let address = &self.members[peer.index()].address;
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
@@ -343,7 +351,7 @@ impl Peers {
     }
 
     /// Reads from a connection that this replica dialled. The peer sends only a greeting on it.
-    /// Returns the reason for which the connection has ended.
+    /// Returns the reason for the connection's end.
     async fn receive_greetings(&self, peer: ReplicaId, mut frames: Frames) -> String {
         loop {
             let greeting = match frames.wait().await {
@@ -375,7 +383,7 @@ impl Peers {
     }
 }
 
-/// Whether this message is to be dropped, given the number of pending bytes.
+/// Whether this message must be dropped, given the number of bytes that wait.
 fn is_too_much(pending: usize, envelope: &Envelope) -> bool {
     if pending <= BULK_BYTES_MAX {
         return false;
@@ -405,7 +413,8 @@ mod tests {
 
     const TO: ReplicaId = ReplicaId(1);
 
-    /// Returns the connections of two members, of which the second is connected and reads nothing.
+    /// Returns the connections of a member to one other member, which is connected and reads
+    /// nothing, and the socket of the latter.
     async fn unread_peers() -> (Peers, TcpStream) {
         let member = |name: &str| Member {
             name: name.to_owned(),
@@ -433,7 +442,7 @@ mod tests {
         connected.as_ref().unwrap().pending_bytes()
     }
 
-    /// Appends a message repeatedly, until another one would exceed `bytes` waiting bytes.
+    /// Appends a message repeatedly, until `bytes` waiting bytes are reached or exceeded.
     fn append(peers: &Peers, message: &Message, bytes: usize) {
         let envelope = Envelope {
             from: ReplicaId(0),

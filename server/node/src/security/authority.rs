@@ -13,14 +13,15 @@ use time::{Date, OffsetDateTime};
 
 use super::SecurityError;
 
-/// DER encoding in front of the seed of an Ed25519 key, in the format for private keys (RFC 8410).
+/// DER encoding that precedes the seed of an Ed25519 key in the format for private keys (RFC 8410).
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 const SEED_BYTES: usize = 32;
-/// Salt that separates these keys from any others that are derived from the same secret.
+/// Salt that separates these keys from any other keys that are derived from the same secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Time by which a clock may be late and still take a new certificate as valid.
+/// Maximum time by which the clock of a node may be behind, so that it still accepts a new
+/// certificate as valid.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
 /// Period in which a certificate is valid.
@@ -31,8 +32,9 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Returns a period without end. It is for authorities, since their keys end when they are no
-    /// longer trusted. And it is for certificates that are made again at every start.
+    /// Returns a period without end. It is for authorities, because operators end the use of an
+    /// authority by no longer trusting it. It is also for certificates that are made anew at every
+    /// start.
     pub fn always() -> Validity {
         Validity {
             from: rcgen::date_time_ymd(1975, 1, 1),
@@ -58,18 +60,18 @@ impl Validity {
     }
 }
 
-/// Returns the day of a time, in UTC, as `2030-01-31`.
+/// Returns the day of a time in UTC, in the form `2030-01-31`.
 pub fn day(time: SystemTime) -> String {
     let date: Date = OffsetDateTime::from(time).date();
     let month = u8::from(date.month());
     format!("{:04}-{month:02}-{:02}", date.year(), date.day())
 }
 
-/// A certificate of a replica, and its key.
+/// A certificate of a replica, and the private key that belongs to it.
 pub struct IssuedCertificate {
     /// The certificate.
     pub certificate: Certificate,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: KeyPair,
 }
 
@@ -84,18 +86,18 @@ impl Authority {
     /// Creates an authority with a new key.
     ///
     /// # Errors
-    /// The system provides no random numbers.
+    /// Fails if the system provides no random numbers.
     pub fn new(cluster: &str) -> Result<Authority, SecurityError> {
         let key = KeyPair::generate_for(&PKCS_ED25519);
         Authority::of_key(cluster, key.map_err(failed("making a key"))?)
     }
 
-    /// Derives the authority of this cluster from `secret`. All nodes that know the secret derive
-    /// the same authority. White space at the end of the secret is ignored, because editors leave a
-    /// line end there.
+    /// Derives the authority of this cluster from `secret`. All nodes that have the same secret
+    /// derive the same authority. White space at the end of the secret is ignored, because editors
+    /// append a line end.
     ///
     /// # Errors
-    /// None that depends on its arguments.
+    /// There is no error that depends on the arguments.
     pub fn from_secret(cluster: &str, secret: &[u8]) -> Result<Authority, SecurityError> {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT);
         let mut key = PKCS8_PREFIX.to_vec();
@@ -114,10 +116,10 @@ impl Authority {
         )
     }
 
-    /// Creates the authority from a stored key, in PEM.
+    /// Creates the authority from a stored private key, in PEM.
     ///
     /// # Errors
-    /// The text is no such key.
+    /// Fails if the text is not such a key.
     pub fn from_pem(cluster: &str, key: &str) -> Result<Authority, SecurityError> {
         let key = KeyPair::from_pem(key).map_err(failed("reading the authority's key"))?;
         Authority::of_key(cluster, key)
@@ -141,12 +143,13 @@ impl Authority {
         })
     }
 
-    /// Returns the authority's certificate. The same key always makes the same certificate.
+    /// Returns the authority's certificate. The same key always yields the same certificate.
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 
-    /// Returns the authority's key, in PEM. A holder of the key can pass for every replica.
+    /// Returns the authority's private key, in PEM. Anyone with the key can pretend to be any
+    /// replica.
     pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
@@ -154,7 +157,7 @@ impl Authority {
     /// Issues a certificate for a replica, with a new key.
     ///
     /// # Errors
-    /// The system provides no random numbers.
+    /// Fails if the system provides no random numbers.
     pub fn issue(
         &self,
         replica: &str,
@@ -163,7 +166,7 @@ impl Authority {
         self.sign(names::all(&self.cluster, replica), validity)
     }
 
-    /// Signs a certificate that holds these names.
+    /// Issues a certificate that contains these names.
     pub(crate) fn sign(
         &self,
         names: Vec<String>,

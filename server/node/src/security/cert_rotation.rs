@@ -1,9 +1,10 @@
-//! Renewal of a node's certificates while it runs.
+//! Renewal of a node's certificates while the node runs.
 //!
-//! The files are checked every second. A file has changed if it is another file, has another
-//! length, or if its inode was changed: changed permissions alone may make the file readable. Files
-//! that cannot be used are tried again, because they may be incomplete during a copy, or a check
-//! may have failed for lack of file descriptors. The old certificates stay in use meanwhile.
+//! The files are checked every second. A file counts as changed if a different file is at its path,
+//! if its length has changed, or if its inode was changed. The inode matters because new
+//! permissions alone may make the file readable. Files that cannot be used are tried again, because
+//! they may still be incomplete, or file descriptors may have been missing during the check. In the
+//! meantime the old certificates stay in use.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -19,24 +20,24 @@ use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device_and_inode: (u64, u64),
-    /// Time of the last change of the inode: seconds, nanoseconds.
+    /// Time of the last change of the inode, as seconds and nanoseconds.
     changed: (i64, i64),
     length: u64,
 }
 
-/// Stamps of several files; `None` for a file that does not exist.
+/// Stamps of several files; `None` stands for a file that does not exist.
 type FileStamps = Vec<Option<FileStamp>>;
 
-/// Watcher of the files of a node's certificates.
+/// Watcher of the files from which a node's certificates are read.
 pub(crate) struct CertRotation {
     config: ClusterConfig,
     name: String,
-    /// Stamps of the files from which the certificates in use were read.
+    /// Stamps that the files had when the certificates in use were read from them.
     used: FileStamps,
     watcher: FileWatcher<CertificateCheck>,
 }
 
-/// Result of another thread's check of the files.
+/// Result of a check of the files, which another thread makes.
 enum CertificateCheck {
     Same,
     New(Box<NodeCredentials>, FileStamps),
@@ -44,10 +45,11 @@ enum CertificateCheck {
 }
 
 impl CertRotation {
-    /// Reads the certificates of the node called `name`; `None` if the configuration names none.
+    /// Reads the certificates of the node called `name`; `None` if the configuration names no
+    /// certificates.
     ///
     /// # Errors
-    /// The certificates cannot be used.
+    /// Fails if the certificates cannot be used.
     pub(crate) fn open(
         config: &ClusterConfig,
         name: &str,
@@ -67,7 +69,8 @@ impl CertRotation {
         }))
     }
 
-    /// Sends new certificates, until the receiver is dropped.
+    /// Sends new certificates to `taken` whenever the files have changed. Returns when the receiver
+    /// is dropped.
     pub(crate) async fn follow(mut self, taken: UnboundedSender<NodeCredentials>) {
         while !taken.is_closed() {
             sleep(CHECK_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! Certificates that a node shows to others, and those that it accepts.
+//! Certificates that a node shows to others, and the certificates of others that it accepts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::files::{self, AUTHORITY, SECRET_BYTES_MIN};
 use super::{Authority, IssuedCertificate, SecurityError, Validity, certificate_file, key_file};
 use crate::config::{ClusterConfig, Identity};
 
-/// A time after the end of every certificate, as a duration since 1970.
+/// A time after the expiry of every certificate, as a duration since the beginning of 1970.
 const FAR: Duration = Duration::from_secs(100_000 * 365 * 86_400);
 
 /// TLS configurations of a node, with the certificate that it shows and the authorities that it
@@ -35,7 +35,7 @@ pub struct NodeCredentials {
     pub expires: Option<SystemTime>,
 }
 
-/// Certificates and a key as they were read, before any check.
+/// Certificates and a private key as they were read from files, before any check.
 struct KeyMaterial {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -43,7 +43,8 @@ struct KeyMaterial {
 }
 
 impl NodeCredentials {
-    /// Returns the credentials of the node called `name`; `None` if the configuration names none.
+    /// Returns the credentials of the node called `name`; `None` if the configuration names no
+    /// certificates and no secret.
     ///
     /// # Errors
     /// Any [`SecurityError`].
@@ -61,7 +62,8 @@ impl NodeCredentials {
         credentials.map(Some).map_err(|error| error.of(config))
     }
 
-    /// Returns the files from which the credentials of the node called `name` are made.
+    /// Returns the paths of the files from which the credentials of the node called `name` are
+    /// read.
     pub(crate) fn files(config: &ClusterConfig, name: &str) -> Vec<PathBuf> {
         match &config.security.identity {
             Identity::None => Vec::new(),
@@ -74,7 +76,7 @@ impl NodeCredentials {
         }
     }
 
-    /// Returns credentials with a certificate as it was issued, and an authority to trust. They are
+    /// Returns credentials that show the given certificate and trust the given authority. They are
     /// for tests of certificates that other machines might show.
     #[cfg(test)]
     pub(crate) fn issued(issued: &IssuedCertificate, authority: &Authority) -> NodeCredentials {
@@ -134,8 +136,8 @@ fn shared_authority(cluster: &str, file: &Path) -> Result<Authority, SecurityErr
     Authority::from_secret(cluster, &secret)
 }
 
-/// Returns the authority that clients of a cluster trust, for programs that have its
-/// configuration; `None` if its replicas speak no TLS.
+/// Returns the authority that clients of a cluster must trust; `None` if its replicas do not use
+/// TLS. It is for programs that have the cluster's configuration.
 ///
 /// # Errors
 /// Any [`SecurityError`].
@@ -151,7 +153,8 @@ pub fn trust(config: &ClusterConfig) -> Result<Option<Trust>, SecurityError> {
 /// Returns the certificate of a cluster's authority, in PEM.
 ///
 /// # Errors
-/// Any [`SecurityError`]; also if the configuration names neither certificates nor a secret.
+/// Any [`SecurityError`]. It is also an error if the configuration names neither certificates nor a
+/// secret.
 pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
     match &config.security.identity {
         Identity::None => Err(SecurityError::Malformed {
@@ -176,7 +179,7 @@ pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
 }
 
 impl KeyMaterial {
-    /// Creates a new certificate, with this authority as the only trusted one.
+    /// Returns the given certificate and its key, with `authority` as the only trusted authority.
     fn issued(
         issued: &IssuedCertificate,
         authority: &Authority,
@@ -201,8 +204,8 @@ impl KeyMaterial {
         })
     }
 
-    /// Returns the accepting side's configuration. It asks for certificates of these authorities;
-    /// with `None`, for no certificate.
+    /// Returns the TLS configuration for connections that the node accepts. The other end must show
+    /// a certificate of the authorities `of`; if `of` is `None`, it needs none.
     fn server(&self, of: Option<&RootCertStore>) -> Result<Arc<ServerConfig>, SecurityError> {
         let failed = failed("using the certificate");
         let config = ServerConfig::builder_with_provider(provider())
@@ -243,7 +246,7 @@ impl KeyMaterial {
 /// Checks that a certificate belongs to the node called `name`, and is accepted now.
 ///
 /// # Errors
-/// The problem with the certificate.
+/// Returns the problem with the certificate.
 pub(super) fn check(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
@@ -272,13 +275,13 @@ pub(super) fn check(
     }
 }
 
-/// Whether a certificate holds a DNS name.
+/// Whether a certificate contains this DNS name.
 pub(crate) fn is_named(certificate: &ParsedCertificate<'_>, name: &str) -> bool {
     let name = ServerName::try_from(name);
     name.is_ok_and(|name| verify_server_name(certificate, &name).is_ok())
 }
 
-/// Checks that these authorities vouch for a certificate at a given time.
+/// Checks that the given authorities vouch for a certificate at a given time.
 fn verify(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
@@ -303,8 +306,8 @@ fn verify(
     }
 }
 
-/// Returns the time at which a certificate of the chain, or one above it, expires; `None` if none
-/// does.
+/// Returns the time at which a certificate of the chain, or a trusted one above it, expires; `None`
+/// if none expires.
 pub(super) fn expires(chain: &[CertificateDer<'_>], roots: &RootCertStore) -> Option<SystemTime> {
     match verify(chain, roots, UnixTime::since_unix_epoch(FAR)) {
         Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {

@@ -1,4 +1,4 @@
-//! The certificates of a cluster, made in one directory.
+//! Creation of all certificates of a cluster in one directory.
 
 use std::fs::{DirBuilder, rename};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -15,7 +15,7 @@ use super::{
     write_new,
 };
 
-/// Certificates that are to be made.
+/// Description of the certificates that [`issue_certificates`] makes.
 #[derive(Clone, Copy, Debug)]
 pub struct CertificateSpec<'a> {
     /// Directory for the files. It is created if it does not exist.
@@ -26,35 +26,37 @@ pub struct CertificateSpec<'a> {
     pub nodes: &'a [String],
     /// Number of days for which the certificates of nodes are valid.
     pub days: u32,
-    /// Whether existing certificates are replaced by new ones.
+    /// Whether existing certificates of nodes are replaced by new ones.
     pub renew: bool,
 }
 
-/// Outcome for a node's certificate.
+/// Outcome for the certificate of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateOutcome {
-    /// There was no certificate, and one was made.
+    /// The node had no certificate, and one was made.
     New,
-    /// A certificate existed, and stays.
+    /// The node had a certificate, which stays.
     Kept,
-    /// A certificate existed, and was replaced.
+    /// The node had a certificate, which was replaced.
     Renewed,
 }
 
-/// Contents of a directory after [`issue_certificates`].
+/// Contents of the directory after [`issue_certificates`].
 #[derive(Debug)]
 pub struct CertificateDirectory {
-    /// Whether the authority was made by this call.
+    /// Whether this call has made the authority.
     pub is_new: bool,
-    /// Outcome of each node, and time until which its certificate is valid.
+    /// Name of each node, the outcome for its certificate, and the time until which the certificate
+    /// is valid.
     pub nodes: Vec<(String, CertificateOutcome, SystemTime)>,
 }
 
-/// Makes an authority if there is none, and the certificates of all nodes that have none.
+/// Makes an authority if there is none, and certificates for all nodes that have none.
 ///
 /// # Errors
-/// A file cannot be read or written, or the existing files do not belong together. Existing
-/// certificates are replaced only with `renew`, and the authority's files never are.
+/// Fails if a file cannot be read or written, or if the existing files do not belong together.
+/// Existing certificates are replaced only with `renew`, and the authority's files are never
+/// replaced.
 pub fn issue_certificates(
     spec: &CertificateSpec<'_>,
 ) -> Result<CertificateDirectory, SecurityError> {
@@ -111,8 +113,8 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
     })
 }
 
-/// Refuses a node if its files would be the files of the authority. A node called `CA` has such
-/// files if the file system ignores case in names.
+/// Refuses a node with files that would be the files of the authority. On a file system that
+/// ignores case in names, that would be a node called `CA`.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [
         (certificate_file(directory, node), AUTHORITY),
@@ -178,7 +180,8 @@ fn write_pair(
     write_new(certificate, &issued.certificate.pem(), 0o644)
 }
 
-/// Returns the time until which a node's certificate is valid, if other nodes would accept it.
+/// Returns the time until which a node's certificate is valid. Fails if other nodes would not
+/// accept the certificate.
 fn expires(spec: &CertificateSpec<'_>, node: &str) -> Result<SystemTime, SecurityError> {
     let fix = "make it anew with --renew";
     let file = certificate_file(spec.directory, node);

@@ -1,35 +1,35 @@
-//! Reasons for which no node can be identified, in words that say how to fix them.
+//! Reasons for which a node cannot prove its identity, in words that say how to fix them.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::config::{ClusterConfig, Identity};
 
-/// Reason for which a node has no usable certificate, or none can be made.
+/// Reason for which a node has no usable certificate, or for which none can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
     /// A file cannot be read.
     #[error("{}: {source}; {fix}", file.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Error of the operating system.
         source: io::Error,
-        /// Action that fixes it.
+        /// Action that fixes the problem.
         fix: String,
     },
     /// A file cannot be written.
     #[error("{}: {source}", file.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// Users other than its owner may read or write a file that is secret.
+    /// A secret file may be read or written by users other than its owner.
     #[error("{} is open to others than its owner (mode {mode:04o}): chmod 600 {}", file.display(), file.display())]
     Loose {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Permission bits of the file.
         mode: u32,
@@ -37,7 +37,7 @@ pub enum SecurityError {
     /// A file does not hold the expected contents.
     #[error("{}: {problem}", file.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Problem with the file, and how to fix it.
         problem: String,
@@ -45,11 +45,11 @@ pub enum SecurityError {
     /// A file that the configuration names cannot be used.
     #[error("{}: {field}: {source}", config.display())]
     Configured {
-        /// Path of the configuration.
+        /// Path of the configuration file.
         config: PathBuf,
         /// Name of the field in the configuration.
         field: &'static str,
-        /// Reason why it cannot be used.
+        /// Reason for which the file cannot be used.
         source: Box<SecurityError>,
     },
     /// A library returned an error.
@@ -63,7 +63,7 @@ pub enum SecurityError {
 }
 
 impl SecurityError {
-    /// Wraps the error with the field of the configuration that caused it.
+    /// Adds to the error the field of the configuration that names the file.
     pub(super) fn of(self, config: &ClusterConfig) -> SecurityError {
         let field = match config.security.identity {
             Identity::None => "security",

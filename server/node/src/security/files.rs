@@ -1,4 +1,4 @@
-//! Certificates and keys in files.
+//! Reading and writing of files with certificates and keys.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -7,38 +7,38 @@ use std::path::{Path, PathBuf};
 
 use super::SecurityError;
 
-/// Name of the file of the authority's certificate, in the directory of certificates.
+/// File name of the authority's certificate in the directory of certificates.
 pub const AUTHORITY: &str = "ca.pem";
-/// Name of the file of the authority's key. No node needs it.
+/// File name of the authority's private key. No node needs this file.
 pub const AUTHORITY_KEY: &str = "ca.key";
 /// Minimum length of a shared secret, in bytes.
 pub const SECRET_BYTES_MIN: usize = 32;
-/// Maximum size of a file: more bytes than any certificate, key or secret has.
+/// Maximum size of a file in bytes. No certificate, key or secret is larger.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the file of a node's certificate.
+/// Returns the path of the file with a node's certificate.
 pub fn certificate_file(directory: &Path, node: &str) -> PathBuf {
     directory.join(format!("{node}.pem"))
 }
 
-/// Returns the file of a node's key.
+/// Returns the path of the file with a node's private key.
 pub fn key_file(directory: &Path, node: &str) -> PathBuf {
     directory.join(format!("{node}.key"))
 }
 
-/// Reads a file that any user may read. `fix` is the advice in the error if the file does not
-/// exist.
+/// Reads a file that any user may read. If the file does not exist, the error contains the advice
+/// `fix`.
 pub(super) fn read(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let opened = open(file);
     let opened = opened.map_err(|source| unread(file, source, fix))?;
     rest(opened, file, fix)
 }
 
-/// Reads a file that only its owner may read. `fix` is the advice in the error if the file does not
-/// exist.
+/// Reads a file that only its owner may read. If the file does not exist, the error contains the
+/// advice `fix`.
 ///
 /// # Errors
-/// `Read`; `Loose` if other users may read or write the file.
+/// `Read` if the file cannot be read; `Loose` if other users may read or write the file.
 pub fn read_private(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let opened = open(file);
     let opened = opened.map_err(|source| unread(file, source, fix))?;
@@ -53,7 +53,8 @@ pub fn read_private(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     rest(opened, file, fix)
 }
 
-/// Refuses a path that is no regular file: opening a pipe would wait for a writer.
+/// Opens a file for reading. Refuses a path that is no regular file, because opening a pipe would
+/// wait for a writer.
 fn open(file: &Path) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         let kind = io::ErrorKind::InvalidInput;
@@ -83,10 +84,10 @@ fn unread(file: &Path, source: io::Error, fix: &str) -> SecurityError {
     }
 }
 
-/// Writes a new file with this mode. It never replaces an existing file.
+/// Writes a new file with the permission bits `mode`. Never replaces an existing file.
 ///
 /// # Errors
-/// `Write`, also if the file exists.
+/// `Write`, which is also returned if the file exists.
 pub fn write_new(file: &Path, text: &str, mode: u32) -> Result<(), SecurityError> {
     let write = || {
         let mut options = OpenOptions::new();

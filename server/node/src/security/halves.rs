@@ -1,4 +1,5 @@
-//! The two halves of a connection, plain or over TLS. Both belong to the replica's thread.
+//! The reading and the writing half of a connection, plain or over TLS. Both belong to the
+//! replica's thread.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,18 +17,18 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use crate::front::inbox::Inbox;
 use crate::security::handshakes::EstablishedStream;
 
-/// Maximum number of bytes read in one step, even with more capacity, because others wait
-/// meanwhile.
+/// Maximum number of bytes that are read in one step. It applies even if more would fit, because
+/// other connections wait during the step.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Source of bytes.
+/// A source from which bytes can be read.
 #[expect(async_fn_in_trait, reason = "it is called on one thread")]
 pub trait ByteSource {
-    /// Waits for more bytes, appends them and returns their number; 0 at the end. The future may be
-    /// dropped, and the method called again, without losing bytes.
+    /// Waits for more bytes, appends them to `buffer` and returns their number, or 0 at the end of
+    /// the stream. The future may be dropped, and the method called again, without losing bytes.
     ///
     /// # Errors
-    /// If the connection failed.
+    /// Fails if the connection has failed.
     async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize>;
 }
 
@@ -41,23 +42,23 @@ impl<R: AsyncRead + Unpin> ByteSource for R {
     }
 }
 
-/// The reading half.
+/// The reading half of a connection.
 #[derive(Debug)]
 pub struct ReadHalf {
     half: OwnedReadHalf,
     channel: Option<Rc<RefCell<Channel>>>,
-    /// Inbox that limits the reads of a client's connection; `None` for other connections.
+    /// Inbox that limits how much is read from a client's connection; `None` for other connections.
     inbox: Option<Rc<Inbox>>,
 }
 
-/// The writing half.
+/// The writing half of a connection.
 #[derive(Debug)]
 pub(crate) struct WriteHalf {
     half: OwnedWriteHalf,
     channel: Option<Rc<RefCell<Channel>>>,
 }
 
-/// Splits a connection into its halves.
+/// Splits a connection into its reading and its writing half.
 pub(crate) fn split(established: EstablishedStream) -> (ReadHalf, WriteHalf) {
     let (reader, writer) = established.stream.into_split();
     let channel = established
@@ -92,7 +93,7 @@ impl ByteSource for ReadHalf {
 }
 
 impl ReadHalf {
-    /// Makes reads wait for their turns ([`Inbox::acquire_read_units`]), from the first byte on.
+    /// Makes all reads take their turns with other connections ([`Inbox::acquire_read_units`]).
     pub(crate) fn round_robin(self, inbox: Rc<Inbox>) -> ReadHalf {
         ReadHalf {
             inbox: Some(inbox),
@@ -100,7 +101,7 @@ impl ReadHalf {
         }
     }
 
-    /// Reads once. Returns the number of bytes received, and the work for them in units.
+    /// Reads once. Returns the number of bytes received, and the cost of receiving them in units.
     async fn receive(
         &mut self,
         buffer: &mut BytesMut,
@@ -126,8 +127,8 @@ impl WriteHalf {
     /// Writes as many bytes as the socket takes now, and removes them from `buffer`.
     ///
     /// # Errors
-    /// `WouldBlock` if bytes remain; `WriteZero` if the socket takes no more; or the socket's
-    /// error.
+    /// `WouldBlock` if the socket takes no more bytes for now, and some remain. `WriteZero` if it
+    /// accepts no bytes. Otherwise the socket's error.
     pub(crate) fn write(&self, buffer: &mut BytesMut) -> io::Result<()> {
         if let Some(channel) = &self.channel {
             return channel.borrow_mut().send(self.half.as_ref(), buffer);
@@ -143,8 +144,8 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// Returns the number of bytes that were sealed and removed from the buffer, and wait for the
-    /// socket.
+    /// Returns the number of bytes that were encrypted and removed from the buffer, and wait for
+    /// the socket.
     pub(crate) fn unsent(&self) -> usize {
         let channel = self.channel.as_ref();
         channel.map_or(0, |channel| channel.borrow().unsent())
@@ -153,18 +154,18 @@ impl WriteHalf {
     /// Waits until the socket can take bytes.
     ///
     /// # Errors
-    /// If the connection failed.
+    /// Fails if the connection has failed.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         self.half.writable().await
     }
 
-    /// Waits until the other end has reset the connection, or it has failed otherwise. A mere end
-    /// of the other side's stream does not complete the wait.
+    /// Waits until the other end has reset the connection, or the connection has failed otherwise.
+    /// A mere end of the other end's stream does not complete the wait.
     pub(crate) async fn reset(&self) {
         let _ = self.half.ready(Interest::ERROR).await;
     }
 
-    /// Ends the stream of bytes, so that the other side reads an end of stream after the last byte.
+    /// Ends the stream of bytes. The other side reads an end of stream after the last byte.
     pub(crate) fn shutdown_write(&self) {
         self.close_notify();
         let socket = self.half.as_ref();
@@ -172,8 +173,8 @@ impl WriteHalf {
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
-    /// Makes the kernel discard unsent bytes when the connection is closed. Otherwise the kernel
-    /// would keep them for a client that reads a byte now and then.
+    /// Makes the kernel discard unsent bytes when the connection is closed. Without this, the
+    /// kernel would keep them for a client that reads a byte now and then.
     pub(crate) fn discard_unsent(&self) {
         let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }

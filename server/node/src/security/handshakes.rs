@@ -1,7 +1,7 @@
 //! TLS handshakes, on a thread of their own.
 //!
-//! A handshake takes some tenths of a millisecond of a processor, and any machine may begin one. On
-//! the replica's thread, a few thousand handshakes a second would leave no time for heartbeats.
+//! A handshake takes some tenths of a millisecond of processor time, and any machine may begin one.
+//! On the replica's thread, a few thousand handshakes a second would leave no time for heartbeats.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use crate::front::admission::fd_budget::UNAUTHENTICATED_MAX;
 use crate::security::cert_rotation::CertRotation;
 use crate::security::{NodeCredentials, SecurityError, day, is_named};
 
-/// Maximum number of bytes that a client may send before its handshake is done. A client shows no
-/// certificate.
+/// Maximum number of bytes that a client may send before its handshake is complete. It is small
+/// because a client sends no certificate.
 const CLIENT_BYTES_MAX: usize = 4 << 10;
-/// Maximum number of bytes that a peer may send before its handshake is done. A peer shows a chain
-/// of certificates.
+/// Maximum number of bytes that a peer may send before its handshake is complete. A peer sends a
+/// chain of certificates.
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
-/// Interval between checks of the time at which the certificate expires.
+/// Interval at which the node checks whether its certificate has expired or expires soon.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between reminders to the operator: of a certificate that is about to expire, and
-/// (`_EXPIRED`) of one that has expired.
+/// Interval between reminders to the operator that a certificate is about to expire, and
+/// (`_EXPIRED`) that it has expired.
 const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
-/// Time before the certificate's end at which it is reported as about to expire.
+/// Time before a certificate's expiry from which on the operator is told that it is about to
+/// expire.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Role of the other end.
+/// Role of the machine at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The other end has connected to the clients' port.
@@ -49,23 +50,24 @@ pub(crate) enum Side {
     Dialled(ReplicaId),
 }
 
-/// A connection that has finished its handshake, or that needs none.
+/// A connection that has completed its TLS handshake, or that needs no handshake.
 #[derive(Debug)]
 pub(crate) struct EstablishedStream {
     pub(crate) stream: TcpStream,
     /// TLS channel; `None` if the connection is not encrypted.
     pub(crate) channel: Option<Channel>,
-    /// Members that the other end has proved to be by its certificate: one, or none. `None` if the
-    /// cluster has no certificates.
+    /// Members of the cluster that the other end may be, according to its certificate: one member,
+    /// or none. `None` if the cluster has no certificates.
     pub(crate) verified_members: Option<ReplicaSet>,
 }
 
-/// Performs handshakes on another thread, if the cluster has certificates.
+/// Handle to the thread that performs TLS handshakes. There is no thread if the cluster has no
+/// certificates.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     thread: Option<UnboundedSender<HandshakeRequest>>,
-    /// Permits for connections on the peers' port that the thread may hold. The thread closes
-    /// abandoned connections with a delay, and a flood of them must not fill it.
+    /// Permits for the connections on the peers' port that the thread may have at a time. They keep
+    /// abandoned connections, which the thread closes with a delay, from piling up there.
     unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,
@@ -75,9 +77,10 @@ struct HandshakeRequest {
     stream: std::net::TcpStream,
     side: Side,
     until: Instant,
-    /// Channel for the result. The handshake is abandoned when the receiver is dropped.
+    /// Channel for the result of the handshake. The handshake is abandoned if the receiver is
+    /// dropped.
     answer: oneshot::Sender<Result<CompletedHandshake, String>>,
-    /// Permit that is released once the thread does not have the connection any more.
+    /// Permit of the connection. It is released once the thread no longer has the connection.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -88,7 +91,8 @@ struct CompletedHandshake {
 }
 
 impl Handshakes {
-    /// Returns handshakes for a cluster without certificates, which prove nothing.
+    /// Returns the handle for a cluster without certificates. Its handshakes do nothing and prove
+    /// no identity.
     pub(crate) fn none() -> Handshakes {
         Handshakes {
             thread: None,
@@ -98,10 +102,11 @@ impl Handshakes {
         }
     }
 
-    /// Starts the thread with the certificates of this node, if the configuration names some.
+    /// Starts the handshakes' thread with the certificates of this node. Starts no thread if the
+    /// configuration names no certificates.
     ///
     /// # Errors
-    /// The certificates cannot be used, or no thread can be started.
+    /// Fails if the certificates cannot be used or no thread can be started.
     pub(crate) fn start(config: &ClusterConfig, name: &str) -> Result<Handshakes, SecurityError> {
         let Some((credentials, rotation)) = CertRotation::open(config, name)? else {
             return Ok(Handshakes::none());
@@ -134,7 +139,8 @@ impl Handshakes {
         })
     }
 
-    /// Returns, by name, the numbers of handshakes of this run that succeeded and failed.
+    /// Returns two counters by name: the handshakes that have succeeded and failed since the start
+    /// of the process.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("tls_handshakes", self.done.get()),
@@ -142,8 +148,8 @@ impl Handshakes {
         ]
     }
 
-    /// Performs a handshake with the other end, before `until`. If the returned future is dropped,
-    /// the connection is closed.
+    /// Performs a handshake with the other end, which must be complete before `until`. If the
+    /// returned future is dropped, the connection is closed.
     pub(crate) async fn perform(
         &self,
         stream: TcpStream,
@@ -171,8 +177,8 @@ impl Handshakes {
         established
     }
 
-    /// Waits until the thread may have one more connection of this kind. Returns its permit; `None`
-    /// if this kind needs none.
+    /// Waits until the thread may have one more connection of this kind, and returns the
+    /// connection's permit. Returns `None` if connections of this kind need no permit.
     async fn permit(&self, side: Side) -> Option<OwnedSemaphorePermit> {
         if side != Side::Peer {
             return None;
@@ -220,8 +226,8 @@ async fn submit(
 struct HandshakeWorker {
     config: ClusterConfig,
     credentials: NodeCredentials,
-    /// Whether the operator was last warned that the certificate has expired (true) or is about to
-    /// expire, and the time of the warning.
+    /// Last warning to the operator: true if it said that the certificate has expired, false if it
+    /// said that it is about to expire; and the time of the warning.
     reminded: Option<(bool, Instant)>,
 }
 
@@ -374,7 +380,7 @@ async fn complete_handshake(
     Ok((stream, connection))
 }
 
-/// Returns the members that the certificate at the other end proves.
+/// Returns the members that the other end may be, according to its certificate.
 fn verified_members(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
     let shown = connection.peer_certificates().and_then(|all| all.first());
     let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {

@@ -1,9 +1,9 @@
 //! Identity of nodes: the authority of a cluster, the certificates that it signs, and their use by
 //! a node.
 //!
-//! There is one mechanism, TLS with certificates on both sides between replicas. Clusters that
-//! cannot keep an authority use a shared secret instead, and every node derives the same
-//! authority from it (see [`Authority::from_secret`]).
+//! There is only one mechanism: TLS, with certificates on both sides of connections between
+//! replicas. Clusters that cannot keep an authority use a shared secret instead, and every node
+//! derives the same authority from the secret (see [`Authority::from_secret`]).
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Tests that certificates are made, found, and refused in words that help.
+//! Tests that certificates are made and found, or refused with helpful messages.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,7 +23,7 @@ fn config(dir: &Path, security: &str) -> ClusterConfig {
     ClusterConfig::parse(&text, &dir.join("cluster.toml")).unwrap()
 }
 
-/// Returns a directory with the certificates of both nodes, and their authority.
+/// Returns a directory with the certificates of both nodes, and the authority that issued them.
 fn certificates(validity: Validity) -> (TempDir, Authority) {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("demo").unwrap();
@@ -298,7 +298,8 @@ fn a_directory_is_made_added_to_and_renewed() {
     }
 }
 
-/// Two names of one file are the same as two spellings of a name if the file system ignores case.
+/// The test uses two names for the same file. They act like two spellings of a name on a file
+/// system that ignores case.
 #[test]
 fn the_authority_is_never_replaced_by_a_node() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Reasons for which a data directory cannot be used, each with the action that fixes it.
+//! Reasons for which a data directory cannot be used, each with an action that fixes it.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,21 @@ use super::WRITE_BUFFER_BYTES;
 /// Reason for which the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     #[error("data directory {}: {source}", path.display())]
     Directory {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// There can be no directory at this path, independently of the state of the disk.
+    /// A directory at this path is impossible, whatever the state of the disk.
     #[error(
         "data directory {}: {problem}; give another path as `data` in the configuration, or make \
          way for it", path.display()
     )]
     Path {
-        /// The path.
+        /// The configured path.
         path: PathBuf,
         /// Problem with the path.
         problem: String,
@@ -34,7 +34,7 @@ pub enum StorageError {
          another directory", path.display()
     )]
     Locked {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
     /// The directory was created by another version of this program.
@@ -43,7 +43,7 @@ pub enum StorageError {
          program that made it, or start the whole cluster anew, on empty directories", path.display()
     )]
     Format {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Format version of the directory.
         found: u32,
@@ -58,7 +58,7 @@ pub enum StorageError {
         path.display()
     )]
     Mismatch {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Name of the field of the stamp that differs.
         what: &'static str,
@@ -67,21 +67,21 @@ pub enum StorageError {
         /// Value of the field in the configuration.
         expected: String,
     },
-    /// Bytes that were read differ from those written.
+    /// Bytes that were read differ from the bytes that were written.
     #[error(
         "data directory {}: {what} is damaged ({problem}); the disk is not to be trusted: \
          bring the directory back whole from a copy made since this replica last ran; without \
          one leave this replica off, the others go on while they are a majority", path.display()
     )]
     Damaged {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
-        /// Damaged file; or damaged column family and key.
+        /// The damaged file, or the column family and key of the damaged value.
         what: String,
         /// Problem that was found.
         problem: String,
     },
-    /// The replica has run on another directory before (hazard 33).
+    /// The replica has previously run on another directory (hazard 33).
     #[error(
         "data directory {}: this replica has run on another one before, which {witness} remembers; \
          what it has promised and accepted is not in this one, and others rely on it. Bring the \
@@ -90,12 +90,12 @@ pub enum StorageError {
          all its replicas", path.display()
     )]
     Wiped {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Name of the peer that remembers the other directory.
         witness: String,
     },
-    /// The directory that is open is no longer at its path.
+    /// The open directory is no longer at its path.
     #[error(
         "data directory {}: it {problem}, while this node ran; no start would find what the node \
          writes now. Mount the file system again, or move the directory back, then start the node; if \
@@ -103,42 +103,42 @@ pub enum StorageError {
         path.display()
     )]
     Gone {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
-        /// Cause of the directory's absence, as words that follow "it".
+        /// Cause of the absence of the directory, in words that follow "it".
         problem: &'static str,
     },
-    /// The disk has no room. The records to be written were not written.
+    /// The disk has no space. The records that were to be written were not written.
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
          (one that runs goes on by itself)",
         path.display(), (WRITE_BUFFER_BYTES + BACKLOG_BYTES_MAX) >> 20
     )]
     Full {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
-    /// The store says that the disk has no room, although it has.
+    /// The store reports that the disk has no space, although it has.
     #[error(
         "data directory {}: there is room again, and the store still refuses every write: it has to \
          be opened anew, so the process ends. Start the node again; nothing that was acknowledged is \
          lost", path.display()
     )]
     Stuck {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
-    /// Any other error. After a failed sync the contents of the disk are unknown.
+    /// Any other error occurred. After a failed sync the contents of the disk are unknown.
     #[error("data directory {}: {doing} failed: {source}", path.display())]
     Engine {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Operation that was attempted.
         doing: &'static str,
         /// Error that RocksDB reports.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The program was built without a store.
+    /// The program was built without a store, so it cannot run replicas.
     #[error(
         "this program was built without its store (the feature `store`): it simulates clusters, and \
          runs no replica. Build it with the store: `make build`"

@@ -1,10 +1,10 @@
-//! The replica's disk. The log and the state of a replica become durable here.
+//! The replica's disk, on which the log and the state of a replica become durable.
 //!
-//! Records of the replica go to a separate thread, which may wait for the disk ([`Writer`]). The
-//! thread writes all waiting records as a group, with one write and one sync. [`Store`] is the
-//! interface of a store. Today one store holds both the log and the state, on RocksDB (`rocks`);
-//! the feature `store` builds it. A program without the feature can simulate clusters, but runs no
-//! replica.
+//! Records of the replica are passed to a separate thread, which may wait for the disk
+//! ([`Writer`]). That thread writes all waiting records as a group, with one write and one sync.
+//! [`Store`] is the interface of a store. Today a single store, which is built on RocksDB
+//! (`rocks`), holds both the log and the state. It is included if the program is built with the
+//! feature `store`. A program without the feature can simulate clusters, but cannot run a replica.
 
 mod error;
 #[cfg(feature = "store")]
@@ -22,30 +22,30 @@ pub use self::error::StorageError;
 pub use self::rocks::{Storage, records, staged};
 pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
-/// Maximum size in bytes of the memtables of all column families together.
+/// Maximum total size in bytes of the memtables of all column families.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
-/// Point at which a write is taken as durable.
+/// Point at which a write counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// After fsync: the write survives a loss of power.
+    /// A write is durable after fsync: it survives a loss of power.
     #[default]
     Sync,
-    /// After the write call: the write survives a crash of the process, but not of the machine. A
-    /// machine that loses power may lose votes that other replicas rely on, and replicas may then
-    /// differ permanently.
+    /// A write counts as durable after the write call: it survives a crash of the process, but not
+    /// of the machine. A machine that loses power may lose votes that other replicas rely on. Then
+    /// replicas may differ permanently.
     Async,
-    /// When the write is in memory; it is written to disk later. A crash loses the write, and with
-    /// it votes that other replicas rely on, so replicas may differ permanently. Only for
-    /// experiments.
+    /// A write counts as durable when it is in memory; it is written to disk later. A crash loses
+    /// the write, and with it votes that other replicas rely on, so replicas may differ
+    /// permanently. This setting is only for experiments.
     None,
 }
 
 impl Durability {
-    /// Names that an operator may write.
+    /// Names of the values, as operators write them.
     pub const NAMES: [&'static str; 3] = ["sync", "async", "none"];
 
-    /// Returns the name that an operator writes.
+    /// Returns the name of the value, as operators write it.
     pub fn name(self) -> &'static str {
         match self {
             Durability::Sync => "sync",
@@ -64,25 +64,25 @@ pub struct DirectoryStamp {
     pub name: String,
     /// Id of the replica.
     pub replica: ReplicaId,
-    /// Names of all replicas, in the order of their ids. A quorum of other members need not
-    /// intersect the quorums to which promises were made.
+    /// Names of all replicas, in ascending order of their ids. They are stamped because a quorum of
+    /// other members need not intersect the quorums to which this replica made promises.
     pub members: Vec<String>,
 }
 
 /// Settings for the use of a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct StorageOptions {
-    /// Point at which a write is taken as durable.
+    /// Point at which a write counts as durable.
     pub durability: Durability,
-    /// Maximum number of tables that are kept open.
+    /// Maximum number of table files that are kept open.
     pub tables: usize,
-    /// While this file exists, every write is refused as by a full disk.
+    /// While this file exists, every write is refused as if the disk were full.
     pub full_while: Option<PathBuf>,
 }
 
-/// Operations that a replica needs of its store. Records become durable in the order in which they
-/// are written. The records of one call become durable atomically: after a crash either all of them
-/// are present or none.
+/// Operations that a replica needs from its store. Records become durable in the order in which
+/// they are written. The records of one call become durable atomically: after a crash either all of
+/// them are present or none.
 ///
 /// A replica recovers [`RecoveredState`] from a store: its promises and accepted entries, a
 /// checkpoint of the executed state, and the entries after the checkpoint.
@@ -90,10 +90,10 @@ pub trait Store: Send + 'static {
     /// Makes all records durable, in order and atomically.
     ///
     /// # Errors
-    /// `Full`: nothing is written, and the same call may be repeated. Any other error is final.
+    /// `Full`: nothing was written, and the same call may be repeated. Any other error is final.
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
 
-    /// Returns entries of a log from `from` to `last` in ascending order of slot: at least one
+    /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one
     /// entry, and then as many as fit into `bytes_max`.
     ///
     /// # Errors
@@ -106,25 +106,25 @@ pub trait Store: Send + 'static {
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError>;
 
-    /// Whether the disk has room for writes beside the store. A store that refuses writes despite
-    /// such room has failed.
+    /// Whether the disk has space for writes, tested without a write to the store. A store that
+    /// refuses writes although there is space has failed.
     ///
     /// # Errors
     /// `Gone`.
     fn has_room(&self) -> Result<bool, StorageError>;
 
-    /// Makes records durable that are only in memory, and closes the store.
+    /// Writes the records that are only in memory to disk, and closes the store.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
     fn close(self: Box<Self>) -> Result<(), StorageError>;
 }
 
-/// Opens or creates the directory, raises its incarnation durably, and reads the state from which
-/// the replica continues.
+/// Opens or creates a data directory, raises its incarnation durably, and reads the state from
+/// which the replica continues.
 ///
 /// # Errors
-/// Any [`StorageError`]: `NotBuilt` in a program without the feature `store`.
+/// Any [`StorageError`]. In a program without the feature `store` it is always `NotBuilt`.
 pub fn open(
     path: &Path,
     stamp: &DirectoryStamp,

@@ -1,10 +1,10 @@
-//! The storage's own thread, which may wait for a disk, unlike the replica.
+//! The storage's own thread. Unlike the replica's thread, it may wait for a disk.
 //!
-//! Records gather while one write is on its way to disk, and the next write takes all of them, up
-//! to a bound. So a slow disk makes the groups larger, and not the queue longer. A write that a
-//! full disk has refused is retried from time to time, before any other. RocksDB takes some errors
-//! of a full disk for final, and its C interface has no call to resume. So a store that refuses
-//! writes although there is room has failed.
+//! Records collect while one write is in progress, and the next write takes all of them, up to a
+//! maximum size. So on a slow disk the writes become larger, and the queue does not become longer.
+//! A write that a full disk has refused is retried from time to time, before any other write.
+//! RocksDB treats some errors of a full disk as final, and its C interface has no call to resume.
+//! So a store that still refuses writes although the disk has space again has failed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,46 +20,49 @@ use leasehold_replica::action::{Record, Requester, Sequence};
 use leasehold_replica::message::{LogId, Value};
 use leasehold_replica::record_size_estimate;
 
-/// Interval between attempts on a full disk.
+/// Interval between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
-/// Number of consecutive refusals of a disk with room after which the store is taken for stuck.
-/// With [`RETRY`] they take 15 s. In cases in which RocksDB resumes by itself, it checks every 5 s.
+/// Number of consecutive refusals by a disk that has space after which the store is considered
+/// stuck. With the interval [`RETRY`] they take 15 s. In cases in which RocksDB resumes by itself,
+/// it checks the disk every 5 s.
 const REFUSALS_MAX: u32 = 30;
-/// Maximum size of one answer to a log read, in bytes on disk: a fraction of a frame.
+/// Maximum size of the answer to one log read, in bytes on disk. It is a fraction of the maximum
+/// size of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Maximum size of one write, in bytes: the store keeps a second copy of the records during the
-/// write. A single persist may be larger.
+/// Maximum size of one write, in bytes. It is limited because the store keeps a second copy of the
+/// records during the write. A single persist may be larger.
 const GROUP_BYTES: usize = 8 << 20;
 /// Maximum number of persists that are reported as durable before they are written. Further
-/// persists wait, so that the queue of a slow disk is bounded.
+/// persists wait until they are written, so that the queue of a slow disk is bounded.
 const WRITE_BEHIND_MAX: u64 = 128;
 
-/// Reports of the storage to the replica.
+/// Report of the storage to the replica.
 #[derive(Debug)]
 pub enum StorageReport {
-    /// Every persist up to this sequence number is durable.
+    /// Every persist up to and including this sequence number is durable.
     Persisted(Sequence),
-    /// Whether there is room for writes. Sent when this changes.
+    /// Whether the disk has space for writes. Sent when this changes.
     Writable(bool),
-    /// Entries that were read from a log.
+    /// Entries were read from a log.
     LogRead {
         /// Log that was read.
         log: LogId,
-        /// Recipient of the entries.
+        /// Requester to which the entries are sent.
         to: Requester,
         /// Entries in ascending order of slot.
         entries: Vec<(Slot, Value)>,
     },
-    /// The storage has failed for good, and its thread has ended.
+    /// The storage has failed permanently, and its thread has ended.
     Failed(StorageError),
 }
 
-/// Time at which records are durable.
+/// Time at which records count as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistOutcome {
-    /// Immediately, with all records before them, because the durability asks only for memory.
+    /// Immediately, as do all records before them, because the durability mode requires only that
+    /// they are in memory.
     Now,
-    /// When a `StorageReport::Persisted` reports them.
+    /// Later, once a `StorageReport::Persisted` reports them.
     Later,
 }
 
@@ -69,7 +72,7 @@ enum StorageJob {
     Close,
 }
 
-/// Records that become durable atomically.
+/// Records that become durable together, atomically.
 struct PersistRequest {
     sequence: Sequence,
     records: Vec<Record>,
@@ -84,23 +87,23 @@ struct LogReadRequest {
 }
 
 /// Handle to the storage's thread. Dropping the handle ends the thread as [`Writer::close`] does,
-/// and waits for its end: RocksDB aborts a process that exits while a database is still being
-/// closed.
+/// and waits until it has ended, because RocksDB aborts a process that exits while a database is
+/// still being closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<StorageJob>,
     closing: Arc<AtomicBool>,
-    /// The thread; `None` once it was joined.
+    /// The storage's thread; `None` once its end was awaited.
     thread: Option<JoinHandle<Result<(), StorageError>>>,
     write_behind: Option<WriteBehind>,
 }
 
-/// State of writes after their acknowledgement, under [`Durability::None`].
+/// Progress of writes that are acknowledged before they are written, under [`Durability::None`].
 #[derive(Debug)]
 struct WriteBehind {
     /// Sequence number of the last persist that was written.
     written: Arc<AtomicU64>,
-    /// Sequence number of the last persist that had to be written before it was reported as
+    /// Sequence number of the last persist that had to be written before it could be reported as
     /// durable.
     waited: Sequence,
 }
@@ -118,10 +121,10 @@ impl WriteBehind {
 }
 
 impl Writer {
-    /// Starts the thread. The thread calls `report`.
+    /// Starts the storage's thread. The thread calls `report` for each report to the replica.
     ///
     /// # Errors
-    /// The operating system has no thread left.
+    /// Fails if the operating system cannot start a thread.
     pub fn start(
         store: Box<dyn Store>,
         durability: Durability,
@@ -158,8 +161,8 @@ impl Writer {
         })
     }
 
-    /// Makes records durable, and returns when they are. After a `StorageReport::Failed` no further
-    /// report follows.
+    /// Queues records to be made durable. Returns whether they count as durable now or later. After
+    /// a `StorageReport::Failed` there are no further reports.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> PersistOutcome {
         let write_behind = self.write_behind.as_mut();
         let durable =
@@ -173,8 +176,8 @@ impl Writer {
         durable
     }
 
-    /// Reads a log. `StorageReport::LogRead` follows, unless the disk is full and lacks persists
-    /// that were reported as durable.
+    /// Requests a read of a log. A `StorageReport::LogRead` follows, unless the disk is full and
+    /// lacks persists that were already reported as durable.
     pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let read = LogReadRequest {
             log,
@@ -185,12 +188,13 @@ impl Writer {
         let _ = self.jobs.send(StorageJob::Read(read));
     }
 
-    /// Writes the queued persists that were already reported as durable, if there is room, and
-    /// closes the directory. Other queued persists are dropped, since they were never reported: a
-    /// slow disk would take seconds for them.
+    /// Writes the queued persists that were already reported as durable, if the disk has space, and
+    /// closes the directory. Other queued persists are dropped, because no one was told that they
+    /// are durable, and a slow disk would take seconds to write them.
     ///
     /// # Errors
-    /// Errors of closing. A failed write was reported as `StorageReport::Failed`.
+    /// Returns the errors met while closing. A write that failed earlier was reported as
+    /// `StorageReport::Failed`.
     pub fn close(mut self) -> Result<(), StorageError> {
         match self.join() {
             Ok(result) => result,
@@ -198,7 +202,7 @@ impl Writer {
         }
     }
 
-    /// Makes the thread end, and waits for its end.
+    /// Makes the storage's thread end, and waits until it has ended.
     fn join(&mut self) -> std::thread::Result<Result<(), StorageError>> {
         self.closing.store(true, Ordering::Release);
         let _ = self.jobs.send(StorageJob::Close);
@@ -213,7 +217,7 @@ impl Drop for Writer {
     }
 }
 
-/// Persists that are written as one.
+/// Persists that are written together, in one write.
 #[derive(Default)]
 struct WriteGroup {
     records: Vec<Record>,
@@ -221,14 +225,15 @@ struct WriteGroup {
     bytes: usize,
     /// Sequence number of the newest persist in the group; `None` if there is none.
     sequence: Option<Sequence>,
-    /// Whether the replica waits for any persist of the group.
+    /// Whether the replica waits until any persist of the group is durable.
     awaited: bool,
     /// Whether any persist of the group was already reported as durable.
     ahead: bool,
 }
 
 impl WriteGroup {
-    /// Takes the next persist if it fits. The first persist always fits.
+    /// Moves the records of the next persist into the group if they fit. The first persist of a
+    /// group always fits.
     fn try_add(&mut self, next: &mut PersistRequest) -> bool {
         let bytes = self.bytes + next.records.iter().map(record_size_estimate).sum::<usize>();
         if self.sequence.is_some() && bytes > GROUP_BYTES {
@@ -250,19 +255,20 @@ impl WriteGroup {
 /// Work that the thread has received and not finished.
 struct WriterThread<F> {
     queue: Receiver<StorageJob>,
-    /// Set when the thread is to end. The thread sees the flag before it has taken all jobs.
+    /// Set when the thread must end. The thread notices the flag even before it has taken all
+    /// queued jobs.
     close_requested: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
     report: F,
-    /// Group that is written next, kept until it is written.
+    /// Group that is written next. It is kept until the write has succeeded.
     group: WriteGroup,
     /// Persists that follow the group, in order.
     waiting: VecDeque<PersistRequest>,
     reads: Vec<LogReadRequest>,
-    /// Time of the next attempt on a full disk; `None` if the disk accepts writes.
+    /// Time of the next attempt to write to a full disk; `None` if the disk accepts writes.
     retry_at: Option<Instant>,
-    /// Consecutive refusals by a disk that has room.
+    /// Number of consecutive refusals by a disk that has space.
     refusals: u32,
     closing: bool,
 }
@@ -301,7 +307,8 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         store.close()
     }
 
-    /// Waits for a job, or for the next attempt on a full disk, then takes all jobs.
+    /// Waits for a job, or until the next attempt to write to a full disk is due. Then takes all
+    /// queued jobs.
     fn gather(&mut self) {
         let first = match self.retry_at {
             None => self
@@ -382,7 +389,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         self.group.sequence.is_some()
     }
 
-    /// Drops the newest persists, back to the last one that was reported as durable.
+    /// Drops the waiting persists that follow the last one that was already reported as durable.
     fn drop_unacknowledged(&mut self) {
         let promised = |it: &PersistRequest| it.durable == PersistOutcome::Now;
         let kept = self
@@ -393,7 +400,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         self.waiting.truncate(kept);
     }
 
-    /// Notes that the group is durable.
+    /// Records that the group has become durable.
     fn written(&mut self) {
         let group = std::mem::take(&mut self.group);
         let Some(sequence) = group.sequence else {
@@ -411,7 +418,8 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         }
     }
 
-    /// Counts a refusal. Returns whether the store would refuse writes even with room.
+    /// Counts a refusal if the disk has space. Returns true once the refusals show that the store
+    /// is stuck.
     fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
         self.refusals = if store.has_room()? {
             self.refusals + 1
@@ -421,7 +429,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         Ok(self.refusals > REFUSALS_MAX)
     }
 
-    /// Notes that there is no room. The group is kept and tried again later.
+    /// Records that the disk has no space. The group is kept and written again later.
     fn set_full(&mut self) {
         let retry_at = Instant::now() + self.retry;
         if self.retry_at.replace(retry_at).is_none() {

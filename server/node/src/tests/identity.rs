@@ -1,5 +1,5 @@
-//! Tests of connections to and from a node that has certificates, with every credential that a peer
-//! or client may show, on every port.
+//! Tests of connections to and from a node that has certificates. They try every credential that a
+//! peer or client may show, on every port.
 
 use std::cell::Cell;
 use std::fs::Permissions;
@@ -36,22 +36,22 @@ use leasehold_replica::message::{Envelope, Message};
 
 const MEMBERS: [&str; 3] = ["CA", "JP", "OR"];
 
-/// Credential of a peer that claims to be JP.
+/// Credential that a peer shows while it claims to be JP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Right,
-    /// Certificate of another member.
+    /// The certificate of another member of the cluster.
     Others,
-    /// Certificate of the node to which the peer has connected.
+    /// The certificate of the very node to which the peer connects.
     Own,
-    /// Certificate of a JP of another cluster, from the same authority.
+    /// A certificate for a JP of another cluster, issued by the same authority.
     OtherCluster,
-    /// Certificate from another authority of the same name.
+    /// A certificate that was issued by another authority with the same name.
     OtherAuthority,
     Expired,
     NotYet,
     Nothing,
-    /// The peer speaks no TLS.
+    /// No certificate: the peer does not use TLS.
     PlainText,
 }
 
@@ -67,7 +67,7 @@ const ALL: [Shown; 9] = [
     Shown::PlainText,
 ];
 
-/// Certificates of a cluster, in a directory that its configuration names.
+/// Certificates of a cluster, in a directory that the cluster's configuration names.
 struct Pki {
     dir: TempDir,
     authority: Authority,
@@ -105,7 +105,7 @@ impl Pki {
         Trust::load(&self.dir.path().join(AUTHORITY)).unwrap()
     }
 
-    /// Returns the credentials to show, if `shown` is a certificate.
+    /// Returns the credentials to show; `None` if `shown` is not a certificate.
     fn credentials(&self, shown: Shown) -> NodeCredentials {
         let now = SystemTime::now();
         let issued = |authority: &Authority, name: &str, validity| {
@@ -138,7 +138,7 @@ impl Pki {
     }
 }
 
-/// Returns a configuration with this `[security]` table.
+/// Returns a configuration with `security` as its `[security]` table.
 fn secured(dir: &Path, names: &[&str], security: &str) -> ClusterConfig {
     let plain = config(dir, names);
     let mut text = format!("cluster = 'demo'\ndata = 'data'\n[security]\n{security}\n");
@@ -149,7 +149,7 @@ fn secured(dir: &Path, names: &[&str], security: &str) -> ClusterConfig {
     ClusterConfig::parse(&text, &dir.join("cluster.toml")).unwrap()
 }
 
-/// A connection for exchanging frames, with a buffer for its bytes.
+/// A test connection for exchanging frames, with a buffer for received bytes.
 struct Line {
     frames: Frames,
     outbox: Outbox,
@@ -200,7 +200,7 @@ fn dialled(config: &Arc<ClientConfig>, name: &str) -> Connection {
 }
 
 impl Pki {
-    /// Returns the TLS configuration with which a peer that shows this credential dials.
+    /// Returns the TLS configuration with which a peer that shows this credential connects.
     fn dials_with(&self, shown: Shown) -> Arc<ClientConfig> {
         if shown != Shown::Nothing {
             return self.credentials(shown).dial;
@@ -213,8 +213,8 @@ impl Pki {
     }
 }
 
-/// Connects to a peers' port as a peer that shows this credential. `None` if the peer is refused so
-/// early that no frame can be sent.
+/// Connects to a peers' port as a peer that shows this credential. Returns `None` if the peer is
+/// refused before it can send a frame.
 async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
     let stream = TcpStream::connect(address).await.unwrap();
     if shown == Shown::PlainText {
@@ -225,8 +225,8 @@ async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
     Some(Line::new(stream, Some(shaken.ok()?)))
 }
 
-/// Connects to the peers' port and introduces itself as JP. Returns the node's reply; `None` if the
-/// node ends the connection.
+/// Connects to the peers' port with this credential and claims to be JP. Returns the node's reply;
+/// `None` if the node closes the connection without a reply.
 async fn introduced(pki: &Pki, shown: Shown) -> Option<String> {
     let mut line = shown_to(&pki.config.nodes[0].peer, pki, shown).await?;
     line.send(&hello_of_jp()).await;
@@ -254,7 +254,7 @@ fn on_the_peers_port_only_the_member_itself_is_let_in() {
     node.stop().unwrap();
 }
 
-/// After these bytes no others come that would make the node write.
+/// The peer sends no further bytes after these ones, so nothing else makes the node write.
 #[test]
 fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
     use std::io::Write as _;
@@ -281,7 +281,7 @@ fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
     node.stop().unwrap();
 }
 
-/// Returns hellos that are wrong in one field each.
+/// Returns hellos of which each is wrong in one field.
 fn wrong_hellos() -> Vec<proto::Hello> {
     let changes: [fn(&mut proto::Hello); 7] = [
         |hello| hello.magic -= 1,
@@ -300,7 +300,7 @@ fn wrong_hellos() -> Vec<proto::Hello> {
     wrong.into()
 }
 
-/// Returns a first message of JP, with a number.
+/// Returns a first message from JP, which contains the number `stamp`.
 fn ping(stamp: u64) -> Envelope {
     Envelope {
         from: ReplicaId(1),
@@ -310,7 +310,7 @@ fn ping(stamp: u64) -> Envelope {
     }
 }
 
-/// A message may come in the same bytes as the hello.
+/// A peer may send its first message in the same bytes as its hello.
 #[test]
 fn nothing_that_a_refused_peer_says_is_heard() {
     let pki = Pki::new();
@@ -368,8 +368,8 @@ fn nothing_that_a_refused_peer_says_is_heard() {
     }));
 }
 
-/// Returns the hello of the node that dials JP, to a peer that shows this credential; `None` if the
-/// node sends none.
+/// Returns the hello that the node sends when it dials JP and the peer there shows this credential;
+/// `None` if the node sends none.
 async fn heard_of_dialler(pki: &Pki, shown: Shown, listener: &TcpListener) -> Option<proto::Hello> {
     let (stream, _) = listener.accept().await.unwrap();
     let mut line = match shown {
@@ -403,7 +403,8 @@ fn a_dialler_speaks_to_the_member_itself_alone() {
     node.stop().unwrap();
 }
 
-/// Opens a port that shows this credential to clients. Returns whether a hello arrived.
+/// Opens a port that shows this credential to clients. Returns whether a client has sent a hello to
+/// it.
 async fn heard_of_client(
     pki: &Pki,
     shown: Shown,
@@ -512,7 +513,7 @@ fn a_first_message_is_bounded_over_tls_too() {
     node.stop().unwrap();
 }
 
-/// Returns the two ends of a TLS connection: the sender, and the reader.
+/// Returns both ends of a TLS connection: the sending end first, then the reading end.
 async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves::WriteHalf)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -535,7 +536,8 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves:
     (sender, stream, halves)
 }
 
-/// Sealed answers have left the buffer, and have more bytes than a short answer in the buffer.
+/// Encrypted answers have left the buffer. They have more bytes than the short answer that is in
+/// the buffer.
 #[test]
 fn short_answers_are_appended_while_a_client_reads_nothing() {
     let pki = Pki::new();
@@ -563,7 +565,7 @@ fn short_answers_are_appended_while_a_client_reads_nothing() {
     });
 }
 
-/// Returns the sealed bytes that wait in a connection.
+/// Returns the encrypted bytes that wait in a connection.
 fn sealed(sender: &mut Connection) -> Vec<u8> {
     let mut sealed = Vec::new();
     while sender.wants_write() {
@@ -572,7 +574,8 @@ fn sealed(sender: &mut Connection) -> Vec<u8> {
     sealed
 }
 
-/// Thousands of records of one byte are read in a row, and other tasks still have their turns.
+/// The reader reads thousands of TLS records of one byte in a row, and other tasks still have their
+/// turns.
 #[test]
 fn many_small_records_keep_nobody_waiting() {
     let pki = Pki::new();
@@ -601,7 +604,7 @@ fn many_small_records_keep_nobody_waiting() {
     }));
 }
 
-/// Reads until a round has to be awaited, although no request has arrived.
+/// Reads until the reader has to wait for an event-loop iteration, although no request has arrived.
 async fn until_a_round_is_due(mut reader: halves::ReadHalf, inbox: &Inbox) {
     let read = async {
         let mut plain = BytesMut::new();
@@ -665,7 +668,8 @@ fn whoever_does_not_finish_a_handshake_is_given_up() {
     node.stop().unwrap();
 }
 
-/// There are more handshakes than the thread holds at a time, so its slots must be released, too.
+/// There are more handshakes than the thread accepts at a time. So the test passes only if
+/// abandoned handshakes also release their slots.
 #[test]
 fn a_handshake_that_nobody_waits_for_closes_its_connection() {
     let pki = Pki::new();
@@ -690,7 +694,8 @@ fn a_handshake_that_nobody_waits_for_closes_its_connection() {
     });
 }
 
-/// Runs two nodes, and checks the answers that a client receives.
+/// Runs two nodes with these configurations, and checks the answers that a client with these
+/// options receives.
 fn served(configs: [&ClusterConfig; 2], options: &ClientOptions) {
     let nodes = [("CA", configs[0]), ("JP", configs[1])];
     let nodes = nodes.map(|(name, config)| Running::started(config, name));
@@ -795,7 +800,8 @@ fn new_certificates_are_used_without_a_restart() {
     node.stop().unwrap();
 }
 
-/// Only permissions change between the refusal and the success, so the time of writing is the same.
+/// Only the permissions of the files change between the refusal and the success, so the
+/// modification time is the same.
 #[test]
 fn new_certificates_that_were_refused_are_tried_again() {
     let pki = Pki::new();
@@ -898,7 +904,7 @@ fn a_stranger_cannot_make_a_handshake_long() {
     });
 }
 
-/// Returns the first `bytes` bytes of a longer first message of TLS.
+/// Returns the first `bytes` bytes of a TLS client hello, which is longer.
 fn part_of_a_hello(bytes: usize) -> Vec<u8> {
     const RECORD: usize = 1000;
     let mut said = Vec::new();
@@ -915,8 +921,9 @@ fn part_of_a_hello(bytes: usize) -> Vec<u8> {
     said
 }
 
-/// Whether a client that sends more of a handshake is closed before one that came earlier and sends
-/// less. In the end both are closed, because neither finishes its handshake in time.
+/// Returns true if the client that sends more bytes of a handshake is closed before the client that
+/// has come earlier and sends fewer. In the end both are closed, because neither completes its
+/// handshake in time.
 async fn longer_is_closed_first(address: &str, shorter: usize, longer: usize) -> bool {
     let say = async |bytes: usize| {
         let mut stream = TcpStream::connect(address).await.unwrap();

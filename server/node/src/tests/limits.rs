@@ -1,4 +1,4 @@
-//! Tests of nodes that reach their limits.
+//! Tests of nodes at which clients or peers reach a limit.
 
 use std::sync::{Arc, Mutex};
 
@@ -111,8 +111,8 @@ fn pipelined_large_writes_take_no_more_than_their_share() {
     node.stop().unwrap();
 }
 
-/// The replica works on the writes that it was given, even if their client has disconnected. Writes
-/// that it was not given yet are dropped.
+/// The replica continues to work on the writes that it has received, even if their client has
+/// disconnected. Writes of that client that it has not received yet are dropped.
 #[test]
 fn writes_of_a_client_that_is_gone_count_until_they_are_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn writes_of_a_client_that_is_gone_count_until_they_are_done() {
     }
 }
 
-/// Runs all futures concurrently on one task.
+/// Runs all futures concurrently on one task until all have completed.
 async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {
@@ -173,7 +173,7 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     .await;
 }
 
-/// Returns the first message of a replica to another one.
+/// Returns the first message that a replica called `name` sends to another one.
 fn hello_of(name: &str, number: u32) -> BytesMut {
     let hello = leasehold_replica::codec::proto::Hello {
         magic: 0x4C48_5006,
@@ -189,7 +189,7 @@ fn hello_of(name: &str, number: u32) -> BytesMut {
     buffer
 }
 
-/// Returns a connection on which a peer has been welcomed.
+/// Returns a connection to a peers' port on which the test was welcomed as a peer.
 async fn greeted_peer(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&hello_of("JP", 1)).await.unwrap();
@@ -262,7 +262,7 @@ fn the_newest_connections_of_a_peer_are_kept() {
     node.stop().unwrap();
 }
 
-/// The name has as many bytes as a frame has room for.
+/// The name has as many bytes as fit into a frame.
 #[test]
 fn a_name_that_fills_a_frame_is_refused_in_a_few_words() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the clients' port without a replica behind it, in virtual time: clients that let the
+//! Tests of the clients' port without a replica behind it, in simulated time. Clients that make the
 //! port wait are closed.
 
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ use leasehold_replica::input::Input;
 const S: Duration = Duration::from_secs(1);
 const MIB: usize = 1 << 20;
 
-/// The clients' port, and the inbox with the requests that it has taken.
+/// The clients' port under test, and the inbox that contains the requests taken from it.
 struct Port {
     clients: Rc<Clients>,
     inbox: Rc<Inbox>,
@@ -35,7 +35,8 @@ impl Port {
         port
     }
 
-    /// Opens a port without any rounds. Its connections read only as much as one round takes.
+    /// Opens a port without a driver. Its connections may read only as much as one event-loop
+    /// iteration takes.
     async fn without_turns(limits: Limits) -> Port {
         let names = ClusterNames {
             cluster: "demo".to_owned(),
@@ -78,8 +79,8 @@ impl Port {
         }
     }
 
-    /// Answers each Get with a value of `bytes` bytes, and any other request with an empty answer,
-    /// without end.
+    /// Answers each Get with a value of `bytes` bytes, and any other request with an empty answer.
+    /// Never returns.
     async fn answer(inbox: Rc<Inbox>, clients: Rc<Clients>, bytes: usize) {
         loop {
             inbox.arrival().await;
@@ -108,7 +109,7 @@ impl Port {
     }
 }
 
-/// Lets connections continue reading, like a driver that always runs rounds.
+/// Lets connections continue to read again and again, as a driver does that always runs iterations.
 async fn give_turns(inbox: Rc<Inbox>) {
     loop {
         inbox.arrival().await;
@@ -134,7 +135,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
     LocalSet::new().run_until(work).await
 }
 
-/// Returns the error reply that a connection receives before it is closed.
+/// Returns the error reply that a client receives before its connection is closed.
 async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
     let response: Response = FrameReader::new(stream).next().await.unwrap().unwrap();
     let Some(outcome::Result::Error(error)) = response.outcome.unwrap().result else {
@@ -143,7 +144,7 @@ async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
     (error.code(), error.message)
 }
 
-/// Returns a request that puts `bytes` bytes.
+/// Returns a request that puts a value of `bytes` bytes.
 fn put_of(id: u64, bytes: usize) -> BytesMut {
     let put = Command::session(9, id, id, Op::put("k", vec![7; bytes]));
     let mut buffer = BytesMut::new();
@@ -341,8 +342,8 @@ async fn clients_that_leave_a_command_behind_take_no_more_than_all_may() {
     .await;
 }
 
-/// Returns the bytes of memory that a put keeps. Its key and value are parts of the buffer that was
-/// read with it.
+/// Returns the number of bytes of memory that a put keeps. Its key and value are parts of the
+/// buffer into which they were read.
 fn memory_of(command: Command) -> usize {
     let Some(Op::Put(put)) = command.op else {
         panic!("a put");
@@ -514,7 +515,8 @@ async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes()
     .await;
 }
 
-/// Whether connections have read as much as a round takes, and no input is due.
+/// Whether connections have read as much as an event-loop iteration takes, and the inbox has no
+/// inputs.
 async fn is_read_budget_spent(inbox: &Inbox) -> bool {
     let arrival = tokio::time::timeout(S, inbox.arrival()).await;
     arrival.is_ok() && !inbox.has_others()
@@ -541,10 +543,11 @@ async fn a_long_frame_is_decoded_in_its_turn() {
     .await;
 }
 
-/// Cost in units of a put of a few bytes.
+/// Cost of a put of a few bytes, in units of `leasehold_replica::cost`.
 const PUT_UNITS: usize = 2400;
 
-/// Taking a short request takes as long as reading many bytes.
+/// Handling a short request takes as long as reading many bytes, so short requests count against
+/// the limit.
 #[tokio::test(start_paused = true)]
 async fn short_requests_have_their_turns() {
     within(async {
@@ -570,7 +573,7 @@ async fn short_requests_have_their_turns() {
     .await;
 }
 
-/// A few requests on each of many connections are as much work as many on one.
+/// A few requests on each of many connections are as much work as many requests on one connection.
 #[tokio::test(start_paused = true)]
 async fn a_few_short_requests_of_many_connections_have_their_turns() {
     within(async {
@@ -591,7 +594,8 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
     .await;
 }
 
-/// Refusing an empty request takes as long as reading many bytes.
+/// Refusing an empty request takes as long as reading many bytes, so refused requests count against
+/// the limit.
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
@@ -632,7 +636,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     .await;
 }
 
-/// Sends `gets` requests, does not read their answers, and then ends the stream of requests.
+/// Sends `gets` Gets, does not read the answers, and then ends the stream of requests.
 async fn half_closed(port: &Port, gets: u64) -> TcpStream {
     let mut stream = port.connect().await;
     let mut requests = BytesMut::new();

@@ -1,5 +1,5 @@
-//! Tests of tokens at a node: the requests that they allow over a socket, and the tracking of
-//! changes to their file.
+//! Tests of tokens at a node: the requests that tokens allow over a socket, and the handling of
+//! changes to the token file.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -18,7 +18,7 @@ use crate::front::access::tokens::{TokenEntry, write};
 
 /// A time in 2100, in seconds since 1970: later than any test.
 const LATE: i64 = 4_102_444_800;
-/// Number of requests that are sent before their answers are read.
+/// Number of requests that are sent before any of their answers are read.
 const TOGETHER: usize = 100;
 
 /// A directory with a token file, and a node that requires tokens from its clients.
@@ -50,7 +50,7 @@ impl Guarded {
         self.write_text(&write(entries), 0o600);
     }
 
-    /// Replaces the file in one step, as programs do for files that others read.
+    /// Replaces the token file in one step, as programs do with files that other programs read.
     fn write_text(&self, text: &str, mode: u32) {
         let new = self.dir.path().join("new");
         std::fs::write(&new, text).unwrap();
@@ -77,7 +77,7 @@ impl Guarded {
     }
 }
 
-/// A connection that reads its answers one by one.
+/// A connection from which the test reads answers one by one.
 struct Raw {
     reader: FrameReader<tokio::net::tcp::OwnedReadHalf>,
     writer: FrameWriter<tokio::net::tcp::OwnedWriteHalf>,
@@ -101,15 +101,15 @@ impl Raw {
         raw
     }
 
-    /// Returns the error of the greeting; `None` if the client is welcomed.
+    /// Returns the error in the reply to the greeting; `None` if the client is welcomed.
     async fn greeting(&mut self) -> Option<ErrorCode> {
         let frame = self.reader.next_frame().await.unwrap().unwrap();
         let greeting = leasehold_wire::decode_greeting(frame).unwrap();
         greeting.err().map(|error| error.code())
     }
 
-    /// Sends all requests together. Returns the code of each refusal; `None` for requests that
-    /// succeed.
+    /// Sends all requests together. Returns the error code of each refused request, and `None` for
+    /// each request that succeeds.
     async fn ask(&mut self, bodies: &[Body]) -> Vec<Option<ErrorCode>> {
         let first = self.last_id + 1;
         for body in bodies {
@@ -132,7 +132,7 @@ impl Raw {
         answers.into_values().collect()
     }
 
-    /// Adds a session to a write, which needs one.
+    /// Adds a session to the request if it is a write, because a write needs one.
     fn in_session(&self, body: &Body) -> Body {
         let mut body = body.clone();
         if let Body::Command(command) = &mut body
@@ -145,13 +145,13 @@ impl Raw {
         body
     }
 
-    /// Whether the other side has ended the connection, without sending any bytes before.
+    /// Whether the other side has ended the connection without sending any further bytes.
     async fn is_over(&mut self) -> bool {
         !matches!(self.reader.next::<Response>().await, Ok(Some(_)))
     }
 }
 
-/// Returns all possible requests, about every key and every range.
+/// Returns requests of every kind, about every key and every range of the test.
 fn everything() -> Vec<Body> {
     let about = keys(2).into_iter().filter(|key| !key.is_empty());
     let about = about.flat_map(|key| bodies_about(&key));
@@ -242,8 +242,8 @@ fn who_has_no_token_that_counts_is_told_nothing_else() {
     node.stop().unwrap();
 }
 
-/// The file is read again without a restart. A file that cannot be used removes no rights, and is
-/// reported in the log.
+/// The token file is read again without a restart. A file that cannot be used removes no rights,
+/// and the log reports it.
 #[test]
 fn a_token_that_is_taken_out_of_the_file_ends_its_connections() {
     let all = || roles().pop().unwrap();

@@ -1,7 +1,7 @@
 //! Files that are read again while the node runs.
 //!
-//! Another thread reads the files, because a file system may never answer. While files cannot be
-//! used, the log repeats the problem, but not every second.
+//! Another thread reads the files, because a file system may never answer. While the files cannot
+//! be used, the log repeats the problem, but not every second.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 /// Interval between checks of files.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time without an answer of the file system after which the log reports it.
+/// Time without an answer from the file system after which the log reports the missing answer.
 const CHECK_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(100)
 } else {
@@ -19,11 +19,12 @@ const CHECK_TIMEOUT: Duration = if cfg!(test) {
 /// Interval at which the log repeats the reason for which files cannot be used.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Watcher that reads files again and again. Each check yields a `T`.
+/// Watcher that reads files again and again. Each check returns a `T`.
 pub(crate) struct FileWatcher<T> {
-    /// Check that has not ended.
+    /// Running check that has not returned yet; `None` if there is none.
     pending: Option<JoinHandle<T>>,
-    /// Reason for which the files cannot be used now, and time at which it was last logged.
+    /// Reason for which the files cannot be used now, and the time at which the reason was last
+    /// logged.
     last_report: Option<(String, Instant)>,
 }
 
@@ -37,11 +38,11 @@ impl<T> Default for FileWatcher<T> {
 }
 
 impl<T: Send + 'static> FileWatcher<T> {
-    /// Returns the result of a check of the files. If an earlier check has not ended, waits for
-    /// that check instead of beginning another.
+    /// Checks the files and returns the result. If an earlier check is still running, waits for its
+    /// result instead.
     ///
     /// # Errors
-    /// The file system has not answered so far.
+    /// Fails if the file system has not answered for a while.
     pub(crate) async fn check(
         &mut self,
         read: impl FnOnce() -> T + Send + 'static,
@@ -58,8 +59,8 @@ impl<T: Send + 'static> FileWatcher<T> {
         self.last_report = None;
     }
 
-    /// Notes the reason for which the files cannot be used. Returns whether it should be logged:
-    /// the reason is new, or was last logged long ago.
+    /// Notes the reason for which the files cannot be used. Returns whether the reason should be
+    /// logged because it is new, or because it was last logged long ago.
     pub(crate) fn mark_unusable(&mut self, problem: &str) -> bool {
         let now = Instant::now();
         let recently =

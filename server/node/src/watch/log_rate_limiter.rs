@@ -1,12 +1,13 @@
-//! Rate limit for log lines that unauthenticated peers may cause as fast as they connect. A log on
-//! the disk of the data would fill the disk, and important lines would be lost among the others.
+//! Rate limit for log lines that unauthenticated peers may cause by connecting. Without the limit,
+//! a log on the same disk as the data could fill the disk, and important lines would be lost among
+//! the others.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Limiter that passes one line a second, and counts the suppressed lines.
+/// Limiter that lets one line per second pass, and counts the suppressed lines.
 #[derive(Debug, Default)]
 pub(crate) struct LogRateLimiter {
     last: Cell<Option<Instant>>,
@@ -14,7 +15,8 @@ pub(crate) struct LogRateLimiter {
 }
 
 impl LogRateLimiter {
-    /// Returns the number of lines suppressed since the last one, if a line may be logged now.
+    /// Returns the number of lines suppressed since the last logged line, if a line may be logged
+    /// now; otherwise returns `None` and counts the line as suppressed.
     pub(crate) fn due(&self, now: Instant) -> Option<u64> {
         let last = self.last.get();
         if last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

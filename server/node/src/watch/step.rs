@@ -1,7 +1,8 @@
-//! Detects rounds of the driver that take long, and reports the work that took the time.
+//! Detects event-loop iterations that take long, and reports which kind of work took the time.
 //!
-//! All parts of a replica share one thread. During a round nothing is read or sent, so a heartbeat
-//! or a renewal of leases that is due waits for the end of the round.
+//! All parts of a replica share one thread. Nothing is read or sent during an iteration of its
+//! event loop. So a heartbeat or a renewal of leases that becomes due waits for the end of the
+//! iteration.
 
 use std::time::{Duration, Instant};
 
@@ -9,29 +10,30 @@ use leasehold_replica::DueTimers;
 use leasehold_replica::input::Input;
 use leasehold_replica::shell::IterationPart;
 
-/// Duration above which a round is reported.
+/// Duration above which an event-loop iteration is reported.
 const LONG: Duration = Duration::from_millis(50);
-/// Minimum interval between two reports. A report is about the longest round since the last one.
+/// Minimum interval between two reports. Each report describes the longest iteration since the last
+/// report.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Kinds of work in an event-loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
-    /// Reads to repeat, reports of the storage, orders of operators.
+    /// The node's own inputs: reads to be repeated, reports of the storage, orders of operators.
     Own,
     /// Messages of peers.
     Peers,
     /// Commands of clients.
     Clients,
-    /// Timers that are due when no input is.
+    /// Timers that are due in an iteration without inputs.
     Timers,
-    /// Work at the end of a batch of inputs: proposals, forwards, votes.
+    /// Work at the end of a batch of inputs: proposals, forwarded commands, votes.
     Proposals,
-    /// Sending, storing and answering as the replica decided.
+    /// The actions that the replica has requested: sending, storing and answering.
     Actions,
-    /// Answers to requests for the status, and to operators.
+    /// Answers to requests for the status and to other requests of operators.
     Status,
-    /// A slice of a pass over the demand.
+    /// One slice of a pass over the demand for keys.
     Demand,
     /// Writing to sockets.
     Writing,
@@ -50,7 +52,7 @@ const WORK_KINDS: [(WorkKind, &str); 9] = [
 ];
 
 impl WorkKind {
-    /// Returns the kind to which a part of a round of the replica belongs.
+    /// Returns the kind of work to which a part of the replica's iteration belongs.
     pub(crate) fn of(part: &IterationPart<'_>) -> WorkKind {
         match part {
             IterationPart::Begin(_) => WorkKind::Own,
@@ -69,13 +71,14 @@ pub(crate) struct LongIteration {
     took: Duration,
     /// Kind of work that took most of the iteration.
     cause: &'static str,
-    /// Time that this kind of work took.
+    /// Duration of this kind of work in the iteration.
     cause_took: Duration,
-    /// Number of pieces of this kind of work.
+    /// Number of pieces of this kind of work in the iteration.
     count: u32,
     /// Names of timers that were due when the iteration began.
     due: String,
-    /// Number of other long rounds since the last report. None of them was longer.
+    /// Number of other long iterations since the last report. None of them was longer than this
+    /// one.
     untold: u64,
 }
 
@@ -90,7 +93,7 @@ pub(crate) struct StepWatch {
     due: DueTimers,
     long: u64,
     longest: Duration,
-    /// The longest round that is not reported yet.
+    /// The longest iteration that has not been reported yet.
     unreported: Option<LongIteration>,
     /// Earliest time of the next report.
     next: Option<Instant>,
@@ -111,7 +114,7 @@ impl StepWatch {
         }
     }
 
-    /// Notes that a round begins.
+    /// Notes that an event-loop iteration begins.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.begun = now;
         self.current = WorkKind::Own as usize;
@@ -125,8 +128,8 @@ impl StepWatch {
         self.due = due;
     }
 
-    /// Notes that one piece of this work begins. The clock is read only if the work before was of
-    /// another kind.
+    /// Notes that a piece of this kind of work begins. The clock is read only if the previous piece
+    /// was of another kind.
     pub(crate) fn enter(&mut self, work: WorkKind, now: impl FnOnce() -> Instant) {
         let work = work as usize;
         self.counts[work] += 1;
@@ -141,8 +144,8 @@ impl StepWatch {
         self.begun = now;
     }
 
-    /// Ends the round. Returns a report if one is due: the first long round is reported
-    /// immediately, and later the longest round of each [`LOG_INTERVAL`].
+    /// Notes that an event-loop iteration ends. Returns a report if one is due. The first long
+    /// iteration is reported immediately, and after that the longest one in each [`LOG_INTERVAL`].
     pub(crate) fn end(&mut self, now: Instant) -> Option<LongIteration> {
         self.leave(now);
         let took = self.spent.iter().sum();
@@ -157,7 +160,7 @@ impl StepWatch {
         Some(report)
     }
 
-    /// Keeps a long round for the report if no unreported round is longer.
+    /// Keeps a long iteration for the next report, unless a longer one is already kept.
     fn keep(&mut self, took: Duration) {
         self.long += 1;
         self.longest = self.longest.max(took);
@@ -214,7 +217,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Runs a round at `start` in which each kind of work takes the given time.
+    /// Runs an iteration that begins at `start` and in which each kind of work takes the given
+    /// time.
     fn round(
         watch: &mut StepWatch,
         start: Instant,

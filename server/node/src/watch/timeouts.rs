@@ -1,4 +1,4 @@
-//! Warns while the election timeout is too short for the round trips that are measured.
+//! Warns if the election timeout is too short for the measured round-trip times.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use leasehold_leases::Time;
 
 use leasehold_replica::ShortTimeout;
 
-/// Interval between checks of the round trips. The first round trips of a starting node are not
-/// typical.
+/// Interval between checks of the round-trip times. The first check is late enough to skip the
+/// first round trips of a starting node, which are not typical.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum interval between two warnings.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Warns while the election timeout is too short for the round trips that are measured.
+/// Warns if the election timeout is too short for the measured round-trip times.
 #[derive(Debug)]
 pub(crate) struct TimeoutWatch {
     next: Time,
@@ -25,7 +25,8 @@ impl TimeoutWatch {
         }
     }
 
-    /// Returns the timeout to warn of, if a check is due and finds one.
+    /// Checks the timeouts if a check is due. Returns the timeout about which a warning must be
+    /// logged, if there is one.
     pub(crate) fn look(
         &mut self,
         now: Time,
@@ -40,7 +41,7 @@ impl TimeoutWatch {
     }
 }
 
-/// Logs the setting that is too short, and the smallest value that would be enough.
+/// Logs the setting that is too short, and the smallest value that would be long enough.
 pub(crate) fn warn(short: ShortTimeout) {
     let ShortTimeout { set, rtt } = short;
     tracing::warn!(

@@ -1,5 +1,5 @@
-//! Encoder and decoder of batches. They are written field by field, because they are most of the
-//! traffic. The number of commands is checked before memory is allocated for them.
+//! Encoder and decoder of batches. The code handles each field by hand, for speed: batches are most
+//! of the traffic. The number of commands is checked before memory is allocated for them.
 
 use bytes::{Buf, Bytes, BytesMut};
 use leasehold_wire::Command;
@@ -10,7 +10,7 @@ use super::check::{CodecResult, at_most, number, present, replica};
 use super::proto;
 use crate::message::{Batch, Proposal, RequestId};
 
-/// Maximum number of commands in a batch that is accepted.
+/// Maximum number of commands in a batch; a decoder refuses a batch with more.
 pub const BATCH_COMMANDS_MAX: usize = 1 << 16;
 
 const LOG_TIME: u32 = 1;
@@ -20,7 +20,8 @@ const ORIGIN: u32 = 1;
 const REQUEST: u32 = 2;
 const COMMAND: u32 = 3;
 
-/// Returns the encoded batch. It is encoded on first use, and its bytes are shared from then on.
+/// Returns the encoded batch. The batch is encoded at the first call; later calls share the same
+/// bytes.
 pub(super) fn encoded(batch: &Batch) -> Bytes {
     batch.encoded.get_or_init(|| encode(batch)).clone()
 }

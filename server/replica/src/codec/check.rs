@@ -9,7 +9,8 @@ use super::{CodecError, proto};
 use crate::message::LogId;
 pub use crate::sanity::NUMBER_MAX;
 
-/// Maximum number of a replica: replicas are bits of a 64-bit set.
+/// Highest allowed id of a replica, because a set of replicas is stored in the bits of a 64-bit
+/// number.
 const REPLICA_MAX: u64 = 63;
 
 pub(super) type CodecResult<T> = Result<T, CodecError>;
@@ -102,7 +103,7 @@ pub(super) fn outcome(field: &'static str, found: Option<Outcome>) -> CodecResul
     Ok(found)
 }
 
-/// Encodes a duration in ns, capped at the largest that a decoder accepts.
+/// Encodes a duration in ns, capped at the largest duration that a decoder accepts.
 pub(super) fn put_duration(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).map_or(NUMBER_MAX, |ns| ns.min(NUMBER_MAX))
 }

@@ -11,7 +11,7 @@ use crate::action::{SessionImage, StoredValue};
 use crate::message::Value;
 use crate::settings::SESSION_STEP;
 
-/// Position in both logs that a checkpoint covers.
+/// Position in each of the two logs up to which a checkpoint holds the executed state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Last executed slot of the log of commands.
@@ -37,15 +37,15 @@ pub fn encode_entry(accepted_at: Ballot, held: &Value, out: &mut Vec<u8>) {
 /// Decodes an entry: the inverse of [`encode_entry`].
 ///
 /// # Errors
-/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
+/// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.
 pub fn decode_entry(encoded: Bytes) -> CodecResult<(Ballot, Value)> {
     let entry = proto::Entry::decode(encoded)?;
     let accepted_at = ballot("entry.ballot", entry.ballot)?;
     Ok((accepted_at, value::decode("entry.value", entry.value)?))
 }
 
-/// Encodes a stored value for the disk. If it is `staged`, the encoding has no value, which is on
-/// disk already.
+/// Encodes a stored value for the disk. If `staged` is true, the bytes of the value are omitted,
+/// because they are on disk already.
 pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     let encoded = proto::Stored {
         value: if staged {
@@ -60,11 +60,11 @@ pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     encoded.encode_raw(out);
 }
 
-/// Decodes a stored value and whether it is staged: the inverse of [`encode_stored`]. A staged one
-/// has an empty value.
+/// Decodes a stored value: the inverse of [`encode_stored`]. Also returns true if the value is
+/// staged; the returned value is then empty.
 ///
 /// # Errors
-/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
+/// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.
 pub fn decode_stored(encoded: Bytes) -> CodecResult<(StoredValue, bool)> {
     let proto::Stored {
         value,
@@ -97,7 +97,7 @@ pub fn encode_session(session: &SessionImage, out: &mut Vec<u8>) {
 /// Decodes a session: the inverse of [`encode_session`].
 ///
 /// # Errors
-/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
+/// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.
 pub fn decode_session(encoded: Bytes) -> CodecResult<SessionImage> {
     let session = proto::Session::decode(encoded)?;
     let result = |result: proto::SessionResult| {
@@ -131,7 +131,7 @@ pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
 /// Decodes a position: the inverse of [`encode_position`].
 ///
 /// # Errors
-/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
+/// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.
 pub fn decode_position(encoded: Bytes) -> CodecResult<Position> {
     let position = proto::Position::decode(encoded)?;
     // `opens_from_ms` may exceed the log time by a step of sessions.
@@ -154,7 +154,7 @@ pub fn encode_ballot(found: Ballot, out: &mut Vec<u8>) {
 /// Decodes a ballot: the inverse of [`encode_ballot`].
 ///
 /// # Errors
-/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
+/// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.
 pub fn decode_ballot(encoded: Bytes) -> CodecResult<Ballot> {
     ballot("ballot", Some(proto::Ballot::decode(encoded)?))
 }

@@ -1,4 +1,5 @@
-//! Encoder and decoder of lease changes that operators request, and of their results.
+//! Encoder and decoder of operators' requests to change leases, and of the results of these
+//! requests.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::check::{CodecResult, at_most, duration, number, present, put_duration
 use super::{proto, value};
 use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// Maximum length of the reason of a refusal, in bytes.
+/// Maximum length of the text that explains a refusal, in bytes.
 const REFUSAL_BYTES_MAX: u64 = 4096;
 
 pub(super) fn encode(ask: u64, set: &LeaseSet) -> proto::SetLease {

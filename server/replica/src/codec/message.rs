@@ -17,7 +17,7 @@ use crate::message::{
     Value,
 };
 
-/// Maximum number of parts of one Phase 1 reply.
+/// Maximum number of parts into which one Phase 1 reply may be split.
 const PARTS_MAX: u64 = 1 << 16;
 
 pub(super) fn encode(message: Message) -> Wire {
@@ -408,8 +408,8 @@ fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Cod
     Ok(held)
 }
 
-/// Decodes a command that a peer received from a client. It is validated as this replica's own
-/// listener would validate it, because the peer may run another version.
+/// Decodes a command that a peer received from a client. The command is validated again, by the
+/// rules for clients of this replica, because the peer may run another version.
 fn forwarded(found: Option<Command>) -> CodecResult<Command> {
     let found = command("forward.commands[].command", found)?;
     leasehold_wire::validate(&found).map_err(|_| CodecError::Inconsistent {

@@ -87,7 +87,7 @@ proptest! {
         let _ = decode_position(bytes);
     }
 
-    /// Nearly valid bytes reach more of the decoder than arbitrary ones.
+    /// Nearly valid bytes reach more parts of the decoder than arbitrary bytes do.
     #[test]
     fn damaged_messages_never_panic(
         envelope in envelope(),

@@ -1,4 +1,4 @@
-//! The acceptor: Phase 2 (§2.1, §3.2).
+//! The acceptor: the side of Phase 2 that accepts values and votes (§2.1, §3.2).
 
 use std::sync::Arc;
 
@@ -17,21 +17,23 @@ use crate::persist::Continuation;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Value for a slot, with its ballot and the leader's statements about it.
+/// Value for a slot, with the ballot of the value and the leader's statements about the value.
 #[derive(Clone, Debug)]
 pub struct SlotEntry {
     pub ballot: Ballot,
     pub value: Value,
-    /// Highest slot, up to and including its own, that may hold a multi-key command.
+    /// Highest slot, up to and including the slot of this entry, that may hold a multi-key command.
     pub last_multi: Slot,
     /// One bit for each command: set if execution cannot reject the command.
     pub infallible: Arc<[u64]>,
-    /// Tag at the time of acceptance, for the mutant that votes with it (hazard 7).
+    /// Tag at the time of acceptance. Only a deliberately broken variant for tests (hazard 7) votes
+    /// with this old tag.
     pub early_tag: Option<ReplicaSet>,
 }
 
 impl SlotEntry {
-    /// Returns an entry without statements of a leader: its commands are answered after execution.
+    /// Returns an entry without a leader's statements. Without these, its commands are answered
+    /// only after execution.
     pub fn plain(ballot: Ballot, value: Value) -> SlotEntry {
         SlotEntry {
             ballot,
@@ -62,7 +64,7 @@ pub(super) struct Vote {
     origins: ReplicaSet,
 }
 
-/// Acceptances under one ballot, as received from another replica.
+/// Acceptances under one ballot that another replica has reported.
 #[derive(Clone, Debug)]
 pub struct Acceptances {
     pub ballot: Ballot,
@@ -79,8 +81,8 @@ pub fn origins(value: &Value) -> ReplicaSet {
     commands.map(|proposed| proposed.origin).collect()
 }
 
-/// Returns the tag of a vote on `accepted` that is sent now (hazard 7). It includes promises that
-/// were made while the entry was on its way to disk.
+/// Returns the tag of a vote on `accepted` that is sent now (hazard 7). The tag includes promises
+/// that were made while the entry was being written to disk.
 pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
     match accepted.early_tag.take() {
         Some(early) => early,
@@ -90,7 +92,8 @@ pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
 
 impl Consensus {
     /// Adopts a ballot that began at `start`. Entries of lower ballots above that slot can no
-    /// longer be chosen, and are dropped. Returns the keys that lost marks.
+    /// longer be chosen, so they are dropped. Returns the keys written by the dropped entries,
+    /// which have lost their marks.
     pub fn adopt(
         &mut self,
         step: &mut Step<'_>,
@@ -119,7 +122,7 @@ impl Consensus {
         keys
     }
 
-    /// Whether the slot of this Accept already holds an entry of its ballot.
+    /// Whether the slot of this Accept already holds an entry under the ballot of the Accept.
     pub fn has_accepted(&self, accept: &Accept) -> bool {
         let Accept {
             ballot, log, slot, ..
@@ -132,9 +135,10 @@ impl Consensus {
         known == Some(ballot)
     }
 
-    /// Puts a value into a slot and records it for the disk. Its keys are marked here, before any
-    /// replica can learn of the acceptance (§3.6). Returns the keys of a different value that it
-    /// replaces. Reads that waited for that value must look again (hazard 18).
+    /// Puts a value into a slot and records it for the disk. The keys of the value are marked
+    /// before any replica can learn of the acceptance (§3.6). If the slot held a different value,
+    /// returns the keys of that replaced value. Reads that waited for the replaced value must look
+    /// again (hazard 18).
     pub fn store(
         &mut self,
         step: &mut Step<'_>,
@@ -166,8 +170,8 @@ impl Consensus {
         replaced
     }
 
-    /// Returns the value that was accepted in the slot before, if any; `None` if the slot is beyond
-    /// the window.
+    /// Puts an entry into a slot. Returns `Some` with the value that the slot held before, if it
+    /// held one; `None` if the slot is beyond the window.
     fn put(
         &mut self,
         step: &Step<'_>,
@@ -225,7 +229,7 @@ impl Consensus {
         }
     }
 
-    /// Counts acceptances of another replica. Returns the slots that are chosen by them.
+    /// Counts acceptances of another replica. Returns the slots that are chosen as a result.
     pub fn count_votes(
         &mut self,
         step: &mut Step<'_>,
@@ -254,9 +258,9 @@ impl Consensus {
         chosen
     }
 
-    /// Queues the vote on an acceptance that is now durable, as is the promise before it.
-    /// `executed` is the tag and the origins of a slot that was executed already; `None` if it was
-    /// not.
+    /// Queues the vote on an acceptance. The acceptance and the earlier promise are both durable
+    /// now. If the slot was executed already, `executed` is the tag of the vote and the origins of
+    /// the slot's commands; otherwise it is `None`.
     pub fn vote_durable(
         &mut self,
         log: LogId,
@@ -296,9 +300,9 @@ impl Consensus {
         !self.votes_due.is_empty()
     }
 
-    /// Sends votes on the acceptances that became durable. Returns the slots that are chosen by
-    /// this replica's own votes. Tags are computed here, when the votes are sent, so they include
-    /// promises that were made while the entries were on their way to disk (hazard 7).
+    /// Sends votes on the acceptances that became durable. Returns the slots that this replica's
+    /// own votes make chosen. The tags are computed only now, so they include promises that were
+    /// made while the entries were being written to disk (hazard 7).
     pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
         let mut votes = std::mem::take(&mut self.votes_due);
         for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
@@ -328,8 +332,8 @@ impl Consensus {
         chosen
     }
 
-    /// Votes again on uncommitted slots with today's tags, as grants have lapsed: these slots may
-    /// now wait for fewer replicas.
+    /// Votes again on uncommitted slots with the current tags. This is done when grants have ended,
+    /// because these slots may then wait for fewer replicas.
     pub fn vote_again(&mut self) {
         let promised = self.promised;
         let again = self.logs.commands.uncommitted();
@@ -344,7 +348,7 @@ impl Consensus {
     }
 }
 
-/// Queues the vote on a slot until everything recorded so far is durable.
+/// Queues the vote on a slot. It is sent once everything recorded so far is durable.
 pub fn vote_once_durable(
     step: &mut Step<'_>,
     log: LogId,
@@ -360,8 +364,8 @@ pub fn vote_once_durable(
     });
 }
 
-/// Sends to `to` the votes that it is to receive, according to the settings: those under its own
-/// ballot, those on commands of its clients, or all.
+/// Sends to `to` the votes that the settings assign to it. These are the votes under a ballot of
+/// `to`, the votes on commands of clients of `to`, or all votes.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let replies = step.ctx.settings.accept_replies;
     let hears = |vote: &&Vote| {

@@ -1,4 +1,4 @@
-//! A candidate's collection of promises (Phase 1, §2.1), for both logs together.
+//! Promises that a candidate collects (Phase 1, §2.1), for both logs together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -27,9 +27,9 @@ pub struct Prepared {
 
 impl Prepared {
     /// Returns whether the replier may have accepted all these entries. No replica accepts an entry
-    /// further than a window above its own commit point. A replica that claims to have done so must
-    /// not make the candidate propose for years. An omitted entry could be a chosen one, so the
-    /// whole answer is ignored, not just the entry.
+    /// further than a window above its own commit point. If a replica falsely reports an entry far
+    /// above, the candidate must not fill all slots up to that entry. The whole answer is ignored,
+    /// not just the entry: any entry left out of an answer could be a chosen one.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -39,7 +39,7 @@ impl Prepared {
     }
 }
 
-/// Parts of one replica's newest answer that have arrived.
+/// Newest answer of one replica: the parts that have arrived so far.
 #[derive(Clone, Debug, Default, Hash)]
 struct Reply {
     answer: (Incarnation, u64),
@@ -55,9 +55,9 @@ impl Reply {
         self.parts > 0 && self.seen.len() == self.parts as usize
     }
 
-    /// Takes a part, and returns whether it is new. Parts of an older answer are refused: the
-    /// accepted entries may differ between two answers, so parts of both together could miss an
-    /// entry.
+    /// Takes a part of an answer, and returns whether the part is new. Parts of an older answer are
+    /// refused. The accepted entries may differ between two answers, so a mixture of parts of both
+    /// could lack an entry.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
         let answer = (incarnation, prepared.answer);
         if self.is_complete() || answer < self.answer {
@@ -80,7 +80,7 @@ impl Reply {
     }
 }
 
-/// A candidate's collection of promises.
+/// Promises that a candidate collects.
 #[derive(Clone, Debug)]
 pub struct CandidateState {
     pub ballot: Ballot,
@@ -89,16 +89,17 @@ pub struct CandidateState {
     /// Time at which promises were last requested of others; `None` until this replica's own
     /// promise is durable.
     requested_at: Option<Time>,
-    /// Time at which the replicas that have promised were last notified that promises arrive.
+    /// Time at which the replicas that have promised were last notified that promises are still
+    /// arriving.
     notified_at: Time,
     replies: BTreeMap<ReplicaId, Reply>,
-    /// Time at which each replica last sent a new part.
+    /// Time at which a new part last arrived from each replica.
     arrived: BTreeMap<ReplicaId, Time>,
 }
 
 impl Hash for CandidateState {
-    /// Omits times: they only decide when the candidate asks again or is abandoned, which is not
-    /// before the horizon.
+    /// Omits times. They only decide when the candidate asks again or gives up, which is after the
+    /// horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
@@ -133,15 +134,15 @@ impl CandidateState {
         self.replies.get(&replica).is_some_and(Reply::is_complete)
     }
 
-    /// Whether parts of the promise of `replica` are arriving, or all have arrived. If it were
-    /// asked again, it would send the whole answer once more.
+    /// Whether parts of the promise of `replica` are arriving, or all have arrived. If the replica
+    /// were asked again, it would send the whole answer once more.
     pub(super) fn hears(&self, replica: ReplicaId, now: Time, timeout: Duration) -> bool {
         let lately = |at: &Time| now.since(*at) < timeout;
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether the replicas that have promised are due to be notified that promises arrive.
-    /// They are once `again` has passed since the last notification.
+    /// Returns whether it is time to notify the replicas that have promised that promises are still
+    /// arriving. It is time once `again` has passed since the last such notification.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {
@@ -208,7 +209,7 @@ impl CandidateState {
         of_log.map(|(_, ballot, slot)| (*ballot, *slot))
     }
 
-    /// Panics if replies or times contradict each other.
+    /// Panics if the replies and the times contradict each other.
     pub(super) fn check(&self) {
         let (since, requested) = (self.since, self.requested_at.unwrap_or(self.notified_at));
         assert!(
@@ -232,7 +233,7 @@ impl CandidateState {
         );
     }
 
-    /// Returns the highest replicated clock in the reported entries, in ms.
+    /// Returns the highest value of the replicated clock in the reported entries, in ms.
     pub(super) fn log_time_ms(&self) -> u64 {
         let times = self
             .entries(LogId::Commands)
@@ -241,7 +242,8 @@ impl CandidateState {
     }
 }
 
-/// Returns the replicated clock of a batch, in ms; 0 for other values.
+/// Returns the value of the replicated clock that a batch states, in ms; 0 for other kinds of
+/// values.
 pub(super) fn time(value: &Value) -> u64 {
     match value {
         Value::Commands(batch) => batch.log_time_ms,

@@ -1,4 +1,5 @@
-//! Fetching of committed entries that this replica missed, and serving them to others.
+//! Code that fetches committed entries that this replica missed, and serves committed entries to
+//! other replicas that missed them.
 
 use std::hash::{Hash, Hasher};
 
@@ -23,30 +24,31 @@ pub(super) struct FetchRequest {
 }
 
 impl Hash for FetchRequest {
-    /// Omits the time of the request: it only decides when the request is repeated, which is not
-    /// before the horizon.
+    /// Omits the time of the request. It only decides when the request is repeated, which is after
+    /// the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
     }
 }
 
 impl Consensus {
-    /// Schedules a fetch, as a slot is committed that is not accepted here under the right ballot.
-    /// An Accept that was merely overtaken is given a short time to arrive.
+    /// Schedules a fetch, because the entry of a committed slot is not accepted here under the
+    /// right ballot. The fetch begins after a short delay, in which an Accept that is merely late
+    /// may still arrive.
     pub fn want_fetch(&self, step: &mut Step<'_>) {
         let delay = step.ctx.settings.timing.retransmit / 4;
         step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
     /// Returns whether the newest fetch request for this log was sent to `from`. Entries that were
-    /// not requested are not believed. A leader ignores entries, because it recovered everything
-    /// that it had requested before.
+    /// not requested are not believed. A leader ignores fetched entries: before its election it had
+    /// recovered everything that it had requested.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
     }
 
-    /// Requests the committed entries that are still missing from the leader.
+    /// Requests from the leader the committed entries that are still missing here.
     pub fn fetch_missing(&mut self, step: &mut Step<'_>) {
         let Some(leader) = self.leader().filter(|leader| *leader != step.me()) else {
             return;
@@ -59,11 +61,11 @@ impl Consensus {
         }
     }
 
-    /// Requests the entries above the commit point, up to `to`, from `of`, but does not repeat a
-    /// request that was just made. Every message about a log that lags is a reason to request
-    /// entries, and so is every answer. Without this limit the number of open requests would rise
-    /// with every message, and each would be answered with a frame of the same entries. Entries
-    /// beyond the window are requested once a checkpoint has moved it.
+    /// Requests from replica `of` the entries above the commit point, up to slot `to`. A request
+    /// that was just made is not repeated. Every message that shows that a log lags is a reason to
+    /// request entries, and so is every answer. If each led to a request, many open requests would
+    /// ask for the same entries, and each answer would take a whole frame. Entries beyond the
+    /// window are requested only after a checkpoint has moved the window.
     pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
         let paxos = &self.logs[log];
         let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));
@@ -86,7 +88,7 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, sent + timeout);
     }
 
-    /// Notes that the fetched entries could not be accepted, so that they may be requested again
+    /// Notes that fetched entries could not be accepted. They may then be requested again
     /// immediately.
     pub fn fetch_refused(&mut self, log: LogId) {
         self.fetching[log] = None;
@@ -123,9 +125,9 @@ impl Consensus {
         step.send(from, Message::Fetched { log, entries });
     }
 
-    /// Requests to read entries from the disk, but only those that are certainly on the disk as
-    /// they were executed. Another slot may hold on disk an entry that an earlier ballot left in
-    /// it, as long as the chosen value is on its way.
+    /// Requests that the shell reads entries from the disk, but only slots for which the disk
+    /// certainly holds the executed value. In other slots the disk may still hold an entry of an
+    /// earlier ballot, until the chosen value is written.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
         let durable = step.persister.executed(log);
         let kept = self.logs[log].first_kept();
@@ -167,8 +169,8 @@ impl Consensus {
         }
     }
 
-    /// Returns the ballot under which a fetched entry is stored: the promised one. No entry is
-    /// accepted above it.
+    /// Returns the ballot under which a fetched entry is stored: the promised ballot. No entry is
+    /// accepted under a higher ballot.
     pub fn ballot_of_fetched(&self, log: LogId, slot: Slot) -> Ballot {
         let known = self.logs[log].accepted(slot);
         known.map_or(self.promised, |a| a.ballot.max(self.promised))

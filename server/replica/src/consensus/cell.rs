@@ -10,10 +10,10 @@ use crate::cost;
 use crate::message::Value;
 use crate::size_estimate::value_size_estimate;
 
-/// An accepted value, with the leader's statements about it.
+/// An accepted value, with the leader's statements about the value.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// Ballot under which it was accepted.
+    /// Ballot under which the value was accepted.
     pub ballot: Ballot,
     /// The accepted value.
     pub value: Value,
@@ -25,11 +25,12 @@ pub struct Accepted {
     pub infallible: Arc<[u64]>,
     /// Origins of the commands in the value.
     pub origins: ReplicaSet,
-    /// Tag at the time of acceptance, for the mutant that votes with it (hazard 7).
+    /// Tag at the time of acceptance. Only a deliberately broken variant for tests (hazard 7) votes
+    /// with this old tag.
     pub early_tag: Option<ReplicaSet>,
-    /// Leader only: time at which it was proposed.
+    /// Used only by a leader: time at which the value was proposed.
     pub proposed: Time,
-    /// Leader only: time at which it was last sent.
+    /// Used only by a leader: time at which the value was last sent.
     pub sent: Time,
 }
 
@@ -43,8 +44,8 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// Omits the times at which the value was proposed and sent: they only decide which replica to
-    /// suspect and what to send again, and not before the horizon.
+    /// Omits the times at which the value was proposed and sent. They only decide which replica to
+    /// suspect and what to send again, which is after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.infallible, self.origins).hash(state);
@@ -57,7 +58,7 @@ impl Hash for Accepted {
 pub struct Cell {
     /// Value accepted in the slot, with the leader's statements about it.
     pub accepted: Option<Accepted>,
-    /// Acceptances received, possibly before the value itself.
+    /// Acceptances that were received for the slot. They may arrive before the value itself.
     pub votes: Votes,
     /// Whether the accepted value is known to be the chosen one.
     pub committed: bool,
@@ -80,13 +81,13 @@ impl Cell {
         accepted.map_or(0, |accepted| value_size_estimate(&accepted.value))
     }
 
-    /// Returns the units of executing the slot's value.
+    /// Returns the cost of executing the slot's value, in units of `crate::cost`.
     pub fn work(&self) -> usize {
         let accepted = self.accepted.as_ref();
         accepted.map_or(0, |accepted| cost::executing(&accepted.value))
     }
 
-    /// Counts an acceptance of `replica` under `ballot`.
+    /// Counts an acceptance that `replica` made under `ballot`.
     pub fn count(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
         let here = self.accepted.as_ref().map(|accepted| accepted.ballot);
         self.votes

@@ -1,5 +1,5 @@
-//! Commit tracking: the slots that are known to be committed, and the early answers and execution
-//! that this allows.
+//! Commit tracking: which slots are known to be committed, which of their commands may be answered
+//! before execution, and which slot is executed next.
 
 use std::collections::HashSet;
 
@@ -17,14 +17,15 @@ use crate::message::{LogId, LogNews, Value};
 use crate::per_log::PerLog;
 use crate::step::Step;
 
-/// A leader's news of commits, compared with the entries accepted here.
+/// Result of comparing a leader's report of commits with the entries accepted here.
 #[derive(Clone, Debug, Default)]
 pub struct CommitUpdate {
-    /// Slots that the news commits with the values accepted here.
+    /// Slots that the report shows to be committed with the values that are accepted here.
     pub chosen: Vec<Slot>,
-    /// Whether other slots are committed that are not accepted here under the ballot of the news.
+    /// Whether the report shows other slots to be committed, in which no value is accepted here
+    /// under the ballot of the report.
     pub behind: bool,
-    /// Whether the leader's commit point was not known yet.
+    /// Whether the reported commit point is higher than the one that the leader reported before.
     pub new_commit_point: bool,
 }
 
@@ -36,13 +37,14 @@ pub enum EarlyAnswer<'a> {
     /// Nothing may be answered yet: the slot's `last_multi` is not committed. Later slots have the
     /// same `last_multi` or a higher one, so they wait, too.
     Later,
-    /// Nothing may be answered before execution: the entry is of another ballot, a leader has
-    /// recovered it, it was fetched, or it is executed.
+    /// Nothing may be answered before execution. The reason is that the entry is of another ballot,
+    /// that a leader recovered the entry, that it was fetched, or that it is executed already.
     Never,
 }
 
 impl Consensus {
-    /// Whether the votes on `slot` show that it is chosen, and it is not yet known to be committed.
+    /// Whether the votes on `slot` show that the slot is chosen, although it is not yet noted as
+    /// committed.
     pub fn is_chosen(&self, step: &Step<'_>, log: LogId, slot: Slot) -> bool {
         let cell = self.logs[log].get(slot);
         // A learner that has not received the value of the votes' ballot commits nothing (hazard
@@ -81,9 +83,9 @@ impl Consensus {
         }
     }
 
-    /// Takes a leader's news of commits; `None` if its ballot is not the adopted one. A commit
-    /// point under ballot b commits here only slots that were accepted *under b*; others are
-    /// fetched (hazard 28).
+    /// Takes a leader's report of commits. Returns `None` if the leader's ballot is not the adopted
+    /// one. A commit point under ballot b commits here only slots that were accepted *under b*;
+    /// others are fetched (hazard 28).
     pub fn hear_commits(
         &mut self,
         log: LogId,
@@ -124,10 +126,11 @@ impl Consensus {
         }
     }
 
-    /// Returns the value that a committed, unexecuted slot gives to a read of `key` (protocol
-    /// §3.3). It is that of the slot's last command on the key, if that command is an answerable
-    /// blind write. A command of several keys is treated as a write to every key: searching its ten
-    /// thousand keys for every read would take longer than waiting for its execution.
+    /// Returns the value with which a committed, unexecuted slot answers a read of `key` (protocol
+    /// §3.3). It is the value that the slot's last command on the key writes, if that command is an
+    /// answerable blind write. A command of several keys is treated as if it wrote every key: to
+    /// search up to ten thousand keys for each read would take longer than to wait for the
+    /// execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();
@@ -135,9 +138,9 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Returns the values that a committed, unexecuted slot gives to all its keys with waiting
-    /// reads, as [`Self::value_at_commit`] does for one key. `wanted` returns whether a read waits
-    /// for a key. Keys with a last command that may not answer reads are omitted.
+    /// Does the same as [`Self::value_at_commit`] for all keys of a committed, unexecuted slot for
+    /// which a read waits. `wanted` returns whether a read waits for a key. A key is omitted if the
+    /// slot's last command on the key may not answer reads.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -162,7 +165,8 @@ impl Consensus {
         })
     }
 
-    /// Returns the value accepted in a committed slot, if its infallible blind writes may be answered.
+    /// Returns the value accepted in a committed slot, if the infallible blind writes of the slot
+    /// may be answered at commit.
     fn answerable(&self, slot: Slot) -> Option<&Accepted> {
         let commands = &self.logs.commands;
         let cell = commands.get(slot).filter(|cell| cell.committed)?;
@@ -170,16 +174,16 @@ impl Consensus {
         commands.is_answerable(slot, accepted).then_some(accepted)
     }
 
-    /// Whether a checkpoint must be made before its time, because one of the logs would otherwise
-    /// reach the end of its window. `requested` is the last slot of each log in the newest
-    /// checkpoint.
+    /// Whether the next checkpoint must be made early, because one of the logs would otherwise
+    /// reach the end of its window. `requested` is the last slot of each log that the newest
+    /// requested checkpoint covers.
     pub fn wants_checkpoint(&self, requested: PerLog<Slot>) -> bool {
         let wants = |log: LogId| self.logs[log].wants_checkpoint(requested[log]);
         LogId::ALL.into_iter().any(wants)
     }
 
-    /// Moves the windows, as a checkpoint up to these slots is durable. Returns whether a window
-    /// was full.
+    /// Moves the windows of both logs, because a checkpoint up to these slots is durable. Returns
+    /// whether a window was full.
     pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
         let waited = PerLog::of(|log| self.logs[log].note_checkpoint(slots[log]));
         waited.commands || waited.configs
@@ -205,18 +209,19 @@ impl Consensus {
         Some((slot, value.clone()))
     }
 
-    /// Whether the backlog for the disk, or of committed slots to execute, is so large that no more
-    /// commands may be accepted. Slots that are committed behind a hole are not included, as they
-    /// wait for the entry that fills the hole. A leader stops before other replicas do: they still
-    /// accept what it has proposed.
+    /// Whether no more commands may be accepted, because too much waits to be written to the disk,
+    /// or too many committed slots wait to be executed. Committed slots above a missing entry do
+    /// not count, because they wait for that entry. The limit for a leader is lower than for other
+    /// replicas, so that the others can still accept everything that the leader has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
         let most = step.ctx.settings.to_execute_work_max;
         let most = if self.leads() { most } else { 2 * most };
         step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
 
-    /// Whether the backlog is so large that nothing more may be accepted in `log`. Only the disk
-    /// limits configurations: they are few, and commands may wait for them.
+    /// Whether the backlog is so large that nothing more may be accepted in `log`. For the log of
+    /// configurations only the backlog for the disk counts, because configurations are few and
+    /// commands may wait for them.
     pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
         match log {
             LogId::Configs => step.is_disk_behind(),
@@ -244,8 +249,8 @@ impl Consensus {
         self.marks.unmark(slot, value, unmarked);
     }
 
-    /// Returns the slot up to which a holder must have executed (hazards 5, 7 and 30). It includes
-    /// every slot accepted here, even with an entry on its way to disk, and is never below the last
+    /// Returns the slot up to which a holder must have executed (hazards 5, 7 and 30). It is not
+    /// below any slot accepted here, even if the entry is not durable yet, and not below the last
     /// executed slot.
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;

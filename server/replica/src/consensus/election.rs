@@ -49,12 +49,12 @@ fn unzip(pieces: Vec<Piece>) -> (Vec<ReportedEntry>, Vec<(LogId, Ballot, Slot)>)
 pub enum ElectionProgress {
     /// This replica is no candidate, or too few replicas have promised.
     Waiting,
-    /// A majority has promised, and some of its replicas know more slots to be committed (hazard
-    /// 27). For each log that misses slots: the replica that knows most, the log, and that
-    /// replica's commit point.
+    /// A majority has promised, but a replica in it has a higher commit point than this one (hazard
+    /// 27). For each log in which slots are missing, the item holds the replica with the highest
+    /// commit point, the log, and that commit point.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
-    /// Every slot that a majority knows to be committed is committed here, so nothing will be
-    /// proposed in those slots.
+    /// A majority has promised. Every slot up to their commit points is committed here too, so
+    /// nothing will be proposed in those slots.
     Elected,
 }
 
@@ -63,7 +63,7 @@ pub enum ElectionProgress {
 pub struct Recovery {
     /// Time from which the replicated clock continues, in ms.
     pub log_time_ms: u64,
-    /// Values to propose again in each log, for the slots above its commit point.
+    /// Values to propose again in each log, in the slots above the log's commit point.
     pub values: PerLog<Vec<Value>>,
 }
 
@@ -73,9 +73,9 @@ fn is_elected(step: &Step<'_>, candidate: &CandidateState) -> bool {
     step.ctx.members.is_quorum(promised)
 }
 
-/// Returns the slot at which a ballot's own log starts, which is that of its opening no-op. It
-/// follows the recovered values. A no-op among the recovered values may be the opening one of
-/// another ballot (hazard 29).
+/// Returns the slot at which a ballot begins: the slot of the ballot's opening no-op, directly
+/// after the recovered values. A no-op among the recovered values does not count, because it may be
+/// the opening no-op of another ballot (hazard 29).
 fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
     let noop = recovered.iter().position(|value| *value == Value::Noop);
     let taken = noop.filter(|_| off(Rule::H29LogStart));
@@ -83,8 +83,8 @@ fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
 }
 
 impl Consensus {
-    /// Refuses a ballot below the promised one, and answers that it does. Returns whether it was
-    /// refused.
+    /// If `ballot` is below the promised ballot, sends a refusal to `from`. Returns whether the
+    /// ballot was refused.
     pub fn rejects(&self, step: &mut Step<'_>, from: ReplicaId, ballot: Ballot) -> bool {
         if ballot >= self.promised {
             return false;
@@ -122,7 +122,7 @@ impl Consensus {
         new
     }
 
-    /// Becomes a follower again, because a higher ballot was received or this replica cannot lead.
+    /// Makes this replica a follower again, because it received a higher ballot or cannot lead.
     pub fn step_down(&mut self, step: &mut Step<'_>) {
         self.note_step_down();
         self.role = Role::Follower;
@@ -133,8 +133,8 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Begins a campaign, under a ballot above every ballot that was seen and above those of
-    /// earlier runs. Promises are requested once its own promise is durable.
+    /// Begins a campaign under a ballot that is higher than any ballot seen, and than any ballot of
+    /// earlier runs. Promises are requested once this replica's own promise is durable.
     pub fn campaign(&mut self, step: &mut Step<'_>) {
         assert!(
             self.is_follower(),
@@ -177,7 +177,7 @@ impl Consensus {
         true
     }
 
-    /// Returns the ballot of this candidate if it last requested promises too long ago.
+    /// Returns the ballot of this candidate, if it is time to request promises again.
     pub fn overdue_candidate(&self, step: &Step<'_>) -> Option<Ballot> {
         let Role::Candidate(candidate) = &self.role else {
             return None;
@@ -187,8 +187,8 @@ impl Consensus {
         (step.now.since(requested) >= timeout).then_some(candidate.ballot)
     }
 
-    /// Answers a Prepare, as the promise of `ballot` is durable. The answer reports the entries
-    /// accepted above the commit points of both this replica and the candidate. Below this
+    /// Answers a Prepare, because the promise of `ballot` is durable now. The answer reports the
+    /// entries accepted above the commit points of both this replica and the candidate. Below this
     /// replica's commit point the candidate fetches the committed entries, so none of them is
     /// reported.
     pub fn answer_prepare(
@@ -220,9 +220,9 @@ impl Consensus {
         }
     }
 
-    /// Returns the starts of ballots, and the entries accepted above both commit points, split into
-    /// parts for one message each. There is at least one part, because a promise that reports
-    /// nothing is still a promise.
+    /// Returns the first slots of ballots, and the entries accepted above the commit points of both
+    /// replicas, split into parts of one message each. There is at least one part, because even a
+    /// promise without entries must be sent.
     fn promise_pieces(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
@@ -246,8 +246,8 @@ impl Consensus {
     }
 
     /// Takes a part of a promise. Returns whether it is a new part of a promise to this candidate.
-    /// Parts that arrive after the election show that their senders follow this leader, even if
-    /// other messages of theirs are queued behind.
+    /// A part that arrives after the election shows that its sender follows this leader, even if
+    /// other messages of the sender are delayed behind the part.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
@@ -265,7 +265,8 @@ impl Consensus {
         }
     }
 
-    /// Returns whether this candidate may lead, or the entries that it lacks.
+    /// Returns the progress of this candidate: whether it may lead, must still wait, or lacks
+    /// entries.
     pub fn election_progress(&self, step: &Step<'_>) -> ElectionProgress {
         let Role::Candidate(candidate) = &self.role else {
             return ElectionProgress::Waiting;
@@ -284,11 +285,11 @@ impl Consensus {
         ElectionProgress::Behind(behind)
     }
 
-    /// Returns the values that an elected candidate would propose again; `None` if its window has
-    /// no free space for them and for an opening no-op behind them. There is free space once a
-    /// checkpoint covers every slot committed here: each entry was accepted within a window above
-    /// the commit point of the replica that reported it. `executed_ms` is the replicated clock of
-    /// the last executed command, in ms.
+    /// Returns the values that an elected candidate would propose again. Returns `None` if the
+    /// candidate's window has no space for these values and an opening no-op after them. There is
+    /// space once a checkpoint covers every slot committed here, because no replica reports an
+    /// entry further than a window above its own commit point. `executed_ms` is the replicated
+    /// clock of the last executed command, in ms.
     ///
     /// # Panics
     /// If this replica is no candidate.
@@ -310,8 +311,8 @@ impl Consensus {
         })
     }
 
-    /// Returns the replicated clock of the recovered entries, in ms. This clock never goes back, so
-    /// it continues from the highest value in any entry that survives.
+    /// Returns the highest value of the replicated clock in the recovered entries, in ms. The new
+    /// leader continues from this value, because the replicated clock never goes back.
     fn recovered_log_time_ms(&self, candidate: &CandidateState) -> u64 {
         let own = self.logs.commands.unexecuted();
         let own = own.filter_map(|(_, cell)| cell.accepted.as_ref());
@@ -353,8 +354,8 @@ impl Consensus {
         ballot
     }
 
-    /// Begins this leader's ballot in `log`, behind the recovered values. Returns the slot of its
-    /// opening no-op.
+    /// Begins this leader's ballot in `log`, after the recovered values. Returns the slot of the
+    /// ballot's opening no-op.
     pub fn begin_ballot(&mut self, step: &mut Step<'_>, log: LogId, recovered: &[Value]) -> Slot {
         let paxos = &mut self.logs[log];
         let start = log_start(paxos.commit_point, recovered);
@@ -372,18 +373,19 @@ impl Consensus {
         start
     }
 
-    /// Returns the highest round seen anywhere.
+    /// Returns the highest round seen in any message or promise.
     pub fn round_seen(&self) -> u64 {
         self.round_seen.max(self.promised.round)
     }
 
-    /// Notes the round in a message that was refused because its numbers jump out of range.
+    /// Notes the round of a message that was refused because a number in it is too far above the
+    /// numbers known here.
     pub fn note_refused_round(&mut self, round: u64) {
         self.round_seen = nearer(self.round_seen, round);
     }
 
-    /// Notes the ballot that a peer has promised, if it is higher. Returns whether this replica
-    /// must step down.
+    /// Notes the ballot that a peer has promised. Returns true if it is higher than the ballot
+    /// under which this replica leads or campaigns, so that this replica must step down.
     pub fn is_rejected_by(&mut self, promised: Ballot) -> bool {
         self.round_seen = self.round_seen.max(promised.round);
         match &self.role {

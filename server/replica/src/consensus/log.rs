@@ -10,8 +10,8 @@ use super::ranges::Ranges;
 use crate::message::{LogId, LogNews, ReportedEntry, Value};
 use crate::parts::NEWS_RANGES_MAX;
 
-/// Maximum number of executed slots, and of their bytes, that are kept in memory for followers that
-/// lag.
+/// Executed slots stay in memory for followers that lag. This is the maximum number of such slots;
+/// `KEEP_BYTES` is the maximum of their total size, in bytes.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
 
@@ -21,13 +21,14 @@ const KEEP_BYTES: usize = 16 << 20;
 pub struct Log {
     /// Cells of unexecuted slots.
     open: BTreeMap<Slot, Box<Cell>>,
-    /// Cells of the newest executed slots, without holes. The last one is the cell of `executed`.
+    /// Cells of the newest executed slots. No slot between them is missing, and the last cell
+    /// belongs to the slot `executed`.
     kept: VecDeque<Box<Cell>>,
     kept_bytes: usize,
     /// Slot up to which every slot is committed here.
     pub(super) commit_point: Slot,
-    /// Units of executing the committed slots that are not executed: those above `executed`, up to
-    /// `commit_point`.
+    /// Cost of the slots that are committed but not executed, in units of `crate::cost`. These are
+    /// the slots above `executed`, up to `commit_point`.
     to_execute_work: usize,
     /// Committed slots above the commit point.
     pub(super) above: Ranges,
@@ -37,19 +38,19 @@ pub struct Log {
     checkpointed: Slot,
     /// Number of slots in the window; see [`Log::end`].
     window: u64,
-    /// Highest accepted slot, including slots with an entry on its way to disk.
+    /// Highest accepted slot. A slot counts even if its entry is not durable yet.
     pub(super) highest: Slot,
     /// Slot at which each ballot began.
     pub(super) log_starts: BTreeMap<Ballot, Slot>,
     /// Adopted ballot, and the slot at which it began.
     pub(super) adopted: (Ballot, Slot),
-    /// Commit point of the leader of the adopted ballot, as last heard.
+    /// Newest commit point that the leader of the adopted ballot has reported.
     pub(super) heard_commit: Slot,
 }
 
 impl Log {
-    /// Returns a log with a window of `window` slots. The slots up to `executed` are executed and
-    /// durable, and no longer in memory.
+    /// Returns a log with a window of `window` slots. In it, all slots up to `executed` are
+    /// executed, durable, and no longer in memory.
     pub fn restored(executed: Slot, window: u64) -> Log {
         Log {
             executed,
@@ -76,12 +77,12 @@ impl Log {
         self.above.len()
     }
 
-    /// Highest accepted slot, including slots with an entry on its way to disk.
+    /// Highest accepted slot. A slot counts even if its entry is not durable yet.
     pub fn highest(&self) -> Slot {
         self.highest
     }
 
-    /// Returns the slot at which the adopted ballot began, which is that of its opening no-op.
+    /// Returns the slot at which the adopted ballot began: the slot of the ballot's opening no-op.
     pub fn start(&self) -> Slot {
         self.adopted.1
     }
@@ -108,11 +109,11 @@ impl Log {
         self.kept.get_mut(place).map(Box::as_mut)
     }
 
-    /// Returns the last slot of the window in which this replica accepts. The window begins at the
-    /// durable checkpoint, not at the last executed slot: a restart continues from the checkpoint,
-    /// and must keep every entry that was accepted above it (hazard 78). So the entries that a
-    /// restart reads are bounded, too, and a peer cannot make the log of another replica grow
-    /// without end.
+    /// Returns the last slot of the window. This replica accepts values only within the window. The
+    /// window begins at the durable checkpoint, not at the last executed slot: a restart continues
+    /// from the checkpoint, and must keep every entry that was accepted above it (hazard 78). The
+    /// window bounds the number of entries that a restart reads. It also ensures that a peer cannot
+    /// make the log of another replica grow without end.
     pub fn end(&self) -> Slot {
         Slot(self.window_start().0.saturating_add(self.window))
     }
@@ -125,21 +126,22 @@ impl Log {
         }
     }
 
-    /// Whether the window permits to accept `value` in `slot`.
+    /// Whether the window permits this replica to accept `value` in `slot`.
     pub fn has_room(&self, slot: Slot, value: &Value) -> bool {
         is_within(self.window_start(), self.window, slot, value)
     }
 
-    /// Returns whether a leader may propose a new value in `slot` (hazard 79). A leader leaves half
-    /// of the window to replicas with a checkpoint older than its own.
+    /// Returns whether a leader may propose a new value in `slot` (hazard 79). A leader proposes
+    /// only in the first half of its window: a replica with an older checkpoint has a window that
+    /// ends earlier.
     pub fn may_propose(&self, slot: Slot) -> bool {
         let last = self.window_start().0.saturating_add(self.window / 2);
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether the next checkpoint must not wait for its time: half of the slots that a leader may
-    /// use were executed since the last one. `requested` is the slot up to which the last
-    /// checkpoint was requested.
+    /// Whether the next checkpoint must be made early. It must if half of the slots in which a
+    /// leader may propose were executed since the last checkpoint. `requested` is the slot up to
+    /// which the last checkpoint was requested.
     pub fn wants_checkpoint(&self, requested: Slot) -> bool {
         self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
@@ -161,26 +163,27 @@ impl Log {
         self.highest.0 - self.checkpointed.0
     }
 
-    /// Returns the cell of an unexecuted slot, which is made if there is none; `None` outside the
-    /// window.
+    /// Returns the cell of an unexecuted slot. The cell is made if there is none. Returns `None` if
+    /// the slot is outside the window.
     pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
         let within = slot > self.executed && self.has_room(slot, &Value::Noop);
         within.then(|| self.restored_cell(slot))
     }
 
-    /// Returns the cell of an unexecuted slot that was accepted before a restart. It is made if
-    /// there is none.
+    /// Returns the cell of an unexecuted slot that was accepted before a restart. The cell is made
+    /// if there is none.
     pub fn restored_cell(&mut self, slot: Slot) -> &mut Cell {
         assert!(slot > self.executed, "slot {slot:?} is executed");
         self.open.entry(slot).or_default().as_mut()
     }
 
-    /// Returns the index of an executed slot in `kept`; `None` if it is below the kept slots.
+    /// Returns the index of an executed slot in `kept`; `None` if the slot is older than the kept
+    /// ones.
     fn place(&self, slot: Slot) -> Option<usize> {
         Some(slot.0.checked_sub(self.first_kept().0)? as usize)
     }
 
-    /// Returns the cells from slot `first` on, in rising order.
+    /// Returns the cells of slot `first` and all later slots, in rising order.
     pub fn from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Cell)> {
         let kept = self.first_kept().0;
         let skipped = first.0.saturating_sub(kept).min(self.kept.len() as u64);
@@ -197,10 +200,10 @@ impl Log {
         self.open.iter().map(|(slot, cell)| (*slot, cell.as_ref()))
     }
 
-    /// Adds to `found` the slots of `first..=last` that were accepted under `ballot` and are not
-    /// known to be committed. Returns whether the range has other slots that are not known to be
-    /// committed. It iterates over entries instead of slots, because a follower that lags may miss
-    /// a million slots.
+    /// Looks at the slots of `first..=last` that are not known to be committed. Adds those that
+    /// were accepted under `ballot` to `found`, and returns whether there are any others. The
+    /// function walks over entries instead of slots, because a follower that lags may miss a
+    /// million slots.
     pub fn accepted_at(
         &self,
         ballot: Ballot,
@@ -254,16 +257,17 @@ impl Log {
         true
     }
 
-    /// Returns the units of executing the committed slots that are not executed, as [`crate::cost`]
-    /// counts them.
+    /// Returns the cost of the slots that are committed but not executed, in units of
+    /// [`crate::cost`].
     pub fn to_execute_work(&self) -> usize {
         self.to_execute_work
     }
 
-    /// Forgets the starts of ballots that can kill no entry any more. Once the opening no-op of a
-    /// later ballot is committed, that ballot kills every entry above it that an earlier ballot
-    /// would. Below it every slot is decided. Returns the lowest ballot with a start that is kept,
-    /// if any start was forgotten.
+    /// Forgets the first slots of ballots that no longer decide which entries are dead. Once the
+    /// opening no-op of a later ballot is committed, the later ballot makes all entries above this
+    /// no-op dead that an earlier ballot would, and every slot below the no-op is decided. If
+    /// something was forgotten, returns the lowest ballot for which the first slot is still
+    /// remembered.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;
@@ -280,7 +284,8 @@ impl Log {
         self.get(slot)?.accepted.as_ref()
     }
 
-    /// Returns every accepted entry from slot `first` on, as Phase 1 reports it.
+    /// Returns every entry accepted in slot `first` or later, in the form in which Phase 1 reports
+    /// entries.
     pub fn report(&self, log: LogId, first: Slot) -> impl Iterator<Item = ReportedEntry> + '_ {
         self.from(first).filter_map(move |(slot, cell)| {
             let accepted = cell.accepted.as_ref()?;
@@ -294,7 +299,8 @@ impl Log {
         })
     }
 
-    /// Adopts a ballot that began at `start`. The commits of its leader are still to be received.
+    /// Adopts a ballot that began at `start`. The leader of this ballot has not reported any
+    /// commits yet.
     pub fn begin_ballot(&mut self, ballot: Ballot, start: Slot) {
         assert!(
             ballot > self.adopted.0,
@@ -323,8 +329,8 @@ impl Log {
             && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
     }
 
-    /// Whether everything up to `slot` is committed, according to this replica or to the leader of
-    /// `ballot`.
+    /// Whether everything up to `slot` is committed, as far as this replica knows, or as the leader
+    /// of `ballot` has reported.
     fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)
     }
@@ -450,9 +456,9 @@ impl Log {
     }
 }
 
-/// Returns whether a replica may accept `value` in `slot`, if its window begins above `start` and
-/// has `window` slots. One slot behind the window's end is reserved for the opening no-op of a
-/// leader that finds the window full.
+/// Returns whether a replica may accept `value` in `slot`, if the replica's window has `window`
+/// slots and begins directly above `start`. One more slot, after the end of the window, is reserved
+/// for the opening no-op of a leader that finds the window full.
 pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
     let reserve = u64::from(*value == Value::Noop);
     slot.0 <= start.0.saturating_add(window).saturating_add(reserve)
@@ -500,7 +506,8 @@ mod tests {
         cell.committed = true;
     }
 
-    /// Returns a log with every slot up to `executed` executed, and two accepted slots beyond that.
+    /// Returns a log in which every slot up to `executed` is executed, and the next two slots are
+    /// accepted.
     fn log(executed: u64) -> Log {
         let mut log = Log::restored(Slot::ZERO, 1 << 20);
         for slot in 1..=executed {
@@ -575,8 +582,8 @@ mod tests {
 
     /// The adopted ballot has round 3 and began at slot 5. The columns of a case are: its name, the
     /// round at which the slot was accepted, the slot, its `last_multi`, the commit point here, the
-    /// commit point heard from the leader, and whether the slot's infallible blind writes may be
-    /// answered at commit.
+    /// commit point that the leader has reported, and whether the slot's infallible blind writes
+    /// may be answered at commit.
     #[test]
     fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
         type Case = (&'static str, u64, u64, u64, u64, u64, bool);

@@ -1,5 +1,6 @@
-//! Marks: for each key, the accepted slots that write it and are not executed yet. A read waits for
-//! them. They are set before an acceptance is acknowledged.
+//! Marks: for each key, the accepted slots that write it and are not executed yet. A read waits
+//! until no marked slot writes its key any more. A slot is marked before its acceptance is
+//! acknowledged.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -14,13 +15,13 @@ use crate::message::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Marks(HashMap<Key, Slots, SeededState>);
 
-/// Slots marked on one key, in rising order. There may be a hundred thousand if much is left to
-/// execute. The first one is executed next, so it is removed without moving the others.
+/// Slots marked on one key, in rising order. If much is left to execute, there may be a hundred
+/// thousand of them. Slots are usually removed from the front, so this is done without moving the
+/// others.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,
-    /// Number of slots at the beginning of `all` that are no longer marked. They are fewer than
-    /// half of all.
+    /// Number of slots at the beginning of `all` that are no longer marked: always fewer than half.
     gone: usize,
 }
 

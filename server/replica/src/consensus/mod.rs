@@ -1,6 +1,7 @@
-//! Multi-Paxos: ballots, roles, both logs, votes and commits. It returns what happened, and its
-//! caller decides what follows. It changes no state of other parts. The caller passes in the
-//! sessions, which determine the writes that are *infallible*, and the tags that votes carry.
+//! Multi-Paxos: ballots, roles, both logs, votes and commits. Its methods return what happened, and
+//! the caller decides what to do about it. This module changes no state of other parts. The caller
+//! passes in the tags that votes carry, and the sessions, which determine the writes that are
+//! *infallible*.
 //!
 //! `pre_vote` comes before a campaign. `candidate` and `recover` are Phase 1, `acceptor` and
 //! `proposer` Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
@@ -66,14 +67,16 @@ enum Role {
 #[derive(Clone, Debug)]
 pub(super) struct Consensus {
     role: Role,
-    /// Highest ballot that this replica has promised: it accepts nothing below that.
+    /// Highest ballot that this replica has promised. The replica accepts nothing under a lower
+    /// ballot.
     promised: Ballot,
     /// Highest round seen in any message or promise.
     round_seen: u64,
-    /// Ballot of the leader that was last heard; its round is 0 if no leader is known.
+    /// Ballot of the leader from which the last leader's message came. If no leader is known, the
+    /// round of this ballot is 0.
     leader: Ballot,
-    /// State of pre-votes: when a leader, or a replica about to lead, was last heard, and whether
-    /// this replica may campaign.
+    /// State of pre-votes. It includes the time of the last message from a leader or from a
+    /// candidate that this replica has promised.
     pre_vote: PreVoteState,
     /// Time since which the leader leads, and the replica that should lead next.
     succession: Succession,
@@ -84,15 +87,15 @@ pub(super) struct Consensus {
     marks: Marks,
     votes_due: Vec<Vote>,
     fetching: PerLog<Option<FetchRequest>>,
-    /// Number of this run's last answer in Phase 1.
+    /// Number of the last answer that this run has given in Phase 1.
     last_answer: u64,
     /// Random numbers for election timeouts.
     rng: Pcg64Mcg,
 }
 
 impl std::hash::Hash for Consensus {
-    /// Omits random delays: they only decide when an election begins, which is not before the
-    /// horizon.
+    /// Omits random delays. They only decide when an election begins, which is after the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
@@ -133,8 +136,8 @@ impl Consensus {
         (self.leader.round > 0).then_some(self.leader.replica)
     }
 
-    /// Returns how long the present leader has led, as far as this replica knows; zero if it knows
-    /// no leader.
+    /// Returns the time since this replica began to follow the present leader; zero if it knows no
+    /// leader.
     pub(super) fn led_for(&self, now: Time) -> Duration {
         match self.leader() {
             Some(_) => now.since(self.succession.led_since),
@@ -195,8 +198,9 @@ impl Consensus {
         PerLog::of(|log| self.logs[log].executed)
     }
 
-    /// Sets the first election timer. The preferred replica campaigns soon, unless grants that it
-    /// has forgotten may still be valid (`waits`). The other replicas give it a head start.
+    /// Sets the first election timer. The preferred replica campaigns soon, and the others wait
+    /// longer to let it go first. But it does not campaign soon if `waits` is true: grants that it
+    /// has forgotten may then still be valid.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.ctx.settings.timing.election_timeout;
         let head_start = match step.ctx.settings.elections.preferred {

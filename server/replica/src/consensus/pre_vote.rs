@@ -1,17 +1,17 @@
-//! Pre-vote: before a campaign, a replica asks the others whether it may lead. At this point no
-//! round has been raised.
+//! Pre-vote: before a campaign, a replica asks the others whether it may lead. Asking does not
+//! raise any round.
 //!
 //! After its election timeout a replica asks the others whether they would promise its next ballot.
-//! It campaigns once a majority would. A replica agrees unless it has heard a leader lately. So a
-//! replica that was cut off, hears no other, or has just started does not raise its round above
-//! that of a healthy leader.
+//! It campaigns once a majority would. A replica agrees unless a message from a leader has reached
+//! it lately. So a replica that was cut off, receives no messages or has just started does not
+//! raise its round above the round of a healthy leader.
 //!
 //! Safety does not depend on pre-votes: a replica that skips them, or believes a false answer, only
 //! starts an election that was not needed. So their state is not durable.
 //!
-//! The replica that serves the sites best asks first. The others wait longer by their rank
-//! (`ReplicaContext::rank`), and once more after they have agreed to the pre-vote of another
-//! replica.
+//! The replica that serves the sites best asks first. Each of the others waits for a longer time,
+//! which grows with its rank (`ReplicaContext::rank`). A replica waits once more after it has
+//! agreed to the pre-vote of another replica.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -26,14 +26,15 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 /// Maximum wait of a candidate while promises still arrive, as a multiple of its wait for the first
-/// promise. After it the candidate abandons its campaign, because the replicas may be able to reach
+/// promise. After this time the candidate abandons its campaign, because the promises may reach
 /// another candidate faster.
 const PROMISES_TIMEOUTS: u32 = 60;
 /// Maximum wait of a candidate that fetches entries, as a multiple of its wait for the first
-/// promise. Others already have the entries, and might lead immediately.
+/// promise. Other replicas have these entries already, and could lead immediately.
 const FETCHES_TIMEOUTS: u32 = 10;
 
-/// Open pre-vote of this replica: all others are asked whether they would promise `ballot`.
+/// Open pre-vote of this replica. All other replicas were asked whether they would promise
+/// `ballot`.
 #[derive(Clone, Debug)]
 struct OpenPreVote {
     ballot: Ballot,
@@ -44,19 +45,19 @@ struct OpenPreVote {
 }
 
 impl OpenPreVote {
-    /// Whether answers to this pre-vote are still valid. Old answers are not: this replica may have
-    /// been paused since, and another may lead.
+    /// Whether answers to this pre-vote are still valid. Old answers are not valid: this replica
+    /// may have been paused meanwhile, and another replica may lead by now.
     fn is_fresh(&self, step: &Step<'_>) -> bool {
         step.now.since(self.asked_at) < step.ctx.majority_timeout()
     }
 }
 
-/// State of this replica's pre-votes, with the time at which it last heard a leader.
+/// State of this replica's pre-votes, and the time of the last message from a leader.
 #[derive(Clone, Debug)]
 pub(super) struct PreVoteState {
-    /// Time at which a leader, or a replica about to lead, was last heard. A run that begins on a
-    /// used disk begins with the current time, because it has not had the time to hear a leader
-    /// that may exist.
+    /// Time of the last message from a leader, or from a candidate that this replica has promised.
+    /// A run that begins on a used disk sets this to its start time: a leader may exist, and its
+    /// messages have not had time to arrive.
     heard: Option<Time>,
     /// The open pre-vote, if there is one.
     open: Option<OpenPreVote>,
@@ -64,13 +65,14 @@ pub(super) struct PreVoteState {
     asks: u64,
     /// Whether the election timer has already waited for the replicas that rank before this one.
     waited: bool,
-    /// Whether the election timer has already waited, in this silence of the leader, for a replica
-    /// that asked first.
+    /// Whether the election timer has already waited once for another replica that asked first.
+    /// This is reset when a message from a leader arrives.
     yielded: bool,
 }
 
 impl Hash for PreVoteState {
-    /// Omits the time at which a leader was heard: it decides nothing before the horizon.
+    /// Omits the time of the last message from a leader. It decides nothing before the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let open = self.open.as_ref();
         open.map(|open| (open.ballot, open.first, open.agreed))
@@ -106,8 +108,8 @@ impl PreVoteState {
 }
 
 impl Consensus {
-    /// Notes that a leader was heard, or a candidate that this replica has promised. The election
-    /// timer starts again.
+    /// Notes that a message from a leader arrived, or from a candidate that this replica has
+    /// promised. The election timer starts again.
     pub(in super::super) fn heard_leader(&mut self, step: &mut Step<'_>) {
         self.pre_vote.heard = Some(step.now);
         self.pre_vote.yielded = false;
@@ -115,14 +117,14 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Whether a leader was heard so lately that it should still be reachable.
+    /// Whether a message from a leader arrived so lately that this leader is probably still alive.
     pub(super) fn hears_leader(&self, step: &Step<'_>) -> bool {
         let lately = |heard: Time| step.now.since(heard) < step.ctx.transfer_timeout();
         self.pre_vote.heard.is_some_and(lately)
     }
 
-    /// Notes that `leader` has restarted. If it was the leader, it no longer is, so no replica
-    /// waits for it.
+    /// Notes that the replica `leader` has restarted. If it led before, it no longer leads, so this
+    /// replica does not wait for its messages any more.
     pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, leader: ReplicaId) {
         if self.leader() == Some(leader) && self.is_follower() {
             self.pre_vote.heard = None;
@@ -145,20 +147,20 @@ impl Consensus {
         step.set_timer(Timer::Election, step.now + timeout);
     }
 
-    /// Extends the wait of this candidate, as a new part of a promise has arrived. Large promises
-    /// take longer than an election timeout.
+    /// Extends the wait of this candidate, because a new part of a promise has arrived. Large
+    /// promises take longer than an election timeout.
     pub(in super::super) fn promise_progressed(&mut self, step: &mut Step<'_>) {
         self.candidate_progressed(step, PROMISES_TIMEOUTS);
     }
 
-    /// Extends the wait of this candidate, as entries that it fetches have arrived.
+    /// Extends the wait of this candidate, because entries that it fetches have arrived.
     pub(in super::super) fn fetch_progressed(&mut self, step: &mut Step<'_>) {
         self.candidate_progressed(step, FETCHES_TIMEOUTS);
     }
 
-    /// Extends the wait of this candidate, as something that it waits for has arrived. The whole
-    /// campaign lasts at most `timeouts` majority timeouts. The replicas that have promised are
-    /// notified, so that they wait as well.
+    /// Extends the wait of this candidate, because something that it waits for has arrived. The
+    /// whole campaign lasts at most `timeouts` times `ReplicaContext::majority_timeout`. The
+    /// replicas that have promised are notified, so that they wait longer as well.
     fn candidate_progressed(&mut self, step: &mut Step<'_>, timeouts: u32) {
         let (timeout, jitter) = (step.ctx.majority_timeout(), self.jitter(step));
         let Role::Candidate(candidate) = &mut self.role else {
@@ -176,8 +178,8 @@ impl Consensus {
         step.set_timer(Timer::Election, end.min(step.now + timeout + jitter));
     }
 
-    /// Whether this candidate has waited for much longer than for a first answer. If it is still
-    /// not elected then, it is another replica's turn.
+    /// Whether this candidate has waited much longer than a first answer takes. If it is still not
+    /// elected after that time, another replica should try.
     pub(in super::super) fn has_waited_long(&self, step: &Step<'_>) -> bool {
         let long = step.ctx.majority_timeout() * 2;
         matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
@@ -190,8 +192,8 @@ impl Consensus {
     }
 
     /// Handles the end of the election timeout. Returns whether this replica should ask now: it
-    /// should not before the replicas that would serve the sites better had their turn. `fit` is
-    /// true if it could lead as well as any other.
+    /// should not as long as a replica that would serve the sites better has not had its turn.
+    /// `fit` is true if this replica could lead as well as any other.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));
@@ -242,10 +244,10 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Whether this replica would promise a ballot of `from`. It would if it has heard no leader
-    /// for about an election timeout, or only `from` itself. Replicas hear a leader at different
-    /// times, so this silence is a little shorter than the one after which this replica asks
-    /// itself.
+    /// Whether this replica would promise a ballot of `from`. It would if it does not lead itself,
+    /// and if no leader's message has arrived for about an election timeout or the leader that it
+    /// follows is `from`. A leader's messages reach the replicas at different times, so this time
+    /// is a little shorter than the time after which this replica starts a pre-vote of its own.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;
@@ -253,9 +255,9 @@ impl Consensus {
         !self.leads() && (alone || self.promised.replica == from)
     }
 
-    /// Lets another replica campaign first, as this one would promise its ballot. It does so once
-    /// in each silence of the leader. Otherwise a replica that asks and hears no answers would stop
-    /// all others.
+    /// Waits once to let another replica campaign first, because this replica has agreed to its
+    /// ballot. This is done at most once until a message from a leader arrives. Otherwise a replica
+    /// that asks again and again, but receives no answers, would keep all others from campaigning.
     pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
         if !std::mem::replace(&mut self.pre_vote.yielded, true) {
             let span = step.ctx.settings.timing.election_timeout / 2 + self.jitter(step);
@@ -263,8 +265,8 @@ impl Consensus {
         }
     }
 
-    /// Notes that `from` would promise `ballot`. Returns whether a majority would, so that this
-    /// replica is to campaign.
+    /// Notes that `from` would promise `ballot`. Returns whether a majority would now promise it;
+    /// if so, this replica should campaign.
     pub(in super::super) fn take_agreement(
         &mut self,
         step: &Step<'_>,

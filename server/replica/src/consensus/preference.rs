@@ -1,12 +1,13 @@
-//! Time at which the preferred leader may lead again. If it lost leadership soon after it took it,
-//! it may not do so immediately (see [`FlapBackoff`]), because a change of leadership delays every
-//! write.
+//! Time at which the preferred leader may lead again. If the preferred leader lost leadership soon
+//! after it began to lead, it must wait before it may lead again (see [`FlapBackoff`]), because
+//! every change of leadership delays writes.
 //!
-//! The leader decides whether the preferred one may lead. Every replica counts the losses of
-//! leadership that it observes, so the count survives restarts of the preferred leader and changes
-//! of the leader. A planned change is no loss: the preferred leader ends as it was told, or an
-//! operator moves leadership. Only the two replicas between which leadership moves are sure to know
-//! that a change was planned. The others count a loss only if the old leader was silent before.
+//! The leader decides whether the preferred replica may take over. Every replica counts the losses
+//! of leadership that it observes, so the count survives restarts of the preferred leader and
+//! changes of the leader. A planned change is no loss: the preferred leader ends as it was told, or
+//! an operator moves leadership. Only the two replicas between which leadership moves are sure to
+//! know that a change was planned. The other replicas count a change as a loss only if the old
+//! leader was silent before it.
 //!
 //! Safety does not depend on this count, so none of this state is durable.
 
@@ -20,21 +21,21 @@ use super::{Consensus, Role};
 use crate::context::PeerContact;
 use crate::step::Step;
 
-/// Observations of the preferred leader by this replica.
+/// Observations that this replica has made of the preferred leader.
 #[derive(Clone, Debug)]
 pub(super) struct Preference {
     backoff: FlapBackoff,
-    /// Ballot under which the preferred leader leads, and the time at which it was last heard as
-    /// the leader; `None` if it does not lead.
+    /// Ballot under which the preferred leader leads, and the time at which it was last known to
+    /// lead; `None` if it does not lead.
     led: Option<(Ballot, Time)>,
-    /// Ballot under which the preferred leader ends its leadership as planned. It may continue to
-    /// lead under a later one.
+    /// Ballot under which the preferred leader ends its leadership as planned. It may still lead
+    /// under a later ballot.
     planned: Option<Ballot>,
 }
 
 impl Hash for Preference {
-    /// Omits the times at which the preferred leader led and since which it is healthy: neither
-    /// decides anything before the horizon.
+    /// Omits the time at which the preferred leader was last known to lead, and the time since
+    /// which it is healthy. Neither decides anything before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let led = self.led.map(|(ballot, _)| ballot);
         (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
@@ -62,9 +63,9 @@ impl Preference {
         }
     }
 
-    /// Notes that another replica leads. If the preferred one led before, this is a loss of
-    /// leadership, unless it was planned. `lost` returns whether the end is a loss, given the time
-    /// at which the preferred leader was last heard as the leader.
+    /// Notes that another replica leads. If the preferred leader led before, this is a loss of
+    /// leadership, unless the change was planned. `lost` is called with the time at which the
+    /// preferred leader was last known to lead, and returns whether the change is a loss.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;
@@ -78,8 +79,8 @@ impl Preference {
 }
 
 impl Consensus {
-    /// Returns the preferred leader, if it has been healthy for as long as its losses of leadership
-    /// require.
+    /// Returns the preferred leader, if it has been healthy without interruption for the whole of
+    /// [`Self::preferred_wait`].
     pub(super) fn preferred(&self, step: &Step<'_>) -> Option<ReplicaId> {
         let may_return = self.preference.backoff.may_return(since_epoch(step.now));
         let preferred = step.ctx.settings.elections.preferred;
@@ -106,12 +107,13 @@ impl Consensus {
         self.preference.another_leads(step.now, lost);
     }
 
-    /// Notes that the end of the present leadership, now or soon, is planned.
+    /// Notes that the present leadership ends now or soon, and that this end is planned.
     pub fn plan_end(&mut self) {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// Notes, as this leader steps down, whether an operator moves leadership to another replica.
+    /// Called when this leader steps down. Notes whether this is a change of leadership that an
+    /// operator wants.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()
@@ -120,8 +122,8 @@ impl Consensus {
         }
     }
 
-    /// Handles a peer that is heard again after a long silence or a restart. After a restart it has
-    /// forgotten that it led.
+    /// Handles the first message of a peer after a long silence or a restart. After a restart the
+    /// peer has forgotten that it led.
     pub fn peer_interrupted(&mut self, step: &Step<'_>, peer: ReplicaId, contact: PeerContact) {
         if step.ctx.settings.elections.preferred != Some(peer) {
             return;
@@ -136,7 +138,7 @@ impl Consensus {
     }
 
     /// Notes that a peer has answered this leader. If the peer is the preferred leader and was
-    /// silent for long, its health was interrupted.
+    /// silent for long, it does not count as healthy for the time before.
     pub(super) fn follower_answered(&mut self, step: &Step<'_>, from: ReplicaId) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -149,7 +151,7 @@ impl Consensus {
         }
     }
 
-    /// Handles the message of a peer that it is about to end.
+    /// Handles a message in which a peer announces that it is about to end.
     pub fn peer_leaves(&mut self, step: &Step<'_>, peer: ReplicaId) {
         if step.ctx.settings.elections.preferred == Some(peer) {
             self.plan_end();

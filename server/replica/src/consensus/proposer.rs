@@ -23,24 +23,25 @@ const RETRANSMIT_MAX: usize = 256;
 /// Maximum round-trip time to a nearby replica. Such a replica is on the leader's site, or close
 /// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Time within which a replica must have answered if commands that do not need its vote are to wait
-/// for it. If its vote holds up a slot, it must have voted within this time.
+/// Maximum silence of a nearby replica. If a nearby replica has not answered for longer, commands
+/// that do not need its vote do not wait for it. The same holds if it has not voted for this long
+/// on a slot that waits for its vote.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Number of oldest uncommitted slots that are searched for replicas that block them. The same
-/// number of newest slots is searched, too.
+/// To find replicas that block slots, the leader searches this many of the oldest uncommitted
+/// slots, and as many of the newest.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
-    /// Whether the leader has queued or proposed this command already. If so, its execution answers
-    /// it.
+    /// Whether this replica leads and has queued or proposed this command already. If so, the
+    /// command is answered when it is executed.
     pub fn has_queued(&self, proposed: &Proposal) -> bool {
         let leadership = self.leadership();
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
 
-    /// Returns the nearby replicas (§3.9). Other commands may wait for their votes, too: they are
-    /// on the leader's site and answer at present, so waiting for them delays no commit. On one
-    /// site this makes one batch of commands that would otherwise be many.
+    /// Returns the nearby replicas (§3.9). These are on the leader's site and answer at present, so
+    /// waiting for their votes delays no commit. So even commands that do not need these votes may
+    /// wait for them. If all replicas are on one site, all commands can then share a batch.
     fn nearby(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| {
             step.ctx
@@ -71,9 +72,9 @@ impl Consensus {
         }
     }
 
-    /// Takes the commands that were queued while all replicas were nearby, if some no longer are.
-    /// These commands must be [queued again](Self::queue_again) by their classes, or they would
-    /// wait for a replica that no longer answers.
+    /// If some replica is no longer nearby, takes the commands that were queued while all replicas
+    /// were nearby. These commands must be [queued again](Self::queue_again) by their classes,
+    /// because otherwise they would wait for a replica that no longer answers.
     pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposal> {
         let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
         if !self.leadership().is_some_and(waits) || self.all_nearby(step).is_some() {
@@ -91,8 +92,9 @@ impl Consensus {
     }
 
     /// Returns the next batch; `None` if no command is queued or too many slots are in flight. The
-    /// number of uncommitted slots is bounded, not their range, so one blocked slot does not stop
-    /// the others. `cost` returns the share of a slot that a command takes.
+    /// limit is on the number of uncommitted slots, and not on the distance between the first and
+    /// the last, so one blocked slot does not stop the others. `cost` returns the part of a slot's
+    /// capacity that a command takes.
     pub fn next_batch(
         &mut self,
         step: &Step<'_>,
@@ -150,8 +152,8 @@ impl Consensus {
         assert!(replaced.is_empty(), "a fresh slot replaces no value");
     }
 
-    /// Proposes an entry in the next slot of a log. It replaces an entry that the slot may hold.
-    /// Returns the keys of a different value that it replaces.
+    /// Proposes an entry in the next slot of a log. If the slot holds an entry, that is replaced.
+    /// If the replaced entry has a different value, returns the keys of that value.
     pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: SlotEntry) -> Vec<Key> {
         let Some(leadership) = self.leadership_mut() else {
             return Vec::new();
@@ -193,8 +195,8 @@ impl Consensus {
         }
     }
 
-    /// Sends the Accepts for the leader's own acceptances that are durable: each Accept is also the
-    /// leader's vote. `proposals` are those of its ballot.
+    /// Sends an Accept for each of `proposals`, which the leader itself has accepted durably. Each
+    /// Accept is also the leader's vote.
     pub fn send_accepts(
         &mut self,
         step: &mut Step<'_>,
@@ -248,9 +250,9 @@ impl Consensus {
         })
     }
 
-    /// Sends Accepts again to replicas with a missing vote. It also sends them to replicas with
-    /// votes that all demand a replica that has not accepted: the grant behind that demand may have
-    /// lapsed, and the vote that said so may have been lost.
+    /// Sends Accepts again to replicas that have not voted. Also sends them to replicas that have
+    /// voted, but only with votes that demand a replica that has not accepted. The grant that
+    /// caused this demand may have ended, and a later vote without the demand may have been lost.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
@@ -291,8 +293,8 @@ impl Consensus {
         }
     }
 
-    /// Sends a numbered heartbeat with the committed slots. Its answers confirm reads, and replicas
-    /// that do not answer are suspected.
+    /// Sends a probe: a numbered heartbeat that reports the committed slots. The answers confirm
+    /// reads, and replicas that do not answer are suspected.
     pub fn send_probe(&mut self, step: &mut Step<'_>) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.probe += 1;
@@ -301,7 +303,7 @@ impl Consensus {
         }
     }
 
-    /// Sends news of commits immediately, if no Accept carried it.
+    /// Sends a report of new commits immediately, if no Accept has carried that report.
     pub fn send_news(&mut self, step: &mut Step<'_>) {
         let leadership = self.leadership();
         if leadership.is_some_and(|leadership| leadership.news_due) {
@@ -322,8 +324,8 @@ impl Consensus {
         }
     }
 
-    /// Notes that a peer has answered a probe. Returns whether the probe belongs to this
-    /// leadership.
+    /// Notes that a peer has answered a probe. Returns whether this replica sent the probe under
+    /// its present leadership.
     pub fn probe_answered(
         &mut self,
         step: &Step<'_>,
@@ -341,8 +343,9 @@ impl Consensus {
     }
 
     /// Returns whether this leader has too few answers within `ReplicaContext::majority_timeout`
-    /// for a majority, itself included. Either it is not heard, or it does not hear. In both cases
-    /// none of its proposals is committed, and replicas that still hear it would wait for it.
+    /// for a majority, itself included. Either its messages do not arrive, or it does not receive
+    /// the answers. In both cases none of its proposals is committed, and replicas that still
+    /// receive its messages would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {
@@ -352,8 +355,8 @@ impl Consensus {
         })
     }
 
-    /// Returns the newest probe that was sent, and the newest that a majority has answered; `None`
-    /// if this replica does not lead.
+    /// Returns the number of the newest probe that was sent, and of the newest probe that a
+    /// majority has answered; `None` if this replica does not lead.
     pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
         let leadership = self.leadership()?;
         let majority = step.ctx.members.majority();
@@ -361,8 +364,8 @@ impl Consensus {
         Some((leadership.probe, confirmed))
     }
 
-    /// Returns the replicas that have blocked a slot for `grace` by a missing acceptance (§3.7,
-    /// hazard 36).
+    /// Returns the replicas that have blocked a slot for `grace` or longer, because they have not
+    /// accepted it (§3.7, hazard 36).
     pub fn blockers(&self, now: Time, grace: Duration) -> ReplicaSet {
         let Some(leadership) = self.leadership() else {
             return ReplicaSet::EMPTY;
@@ -387,9 +390,9 @@ impl Consensus {
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
 
-    /// Returns whether a configuration may be proposed. No earlier configuration may be open, nor
-    /// the opening no-op; the window must have free space; and no transfer of leadership may be
-    /// active.
+    /// Returns whether a configuration may be proposed. The opening no-op and all earlier
+    /// configurations must be committed, the window must have free space, and no transfer of
+    /// leadership may be active.
     pub fn may_configure(&self, leadership: &Leadership) -> bool {
         let (next, configs) = (leadership.next.configs, &self.logs.configs);
         !leadership.transfer.is_active()

@@ -87,7 +87,7 @@ impl Ranges {
         );
     }
 
-    /// Returns the first ranges, up to `most`.
+    /// Returns the first ranges of the set: at most `most` of them.
     pub fn first(&self, most: usize) -> Vec<(Slot, Slot)> {
         self.0[..self.0.len().min(most)].to_vec()
     }

@@ -1,4 +1,5 @@
-//! Values that a new leader proposes again: the rule of Phase 1 (§2.1), without state.
+//! The rule of Phase 1 that decides which values a new leader proposes again (§2.1). The code has
+//! no state.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +8,18 @@ use leasehold_leases::{Ballot, Slot};
 use crate::message::{ReportedEntry, Value};
 
 /// Returns the values to propose above `commit_point`, one for each slot up to the highest slot
-/// reported. `reported` is the entries that a majority has reported, the candidate included, and
-/// `starts` the slots at which ballots began. A slot has the value of its highest ballot, and a
-/// hole has a no-op.
+/// reported. `reported` are the entries that the replicas of a majority have reported, the
+/// candidate included. `starts` are the slots at which ballots began. For each slot, the value
+/// accepted under the highest ballot is proposed; for a slot without a value, a no-op.
 ///
-/// An entry is dead if a later ballot began below it. That ballot saw a majority without the entry,
-/// even if a replica that missed the ballot still reports it. Entries at or below the commit point
-/// are decided.
+/// An entry is dead if a later ballot began below it. The leader of the later ballot found a
+/// majority without the entry. A replica that missed the later ballot may nevertheless report the
+/// entry. Entries at or below the commit point are decided.
 ///
-/// The slot behind `end`, the last slot of the window, can only hold the opening no-op of an
-/// earlier leader. The new leader uses it for its own opening no-op: the value is the same, and
-/// nothing lies above it. Otherwise a series of leaders without a commit would use up any reserve.
+/// The last slot of the window is `end`. The slot after it can only hold the opening no-op of an
+/// earlier leader. The new leader uses this slot for its own opening no-op: the value is the same,
+/// and no higher slot holds a value. Otherwise each leader that commits nothing would use up
+/// another slot beyond the window.
 pub fn recover_log(
     commit_point: Slot,
     end: Slot,

@@ -1,4 +1,5 @@
-//! State of the logs at a start, for the first time or after a crash, from the durable state.
+//! Builds the state of the logs from the durable state when a replica starts, for the first time or
+//! after a crash.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Slot, Time};
@@ -12,8 +13,8 @@ use crate::message::{LogId, ReportedEntry};
 use crate::per_log::PerLog;
 
 /// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
-/// executed slot, even those far above it, because other replicas may rely on each (hazard 78).
-/// Commits are learned again.
+/// executed slot, even those far above that slot, because other replicas may rely on each (hazard
+/// 78). No slot above the executed ones counts as committed until it is learned again.
 pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,

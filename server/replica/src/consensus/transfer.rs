@@ -14,13 +14,14 @@ use crate::step::Step;
 /// Maximum number of transfer targets that a leader tries, one after another, before it ends.
 const TRANSFER_TARGETS_MAX: usize = 2;
 
-/// Time since which a replica leads, and knowledge about the replica that should lead next.
+/// Time since which the present leader leads, and knowledge about the replica that should lead
+/// next.
 #[derive(Clone, Debug)]
 pub(super) struct Succession {
     /// Time at which this replica began to follow the present leader.
     pub(super) led_since: Time,
     /// Ballot of the leader that transfers leadership to this replica, and whether an operator
-    /// wants the transfer; `None` without such a notice.
+    /// wants the transfer; `None` if no leader has sent such a notice.
     transfer_notice: Option<(Ballot, bool)>,
     /// Whether an operator moved leadership to this replica and no other replica has led since.
     pub(super) transferred_here: bool,
@@ -37,17 +38,19 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Omits the time since which a replica leads: it decides nothing before the horizon.
+    /// Omits the time since which the present leader leads. It decides nothing before the horizon
+    /// of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
     }
 }
 
 impl Consensus {
-    /// Begins a transfer to `to` because an operator wants it to lead from now on, even if another
-    /// replica is preferred. Leadership is not transferred to a replica that does not answer. A
-    /// replica that does not report that it would lead well has until `deadline` to do so. Before
-    /// that this leader continues to lead, as writes would otherwise wait for no purpose.
+    /// Begins a transfer to `to`, because an operator wants `to` to lead from now on, even if
+    /// another replica is preferred. Leadership is not transferred to a replica that does not
+    /// answer. If `to` does not report yet that it would lead well, the transfer waits for such a
+    /// report until `deadline`. Meanwhile this leader continues to lead, so that writes do not wait
+    /// in vain.
     pub fn begin_operator_transfer(&mut self, step: &mut Step<'_>, to: ReplicaId, deadline: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -65,24 +68,26 @@ impl Consensus {
         }
     }
 
-    /// Returns the replicas that have answered this leader within `timeout`; `None` if it does not
-    /// lead.
+    /// Returns the replicas that have answered this leader within `timeout`; `None` if this replica
+    /// does not lead.
     pub fn in_touch(&self, now: Time, timeout: Duration) -> Option<ReplicaSet> {
         let leadership = self.leadership()?;
         Some(leadership.in_touch(now, timeout))
     }
 
-    /// Ends a transfer, as this replica is to end. A transfer target is then chosen again.
+    /// Ends the present transfer, because this replica is about to end. A transfer target is then
+    /// chosen again.
     pub fn end_transfer(&mut self) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.transfer.end();
         }
     }
 
-    /// Continues the transfer of a leader that is about to end. It begins a transfer, and a second
-    /// one to another replica if the first has not taken over within `timeout`. Only replicas that
-    /// have answered lately and report that they are fit are chosen. Returns whether to resign
-    /// instead, because no such replica is left or the proposals do not commit.
+    /// Continues the transfer of a leader that is about to end. A first call begins a transfer. If
+    /// the target has not taken over within `timeout`, a second transfer to another replica begins.
+    /// Targets must have answered lately and report that they are fit to lead. Returns true if the
+    /// leader should resign instead, because no such replica is left or the leader's proposals are
+    /// not committed.
     pub fn transfer_before_leaving(&mut self, step: &Step<'_>, timeout: Duration) -> bool {
         let majority_timeout = step.ctx.majority_timeout();
         let Some(leadership) = self.leadership_mut() else {
@@ -111,19 +116,21 @@ impl Consensus {
         false
     }
 
-    /// Returns whether this leader has notified `replica` that it is to take over.
+    /// Returns whether this leader has told `replica` to take over.
     pub fn transfers_to(&self, replica: ReplicaId) -> bool {
         let leadership = self.leadership();
         leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
-    /// Returns the replicas that did not take over from this leader, which is about to end.
+    /// Returns the replicas that did not take over in time when this leader, before its own end,
+    /// transferred leadership to them.
     pub fn failed_targets(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
     }
 
-    /// Notes, as this replica is about to campaign, whether an operator wants it to lead.
+    /// Notes whether an operator wants this replica to lead. Called when the replica is about to
+    /// campaign.
     pub fn note_transferred_here(&mut self, by_operator: bool) {
         assert!(self.is_follower(), "leadership is moved to a follower");
         self.succession.transferred_here = by_operator;
@@ -132,9 +139,9 @@ impl Consensus {
         }
     }
 
-    /// Handles the request of the preferred replica to transfer leadership to it. The leader does
-    /// so unless an operator wants this leader to lead, the preferred replica has lost leadership
-    /// too recently, or it may not hear this leader.
+    /// Handles the request of the preferred replica to transfer leadership to it. The leader agrees
+    /// unless an operator wants this leader to lead, the preferred replica has lost leadership too
+    /// recently, or it does not seem to receive this leader's messages.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, deadline: Time) {
         let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.transferred_here;
@@ -150,8 +157,8 @@ impl Consensus {
         }
     }
 
-    /// Begins the transfer that an operator wants, and notifies the transfer target once everything
-    /// proposed is committed.
+    /// Begins the transfer that an operator wants, and tells the transfer target to take over once
+    /// everything that this leader has proposed is committed.
     pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -191,9 +198,9 @@ impl Consensus {
         }
     }
 
-    /// Whether this replica has every slot that it knows to be committed, and few of them are left
-    /// to execute. If it led otherwise, requests that are answered after execution would wait for
-    /// these slots.
+    /// Whether this replica has the entry of every slot that it knows to be committed, and has
+    /// executed nearly all of them. Otherwise it should not lead yet, because requests that are
+    /// answered after execution would wait for these slots.
     pub fn is_caught_up(&self, step: &Step<'_>) -> bool {
         let left = self.logs.commands.to_execute_work();
         left <= step.ctx.settings.behind_work()
@@ -202,7 +209,8 @@ impl Consensus {
                 .all(|log| !self.logs[log].misses_commits())
     }
 
-    /// Requests leadership, if this replica is the preferred one and hears the leader.
+    /// Requests leadership, if this replica is the preferred leader and receives the leader's
+    /// messages.
     pub fn seek_leadership(&self, step: &mut Step<'_>) {
         let leader = self.leader().filter(|leader| *leader != step.me());
         if let Some(leader) = leader

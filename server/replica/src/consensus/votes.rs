@@ -6,13 +6,13 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Membership, ReplicaId, ReplicaSet};
 use smallvec::SmallVec;
 
-/// Acceptances of one slot under one ballot that are known here.
+/// Acceptances of one slot that are known here, all under the same ballot.
 #[derive(Clone, Debug, Default)]
 pub struct Votes {
     ballot: Ballot,
     accepted: ReplicaSet,
-    /// Tags of each acceptor. There may be several, but no tag of an acceptor includes another one
-    /// of it.
+    /// Tags of each acceptor. An acceptor may have several tags, but none of them is a superset of
+    /// another one of the same acceptor.
     tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
 }
 
@@ -36,13 +36,13 @@ impl Votes {
         tags.map(|(_, tag)| *tag)
     }
 
-    /// Returns the acceptors with a satisfied tag.
+    /// Returns the acceptors with a satisfied tag: every replica in that tag has accepted.
     pub fn satisfied(&self) -> ReplicaSet {
         satisfied(self.accepted, &self.tags)
     }
 
-    /// Returns the replicas that have not accepted and that some acceptor without a satisfied tag
-    /// demands.
+    /// Returns the replicas that have not accepted and are in a tag of an acceptor that has no
+    /// satisfied tag.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
         let open = self
@@ -57,8 +57,8 @@ impl Votes {
     /// accepted here. Votes under `here` are always counted, even if votes under another ballot
     /// were received, because a ballot can only commit together with its value. Otherwise votes
     /// under a lower ballot are superseded. Dropping votes is safe: the leader requests them again.
-    /// If an acceptor has several tags, any of them may be used. So all are kept, except those that
-    /// demand more than another.
+    /// If an acceptor has several tags, any of them may be used. So all tags are kept, except
+    /// supersets of another tag of the same acceptor.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
         if ballot < self.ballot && ballot != here {
             return;

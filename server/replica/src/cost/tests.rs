@@ -43,8 +43,8 @@ fn a_scan_costs_what_it_may_find_before_and_what_it_found_after() {
     assert!(before > 100 * after, "{before} {after}");
 }
 
-/// A placeholder costs as much as its read. Otherwise a slot would have capacity for more
-/// placeholders than for the reads that they stand for.
+/// A placeholder costs as much as the read that it represents. Otherwise a slot would have capacity
+/// for more placeholders than reads.
 #[test]
 fn a_scan_in_the_place_of_a_read_costs_as_much() {
     let keys = |bytes: usize| (0..500).map(|_| vec![b'k'; bytes].into()).collect();

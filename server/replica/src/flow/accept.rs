@@ -1,5 +1,5 @@
-//! Phase 2 at an acceptor: a leader's Accept becomes an entry and a vote and, together with other
-//! votes, a commit.
+//! Phase 2 at an acceptor: a leader's Accept is stored as an entry and answered with a vote, and
+//! votes lead to commits.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
@@ -46,7 +46,7 @@ impl Parts {
     }
 
     /// Accepts an entry in an unexecuted slot. If the slot holds an entry of this ballot already,
-    /// the acceptance is only acknowledged again, once all earlier records are durable.
+    /// the replica only repeats the vote, once all earlier records are durable.
     fn accept(&mut self, step: &mut Step<'_>, accept: &Accept) {
         let Accept {
             ballot, log, slot, ..
@@ -76,8 +76,8 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// Returns the tag at the time of acceptance, for the mutant that votes with it (hazard 7);
-    /// `None` otherwise.
+    /// Returns the tag at the time of acceptance. Only a deliberately broken variant for tests
+    /// (hazard 7) needs this; otherwise returns `None`.
     pub(super) fn early_tag(&self, step: &Step<'_>, value: &Value) -> Option<ReplicaSet> {
         off(Rule::H07Pending).then(|| self.leasing.tags(step.now).of(value))
     }
@@ -92,7 +92,7 @@ impl Parts {
         self.commit(step, accepted.log, &chosen);
     }
 
-    /// Sends votes on acceptances that became durable.
+    /// Sends votes on acceptances that have become durable.
     pub(super) fn send_votes(&mut self, step: &mut Step<'_>) {
         if !self.consensus.owes_votes() {
             return;

@@ -1,4 +1,5 @@
-//! Steps that fetch entries that this replica missed and handle their arrival.
+//! Steps that fetch the entries that this replica missed, and that handle the arrival of such
+//! entries.
 
 use leasehold_leases::{ReplicaId, Slot};
 
@@ -9,7 +10,7 @@ use crate::per_log::PerLog;
 use crate::step::Step;
 
 impl Parts {
-    /// Takes fetched entries, which their sender knows to be committed.
+    /// Takes fetched entries. The sender of the entries knows that they are committed.
     pub(super) fn on_fetched(
         &mut self,
         step: &mut Step<'_>,
@@ -63,8 +64,9 @@ impl Parts {
         }
     }
 
-    /// Moves the windows, as a checkpoint is durable. A candidate or a follower that waited for
-    /// space in its window continues. A leader continues by itself at the end of the group.
+    /// Moves the windows of both logs, because a checkpoint up to `slots` is durable. A candidate
+    /// or a follower that waited for space in its window continues. A leader continues at the end
+    /// of the group of inputs in any case.
     pub(super) fn move_windows(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
         let waited = self.consensus.move_windows(slots);
         if self.consensus.is_candidate() {

@@ -10,7 +10,8 @@ use crate::origin::{ReadRequest, Writes, read_many};
 use crate::step::Step;
 use crate::unavailable::too_many_session_opens;
 
-/// Maximum number of marks that the scans of a group of inputs look at: this takes about 2 ms.
+/// Maximum number of marks that all scans of one group of inputs may look at together. Looking at
+/// this many takes about 2 ms.
 const MARKS_LOOKED_AT: usize = 1 << 16;
 
 impl Parts {
@@ -74,7 +75,7 @@ impl Parts {
             || self.session_opens.may_open(step.now, client)
     }
 
-    /// Repeats a read, as the clock had passed the end of its permit when the answer was ready.
+    /// Repeats a read, because the permit of the read had ended by the time the answer was ready.
     pub fn on_fence_missed(&mut self, step: &mut Step<'_>, from: ReadFrom, again: FencedRead) {
         step.metrics.fallback_fence += 1;
         match (again, from) {
@@ -98,8 +99,8 @@ impl Parts {
         }
     }
 
-    /// Sends the commands that clients sent since the last group of inputs to the leader. If no
-    /// leader is known, they are sent again once a leader is heard.
+    /// Sends to the leader the commands that arrived from clients since the last group of inputs.
+    /// If no leader is known, they are sent once a leader is known.
     pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
         let machine = &self.machine;
         let work = |command: &Command| machine.merge_work(command);

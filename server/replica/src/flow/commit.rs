@@ -1,5 +1,6 @@
-//! From a commit to its answers. A committed slot is answered early if that is safe, and executed
-//! in slot order. Then the requests that waited for it are released.
+//! Steps that follow a commit. The commands of a committed slot are answered before execution if
+//! that is safe. Slots are executed in order, and then the requests that waited for a slot are
+//! answered.
 
 use std::time::Duration;
 
@@ -15,23 +16,24 @@ use crate::step::Step;
 use crate::timers::Timer;
 use crate::unavailable::client_disconnected;
 
-/// Approximate time of a unit of [`cost::merging`] if replicas share the memory of one machine. On
-/// a machine of its own a replica takes half of that, and its merges take half of their share.
+/// Approximate time of a unit of [`cost::merging`] if several replicas run on one machine and share
+/// its memory. A replica on a machine of its own takes half of that time, so its merges use only
+/// half of the time that they may use.
 const WORK_TIME: Duration = Duration::from_nanos(20);
-/// Divisor of the time: merges into records have this fraction of it. The share is small because a
-/// write waits at each replica that it passes.
+/// Divisor: merges into records may take the time divided by this number. The share is small
+/// because a write may wait for merges at each replica that handles it.
 const MERGING_SHARE: u32 = 4;
 
-/// Divisor of the work that is left: a group of inputs executes this fraction of it, if that is
+/// Divisor: a group of inputs may execute the work that is left divided by this number, if that is
 /// more than the normal maximum.
 const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// Rest of the disk between the parts of a checkpoint, as a multiple of the time that the last part
-/// took.
+/// Pause after each part of a checkpoint, as a multiple of the time that the last part took. The
+/// disk serves other writes during the pause.
 const STAGING_REST: u32 = 2;
-/// Maximum rest of the disk between the parts of a checkpoint.
+/// Maximum pause between two parts of a checkpoint.
 const STAGING_REST_MAX: Duration = Duration::from_millis(30);
 
 /// Limits on execution: the work of one group of inputs, and the time at which merges continue.
@@ -39,12 +41,13 @@ const STAGING_REST_MAX: Duration = Duration::from_millis(30);
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// Time at which the merges so far will have used no more than their share of the time.
+    /// Time up to which the merges done so far have used up the share of the time that merges may
+    /// take.
     merged_until: Time,
 }
 
 impl ExecutionBudget {
-    /// Returns the state at the beginning of the next group of inputs.
+    /// Returns the limits as they are at the beginning of the next group of inputs.
     pub(super) fn next_group(self) -> ExecutionBudget {
         ExecutionBudget { work: 0, ..self }
     }
@@ -55,8 +58,9 @@ impl ExecutionBudget {
     }
 
     /// Returns the time at which to continue execution; `None` if it may continue now. Merges may
-    /// be ahead of their share by `ahead`, which is the merging that one group executes. The limit
-    /// on other work rises with the work that is `left`, so that this does not grow forever.
+    /// exceed their share of the time by `ahead`, the time that the merges of one group take. The
+    /// limit on other work rises with `left`, the work that is left to execute, so that the work
+    /// left cannot grow forever.
     fn later(&self, now: Time, work_max: usize, ahead: Duration, left: usize) -> Option<Time> {
         let merge_from = self.merged_until - ahead;
         if merge_from > now {
@@ -68,9 +72,10 @@ impl ExecutionBudget {
     }
 }
 
-/// Returns the time in which merges of `work` units use up their share of the time. A replica that
-/// is behind would never catch up if other work kept its normal share. So merges have the whole
-/// time if more than `behind` is `left`, and half of it if more than half of `behind` is.
+/// Returns the span of time that must pass for merges of `work` units, so that merges stay within
+/// their share of the time. A replica that is behind would never catch up with the normal share. So
+/// the share is the whole time if the work left, `left`, exceeds `behind`, and half of the time if
+/// it exceeds half of `behind`.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {
@@ -109,15 +114,15 @@ impl Parts {
         self.hasten_checkpoint(step);
     }
 
-    /// Makes a checkpoint due now if too much has changed, or if a log would otherwise reach the
-    /// end of its window.
+    /// Makes the next checkpoint due now, if too much has changed or a log would otherwise reach
+    /// the end of its window.
     fn hasten_checkpoint(&self, step: &mut Step<'_>) {
         if self.wants_checkpoint() {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
         }
     }
 
-    /// Whether the next checkpoint should be made before its time.
+    /// Whether the next checkpoint should be made early.
     fn wants_checkpoint(&self) -> bool {
         let checkpointed = self.machine.checkpointed();
         self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint()
@@ -134,14 +139,15 @@ impl Parts {
         self.machine.checkpoint(step, executed, config);
     }
 
-    /// Returns the last executed slot of commands and the last executed configuration.
+    /// Returns the last executed slot of the log of commands, and the last executed configuration.
     fn reached(&self) -> (Slot, ConfigId) {
         let executed = self.consensus.commands().executed();
         (executed, self.leasing.configs().newest())
     }
 
-    /// Handles that the values of a checkpoint that were handed over at `since` are durable. The
-    /// disk rests before the next part. The more urgent the checkpoint is, the shorter the rest.
+    /// Handles the report that one part of a checkpoint's values, handed to the disk at `since`, is
+    /// durable. The next part follows after a pause. The more urgent the checkpoint is, the shorter
+    /// the pause.
     pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
         let checkpointed = self.machine.checkpointed();
         let urgency = if self.consensus.wants_checkpoint(checkpointed) {
@@ -161,7 +167,7 @@ impl Parts {
         self.hasten_checkpoint(step);
     }
 
-    /// Takes a leader's news of commits.
+    /// Takes a leader's report of commits.
     pub(super) fn learn_news(
         &mut self,
         step: &mut Step<'_>,
@@ -185,8 +191,8 @@ impl Parts {
         }
     }
 
-    /// Answers the committed commands that can be answered at commit. The others are answered by
-    /// their execution.
+    /// Answers the committed commands that can be answered at commit. The others are answered after
+    /// execution.
     fn answer_committed(&mut self, step: &mut Step<'_>) {
         while let Some(slot) = self.writes.first_unanswered() {
             assert!(
@@ -241,9 +247,9 @@ impl Parts {
         reads.release_executed(step, view);
     }
 
-    /// Executes a command. Returns its outcome and its cost; `None` if it is a read that no client
-    /// of this replica waits for. Reads change nothing, so only the replica of the client executes
-    /// them, and a client with many reads does not load the others.
+    /// Executes a command. Returns the outcome and the cost of the command; `None` if the command
+    /// is a read that no client of this replica waits for. Reads change nothing, so only the
+    /// replica of the client executes them, and a client with many reads does not load the others.
     fn execute(
         &mut self,
         me: ReplicaId,
@@ -264,8 +270,8 @@ impl Parts {
         Some((outcome, done))
     }
 
-    /// Continues the execution that an earlier group of inputs left. Returns whether entries can be
-    /// fetched again that could not be before.
+    /// Executes slots that an earlier group of inputs left. Returns true if entries can be fetched
+    /// again now, after too much was left to execute.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_commands(step);

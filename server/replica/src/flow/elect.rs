@@ -40,8 +40,8 @@ impl Parts {
     }
 
     /// Whether this replica would lead as well as any other. It takes part and does not end, its
-    /// disk takes writes, its clock is trusted, its votes demand no replica without need, and it
-    /// has the slots that it knows to be committed.
+    /// disk takes writes, its clock is trusted, its votes do not demand replicas only because of
+    /// forgotten grants, and it has the entries of all slots that it knows to be committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
@@ -87,8 +87,8 @@ impl Parts {
         }
     }
 
-    /// Campaigns, unless this replica is to end, could not keep its promise, or would probably not
-    /// be heard.
+    /// Campaigns, unless this replica is to end, could not keep its own promise, or receives
+    /// messages from too few others.
     pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
         if !step.ctx.may_campaign(step.now) || self.leasing.is_leaving() {
             return;
@@ -99,8 +99,8 @@ impl Parts {
         self.consensus.campaign(step);
     }
 
-    /// Requests promises, because this candidate's own promise is durable or others have not
-    /// answered.
+    /// Requests promises. The reason is that this candidate's own promise is durable now, or that
+    /// others have not answered.
     pub(super) fn ask_for_promises(&mut self, step: &mut Step<'_>, ballot: Ballot) {
         if self.consensus.send_prepare(step, ballot) {
             self.try_lead(step);
@@ -148,12 +148,12 @@ impl Parts {
         }
     }
 
-    /// Handles a peer that has promised a higher ballot than this replica's, and so will never
-    /// accept under this one. A leader then immediately asks for a higher ballot of its own. The
-    /// replicas that follow it agree, and the peer, which had raised its ballot in a lost election,
-    /// follows again. If another replica has become the leader, no majority agrees, and this
-    /// replica follows. The leader does not ask if the higher ballot is that of its transfer
-    /// target: the target's promise may become durable only after this replica received the ballot.
+    /// Handles the message of a peer that has promised a ballot higher than this replica's own, and
+    /// so will never accept under this replica's ballot. A leader then immediately asks for a
+    /// higher ballot of its own. The replicas that follow the leader agree. The peer, which had
+    /// raised its ballot in an election that it lost, then follows again. If another replica has
+    /// become the leader, no majority agrees, and this replica follows. The leader does not ask if
+    /// the higher ballot belongs to the replica to which it transfers leadership.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_again = self.consensus.asks_below(promised);
         let leads_on = self.consensus.leads() && !self.consensus.transfers_to(promised.replica);
@@ -167,8 +167,8 @@ impl Parts {
         }
     }
 
-    /// Begins to lead once a majority has promised and every slot that it knows to be committed is
-    /// committed here (hazard 27).
+    /// Begins to lead once a majority has promised, and every slot that this majority knows to be
+    /// committed is committed here too (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
         match self.consensus.election_progress(step) {
             ElectionProgress::Waiting => {}
@@ -217,8 +217,9 @@ impl Parts {
     }
 
     /// Campaigns, if the followed leader has transferred leadership to this replica. There is no
-    /// pre-vote, because the leader wants it. This is done once in each group of steps: a replica
-    /// that was paused may find, behind an old transfer message, that another replica leads by now.
+    /// pre-vote, because the leader agrees. This is done once in each group of steps, after all
+    /// messages of the group: a replica that was paused may find a later message that shows another
+    /// leader.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
         let Some(by_operator) = self.consensus.take_transfer_notice() else {
             return;

@@ -20,7 +20,7 @@ impl Parts {
         self.consensus.heard_leader(step);
     }
 
-    /// Becomes a follower again, because a higher ballot was received or this replica cannot lead.
+    /// Makes this replica a follower again, because it received a higher ballot or cannot lead.
     pub(super) fn step_down(&mut self, step: &mut Step<'_>) {
         self.consensus.step_down(step);
         self.leasing.step_down(step.now);
@@ -28,15 +28,14 @@ impl Parts {
         reads.reroute_read_index(step, view);
     }
 
-    /// Sends the requests that wait for a leader's answer to the new leader.
+    /// Sends to the new leader all requests that wait for the answer of a leader.
     pub(super) fn ask_new_leader(&mut self, step: &mut Step<'_>) {
         self.writes.forward_all_again(step);
         let (reads, view) = self.reads();
         reads.ask_new_leader(step, view);
     }
 
-    /// Notes whether the configurations executed here lag those that the leader knows to be
-    /// committed.
+    /// Notes whether the leader knows more configurations to be committed than are executed here.
     pub(super) fn note_config_lag(&mut self, step: &Step<'_>) {
         let lags = self.consensus.log(LogId::Configs).lags();
         self.leasing.note_lag(step.now, lags);

@@ -18,7 +18,7 @@ use crate::timers::Timer;
 /// Delay before a leader checks again whether it may propose a configuration.
 const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
 
-/// Delay before a leader looks at further keys in demand.
+/// Delay before a leader looks at further keys with known demand.
 const LOOK_ON: Duration = Duration::from_millis(5);
 
 impl Parts {
@@ -48,8 +48,9 @@ impl Parts {
         }
     }
 
-    /// Handles a change of whether the storage takes writes. A replica that cannot persist would
-    /// only block writes, so it gives back its leases and its leadership (hazard 36).
+    /// Handles a report that the storage takes no writes, or takes them again. A replica that
+    /// cannot persist would only block writes, so it gives back its leases and its leadership
+    /// (hazard 36).
     pub fn on_writable(&mut self, step: &mut Step<'_>) {
         self.hold_if_fit(step);
         let gives_up = counts_blockers() && !step.ctx.writable;
@@ -58,9 +59,9 @@ impl Parts {
         }
     }
 
-    /// Handles a change of whether the clock is trusted. A replica with an untrusted clock (hazard
-    /// 80) gives its leases back, because it cannot know when they end, and makes no promises. It
-    /// may lead, because no rule about ballots depends on time.
+    /// Handles a report that the clock is not trusted, or is trusted again. A replica with an
+    /// untrusted clock (hazard 80) gives its leases back, because it cannot know when they end, and
+    /// makes no promises. It may lead, because no rule about ballots depends on time.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         let trusted = step.ctx.clock_trusted;
         self.leasing.on_clock_trusted(step);
@@ -69,8 +70,9 @@ impl Parts {
         self.hold_if_fit(step);
     }
 
-    /// Accepts promises again, or gives all back. A holder that cannot persist blocks writes, and a
-    /// holder with a wrong clock does not know when its leases end.
+    /// Accepts promises again if this replica is fit to hold leases; otherwise gives all promises
+    /// back. A holder that cannot persist blocks writes, and a holder with a wrong clock does not
+    /// know when its leases end.
     fn hold_if_fit(&mut self, step: &mut Step<'_>) {
         let durable = step.ctx.writable || !counts_blockers();
         if durable && step.ctx.clock_trusted {
@@ -128,8 +130,8 @@ impl Parts {
         self.suspect_blockers(step, grace);
     }
 
-    /// Transfers leadership, as this leader is to end. This replica waits for some time to hear its
-    /// successor before it ends.
+    /// Transfers leadership, because this leader is to end. It waits for some time for a message
+    /// from its successor before it ends.
     pub(super) fn transfer_before_leaving(&mut self, step: &mut Step<'_>) {
         if step.ctx.others().next().is_none() {
             return;
@@ -141,8 +143,9 @@ impl Parts {
         }
     }
 
-    /// Resigns, as this leader cannot commit any more or is to end. It may still be heard. So it
-    /// notifies the replica that should lead next, which then need not wait for its silence.
+    /// Gives up leadership, because this leader cannot commit any more or is to end. Its messages
+    /// may still arrive, so it notifies the replica that should lead next. That replica then need
+    /// not wait for an election timeout.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
         let failed = self.consensus.failed_targets();
@@ -161,8 +164,8 @@ impl Parts {
         }
     }
 
-    /// Suspects replicas that have blocked a slot for t_grace by a missing acceptance, even if they
-    /// answer promises (§3.7, hazard 36).
+    /// Suspects replicas that have blocked a slot for t_grace because they have not accepted it.
+    /// This holds even if they answer lease promises (§3.7, hazard 36).
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
         let blockers = if counts_blockers() {
             self.consensus.blockers(step.now, grace)
@@ -174,8 +177,9 @@ impl Parts {
         }
     }
 
-    /// Proposes the next configuration, if it should differ from the newest one. Only one is
-    /// proposed at a time, and none before the opening no-op is committed.
+    /// Proposes the next configuration, if it would differ from the newest one. Only one
+    /// configuration is in flight at a time, and none is proposed before the opening no-op is
+    /// committed.
     pub(super) fn reconfigure(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.consensus.leadership() else {
             return step.timers.stop(Timer::Reconfigure);
@@ -197,8 +201,8 @@ impl Parts {
         step.set_timer(Timer::Reconfigure, again);
     }
 
-    /// If requests were found to be in force, sends a probe, so that a majority confirms that this
-    /// replica still leads.
+    /// If operators' requests were found to be in force already, sends a probe, so that a majority
+    /// confirms that this replica still leads.
     fn probe_for_requests(&mut self, step: &mut Step<'_>) {
         let newest = self.consensus.probes(step).map(|(newest, _)| newest);
         if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
@@ -207,15 +211,15 @@ impl Parts {
         }
     }
 
-    /// Answers the requests that were found to be in force, if a majority has confirmed since that
-    /// this replica led.
+    /// Answers operators' requests that were found to be in force already, if a majority has
+    /// confirmed since then that this replica leads.
     pub(super) fn answer_confirmed_requests(&mut self, step: &mut Step<'_>) {
         if let Some((_, confirmed)) = self.consensus.probes(step) {
             self.leasing.answer_confirmed(step, confirmed);
         }
     }
 
-    /// Reports the reads and writes of this replica's clients to the leader.
+    /// Reports to the leader how often clients of this replica have read and written each key.
     pub(super) fn report_demand(&mut self, step: &mut Step<'_>) {
         let leader = self.consensus.leader();
         if self.leasing.report_demand(step, leader) {
@@ -235,7 +239,7 @@ impl Parts {
         }
     }
 
-    /// Hastens the choice of holders for a while, as clients now use other keys.
+    /// Makes this leader choose holders more often for a while, because clients now use other keys.
     pub(super) fn hurry(&mut self, step: &mut Step<'_>) {
         let soon = self.leasing.hurry(step);
         step.timers.set_earlier(Timer::Reconfigure, soon);
@@ -243,14 +247,14 @@ impl Parts {
 }
 
 /// Whether rule H36 is on: a replica that cannot persist gives its leases back, and a replica that
-/// blocks a slot is suspected. Otherwise such a replica would acknowledge every promise, and block
-/// every write.
+/// blocks a slot is suspected. Without the rule, such a replica would acknowledge every promise and
+/// block every write.
 fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
-/// Whether the distances between replicas are known: all round trips are measured, or they were
-/// waited for long enough.
+/// Whether the round trips between all replicas are measured, or a sufficient time has passed since
+/// `since` to decide without them.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
     let timeout = step.ctx.settings.timing.election_timeout * 2;
     let known = step.ctx.others().all(|peer| step.ctx.rtt(peer).is_some());

@@ -18,7 +18,8 @@ impl Parts {
         }
     }
 
-    /// Announces once that this replica has left, when no other replica waits for it any more.
+    /// Announces that this replica has left, once no other replica waits for it any more. The
+    /// announcement is made only once.
     pub(super) fn leave_on(&mut self, step: &mut Step<'_>) {
         if self.left || !self.leasing.is_leaving() {
             return;

@@ -1,6 +1,6 @@
 //! Flows: the steps from part to part that an event triggers. Parts own their state and know
-//! nothing of each other's state. A flow asks one part what happened and notifies the next, so the
-//! order of the steps is defined here.
+//! nothing of each other's state. A flow calls one part and passes the result on to the next part,
+//! so the order of the steps is defined here.
 //!
 //! Each file calls only files that come before it in this list: `follow` (the leader to follow),
 //! `commit` (commits, execution, answers), `accept` (Phase 2), `propose` (values that a leader
@@ -43,7 +43,7 @@ pub(super) struct Parts {
     pub(super) reads: Reads,
     /// Disconnected clients with requests that are still to be dropped.
     pub(super) disconnected: DisconnectedClients,
-    /// Time until which a leader that is about to end waits to hear its successor.
+    /// Time until which a leader that is about to end waits for a message from its successor.
     pub(super) awaits_successor_until: Time,
     /// Limits on execution in groups of inputs.
     pub(super) execution: ExecutionBudget,
@@ -73,7 +73,8 @@ impl Parts {
         }
     }
 
-    /// Lets reads of `keys` look again, as slots that they waited for were replaced or dropped.
+    /// Serves waiting reads of `keys` again, because slots that they waited for were replaced or
+    /// dropped.
     fn look_again(&mut self, step: &mut Step<'_>, keys: Vec<Key>) {
         if !keys.is_empty() {
             let (reads, view) = self.reads();

@@ -7,8 +7,8 @@ use crate::message::{Envelope, Message};
 use crate::step::Step;
 
 impl Parts {
-    /// Takes a message of a peer. `current` is true if the message is from the run of the peer that
-    /// is known here, and for this run.
+    /// Takes a message of a peer. `current` is true if the message was sent by the newest run of
+    /// the peer that is known here, and was addressed to this run of this replica.
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         match envelope.message {
@@ -64,9 +64,9 @@ impl Parts {
         }
     }
 
-    /// Handles messages that are valid only between the present runs of both replicas. An entry
-    /// that an earlier run requested may belong to a ballot that this run does not know any more.
-    /// It would then be stored under a lower ballot.
+    /// Handles messages that are valid only between the present runs of both replicas. For example,
+    /// a fetched entry that an earlier run requested may belong to a ballot that this run does not
+    /// know. It would then be stored under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,

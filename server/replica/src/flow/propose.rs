@@ -1,4 +1,5 @@
-//! Values that a leader proposes in the log, and messages that keep its leadership.
+//! Steps by which a leader proposes values in the log, and sends the messages that keep it the
+//! leader.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use crate::persist::Continuation;
 use crate::step::Step;
 
 impl Parts {
-    /// Takes commands from their origin, which may be this replica. A replica that does not lead
-    /// ignores them, and the origin sends them again to the leader.
+    /// Takes commands that their origin sends to the leader; the origin may be this replica. A
+    /// replica that does not lead ignores them, and the origin sends them again to the leader.
     pub(super) fn on_forward(
         &mut self,
         step: &mut Step<'_>,
@@ -123,8 +124,9 @@ impl Parts {
             .propose(step, log, value, early_tag, sessions);
     }
 
-    /// Proposes in the next slot a value that Phase 1 recovered. It replaces an entry that the slot
-    /// may hold. Its commands are never *infallible*, so they are answered after execution.
+    /// Proposes in the next slot a value that Phase 1 recovered. If the slot holds an entry, that
+    /// is replaced. The recovered commands are never *infallible*, so they are answered only after
+    /// execution.
     pub(super) fn propose_recovered(
         &mut self,
         step: &mut Step<'_>,
@@ -167,7 +169,7 @@ impl Parts {
         }
     }
 
-    /// Sends Accepts again that too few votes have answered.
+    /// Sends Accepts again for slots with too few votes.
     pub(super) fn retransmit_accepts(&mut self, step: &mut Step<'_>) {
         if self.consensus.leads() {
             let tags = self.leasing.tags(step.now);
@@ -190,7 +192,7 @@ impl Parts {
         }
     }
 
-    /// Handles a peer's answer to a probe. It includes the replicas that the peer suspects.
+    /// Handles a peer's answer to a probe. The answer includes the replicas that the peer suspects.
     pub(super) fn on_heartbeat_ack(
         &mut self,
         step: &mut Step<'_>,

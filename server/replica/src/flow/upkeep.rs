@@ -14,7 +14,8 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 impl Parts {
-    /// Takes an input that is no message and does not change the state of this node.
+    /// Takes any input except a peer's message, a tick, or a report about the storage or the clock.
+    /// Those are handled elsewhere.
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),
@@ -43,7 +44,7 @@ impl Parts {
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// Handles a peer that is heard again after a long silence or a restart.
+    /// Handles the first message of a peer after a long silence or a restart.
     pub fn peer_interrupted(&mut self, step: &mut Step<'_>, from: ReplicaId, contact: PeerContact) {
         self.consensus.peer_interrupted(step, from, contact);
     }
@@ -123,7 +124,8 @@ impl Parts {
         reads.retry(step, view);
     }
 
-    /// Does the work that waited for the persist `sequence`, as everything up to it is durable.
+    /// Does the work that waited for the persist `sequence`, because everything up to that persist
+    /// is durable now.
     pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
         let continuations: Continuations = step.persister.done(sequence);
         self.send_durable_proposals(step, &continuations);
@@ -152,9 +154,9 @@ impl Parts {
         }
     }
 
-    /// Takes part from now on, as the record of this replica's joining is durable. A Phase 1 that
-    /// arrived before is answered. A preferred leader campaigns if its election timer has already
-    /// run out.
+    /// Makes this replica take part from now on, because the record that it has joined is durable.
+    /// If a Phase 1 request arrived before, it is answered now. A preferred leader campaigns if its
+    /// election timer has already run out.
     fn take_part(&mut self, step: &mut Step<'_>) {
         let postponed = self.joining.take_part();
         step.announce(Event::Joined);
@@ -178,8 +180,8 @@ impl Parts {
         self.consensus.first_election(step, waits);
     }
 
-    /// Does the work that is done once for each group of steps: sends votes, forwards and news of
-    /// commits, and proposes batches.
+    /// Does the work that is done once for each group of steps: proposes batches, and sends votes,
+    /// forwarded requests and reports of commits.
     pub fn flush(&mut self, step: &mut Step<'_>) {
         self.take_over(step);
         self.send_votes(step);

@@ -1,4 +1,5 @@
-//! Demand: reads and writes of clients, counted at their replica and reported to the leader (§3.4).
+//! Demand: the numbers of reads and writes of each key. Each replica counts those of its own
+//! clients and reports them to the leader (§3.4).
 
 use leasehold_leases::demand::{Demand, Tally};
 use leasehold_leases::latency::RoundTrips;
@@ -11,20 +12,21 @@ use crate::context::ReplicaContext;
 use crate::message::{DemandReport, Message};
 use crate::step::Step;
 
-/// Divisor of the memory for demand. A replica takes one such part for its own clients. The rest is
-/// for the reports that a leader receives from all replicas.
+/// Divisor of the memory for demand. This fraction of the memory is for the demand of a replica's
+/// own clients; the rest is for the reports that a leader receives from all replicas.
 const OWN_PART: usize = 4;
 
-/// Demand of this replica's clients, and that of all clients as reported to this replica.
+/// Demand of this replica's clients, and the demand of all clients, as reported to this replica
+/// when it leads.
 #[derive(Clone, Debug)]
 pub(super) struct DemandTracker {
     tally: Tally,
-    /// Demand at all origins; empty if this replica does not lead.
+    /// Demand reported by all replicas; empty if this replica does not lead.
     pub(super) demand: Demand,
     pub(super) matrix: RttMatrix,
     bytes_max: usize,
     n: usize,
-    /// Size of the last report in its message, in bytes.
+    /// Size of the last report that was sent, in bytes.
     reported_bytes: usize,
 }
 
@@ -41,27 +43,27 @@ impl DemandTracker {
         }
     }
 
-    /// Drops earlier reports, because a leadership begins or ends.
+    /// Drops all reports that were received, because a leadership of this replica begins or ends.
     pub(super) fn forget_reports(&mut self, now: Time) {
         let bytes_max = self.bytes_max - self.bytes_max / OWN_PART;
         self.demand = Demand::new(now, self.n, bytes_max);
     }
 }
 
-/// Amount of remembered demand, and its memory and message size.
+/// Amount of remembered demand: the number of keys, the memory, and the size of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct DemandUse {
-    /// Number of keys whose demand a leader knows.
+    /// Number of keys with demand known to this leader.
     pub keys: usize,
     /// Estimated memory, in bytes.
     pub bytes: usize,
-    /// Size of the last report in its message, in bytes.
+    /// Size of the last report that was sent, in bytes.
     pub reported_bytes: usize,
 }
 
 impl Leasing {
-    /// Counts the reads and writes of a client of this replica. They are counted under every
-    /// strategy, because a later one may need them.
+    /// Counts the reads and writes of a client of this replica. They are counted even if the
+    /// present strategy does not use them, because a later strategy may.
     pub fn count_demand(&mut self, command: &Command) {
         let tally = &mut self.demand_tracker.tally;
         let write = command.is_write();
@@ -97,31 +99,31 @@ impl Leasing {
         false
     }
 
-    /// Key with the most operations among those reported to this leader.
+    /// Key with the most reported operations, if this replica leads and knows any.
     pub fn hottest(&self) -> Option<Key> {
         let hottest = self.demand_tracker.demand.hottest();
         hottest.map(Key::copy_from_slice)
     }
 
-    /// Takes a peer's report of its demand to this leader. Returns whether the peer's clients have
-    /// turned to other keys.
+    /// Takes a report in which a peer states the demand of its clients to this leader. Returns
+    /// whether the peer's clients have turned to other keys.
     pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
         let DemandReport { report, rtts_us } = reported;
         self.demand_tracker.matrix.note(from, rtts_us);
         self.demand_tracker.demand.report(now, from, report)
     }
 
-    /// Demand of all clients as reported to this leader.
+    /// Demand of all clients, as reported to this leader.
     pub fn demand(&self) -> &Demand {
         &self.demand_tracker.demand
     }
 
-    /// Returns the round trips between all replicas as reported here.
+    /// Returns the round trips between all replicas, as reported to this replica.
     pub fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
         self.demand_tracker.matrix.round_trips(ctx)
     }
 
-    /// Amount of remembered demand, and its memory and message size.
+    /// Amount of remembered demand: the number of keys, the memory, and the size of a report.
     pub fn demand_use(&self) -> DemandUse {
         let DemandTracker { tally, demand, .. } = &self.demand_tracker;
         DemandUse {

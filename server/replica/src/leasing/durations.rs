@@ -1,4 +1,4 @@
-//! Rules for the durations that an operator may set, and reasons for refusing others.
+//! Rules for the lease durations that an operator may set, and reasons for refusing all others.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use leasehold_leases::LeaseParams;
 
 use crate::lease_set::Durations;
 
-/// Returns the reason why these durations may not be put in force, if there is one, with values
-/// that would be accepted. `distance` is the longest measured round trip.
+/// If these durations may not be put in force, returns a text with the reason and with values that
+/// would be accepted. `distance` is the longest measured round trip.
 pub(super) fn unfit(params: &LeaseParams, distance: Duration, force: bool) -> Option<String> {
     refuse_absurd(params)
         .or_else(|| refuse_durations(params, distance))
         .or_else(|| refuse_long(params, force))
 }
 
-/// Refuses durations that no operator can intend: no peer would believe them.
+/// Refuses absurdly long durations, which no peer would believe.
 fn refuse_absurd(params: &LeaseParams) -> Option<String> {
     let spans = [
         ("t_lease_ms", params.t_lease),
@@ -100,8 +100,8 @@ fn ms(span: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// Each case has the durations (t_lease, t_guard, renew, t_grace) in ms, and the parts of the
-    /// refusal. The longest round trip is 100.2 ms.
+    /// Each case has the durations (t_lease, t_guard, renew, t_grace) in ms, and the texts that the
+    /// refusal must contain. The longest round trip is 100.2 ms in all cases.
     #[test]
     fn durations_shorter_than_the_distances_permit_are_refused_with_what_would_do() {
         let distance = Duration::from_micros(100_200);

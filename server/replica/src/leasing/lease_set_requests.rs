@@ -1,5 +1,5 @@
-//! Admin requests of operators that change leases (§11). The leader checks a request before it
-//! proposes it, and answers it once it is in force.
+//! Admin requests of operators that change leases (§11). The leader checks each request, proposes a
+//! configuration with the requested changes, and answers once that configuration is in force.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use crate::message::Message;
 use crate::step::Step;
 
-/// Maximum number of unanswered requests that a leader keeps.
+/// Maximum number of unanswered requests at a leader; a further one is refused.
 const REQUESTS_MAX: usize = 64;
 
 /// Number of answers that a leader remembers.
@@ -26,38 +26,41 @@ const ANSWERED_MAX: usize = 256;
 /// Request that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct LeaseSetRequest {
-    /// Run of the replica that passed the request on; `ask` is the number of the request there.
+    /// Run of the replica that passed the request on. The next field, `ask`, is the number that
+    /// this replica gave to the request.
     from: Requester,
     ask: u64,
     set: LeaseSet,
-    /// Whether a configuration with the change is proposed.
+    /// Whether a configuration with the requested change was proposed.
     proposed: bool,
 }
 
-/// Requests of operators at the leader.
+/// Requests of operators that the leader has received.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct LeaseSetRequests {
     /// Requests to be put in force, in the order in which they arrived.
     waiting: Vec<LeaseSetRequest>,
-    /// Leases after all waiting requests, kept so that the next request need not merge them again.
+    /// Leases as they will be after all waiting requests. They are kept so that the waiting
+    /// requests need not be merged again for the next request.
     merged: Option<MergedLeases>,
-    /// Requests that change nothing in the leases that this leader knows.
+    /// Requests that would change nothing, as far as this leader knows. They are answered once a
+    /// majority confirms that this replica still leads.
     unconfirmed: Vec<UnconfirmedRequest>,
     /// Answered requests, the newest last.
     answered: VecDeque<AnsweredRequest>,
 }
 
-/// Leases after a configuration with the requested changes.
+/// Leases as they will be after a configuration with the requested changes.
 #[derive(Clone, Debug, Hash)]
 struct MergedLeases {
-    /// Newest configuration at the time of the merge, which precedes these leases.
+    /// Newest configuration at the time of the merge. These leases are the next step after it.
     after: ConfigId,
     policies: RangeMap<Policy>,
     params: LeaseParams,
 }
 
 /// Request with a final answer. Another copy of it may arrive late. That copy must not undo later
-/// changes, nor put in force a request that was refused.
+/// changes, and must not be put in force if the request was refused.
 #[derive(Clone, Debug, Hash)]
 struct AnsweredRequest {
     from: Requester,
@@ -66,14 +69,15 @@ struct AnsweredRequest {
     answer: LeaseAnswer,
 }
 
-/// Request that was in force already when the leader looked. It is answered only after a majority
-/// has answered a probe sent later, since another leader may have changed the leases meanwhile.
+/// Request for settings that were in force already when the leader checked. It is answered only
+/// after a majority has answered a probe that was sent after this check, because another leader may
+/// have changed the leases meanwhile.
 #[derive(Clone, Debug, Hash)]
 struct UnconfirmedRequest {
     request: LeaseSetRequest,
-    /// Newest configuration when the leader looked.
+    /// Newest configuration at the time of the leader's check.
     config: ConfigId,
-    /// Probe that a majority must answer; `None` if it is not sent yet.
+    /// Number of the probe that a majority must answer; `None` if that probe is not sent yet.
     probe: Option<u64>,
 }
 
@@ -95,7 +99,7 @@ impl LeaseSetRequests {
         self.waiting.iter().chain(found).any(same)
     }
 
-    /// Returns the answer to a request that was answered before.
+    /// Returns the earlier answer to a request, if an answer to an equal request is remembered.
     fn answer_to(&self, from: Requester, ask: u64, set: &LeaseSet) -> Option<LeaseAnswer> {
         let same = |it: &&AnsweredRequest| it.from == from && it.ask == ask && it.set == *set;
         self.answered.iter().find(same).map(|it| it.answer.clone())
@@ -108,16 +112,16 @@ impl LeaseSetRequests {
         self.answered.push_back(answered);
     }
 
-    /// Notes that a configuration with all waiting requests is proposed.
+    /// Notes that a configuration with all waiting requests was proposed.
     pub(super) fn mark_proposed(&mut self) {
         self.waiting
             .iter_mut()
             .for_each(|request| request.proposed = true);
     }
 
-    /// Adds a request, unless it is here already: the replica that passes it on may repeat it.
-    /// `merged` are the leases after all waiting requests and this one. Returns whether the request
-    /// is new.
+    /// Adds a request, unless this leader has it already: the replica that passes requests on may
+    /// repeat one. `merged` are the leases as they will be after all waiting requests and the new
+    /// one. Returns whether the request is new.
     fn add(&mut self, request: LeaseSetRequest, merged: MergedLeases) -> bool {
         if self.knows(request.from, request.ask, &request.set) {
             return false;
@@ -145,9 +149,10 @@ impl LeaseSetRequests {
 }
 
 impl Leasing {
-    /// Takes an operator's request, which replica `from` passes on to this leader. Returns whether
-    /// the next configuration should include it. `has_begun` tells whether the leader has executed
-    /// all that earlier leaders proposed: before that, it cannot tell what is in force.
+    /// Takes an operator's request that replica `from` passes on to this leader. Returns whether
+    /// the next configuration should include the request. `has_begun` is true if the leader has
+    /// executed all configurations that earlier leaders proposed. Before that, the leader does not
+    /// know which settings are in force.
     pub fn take_request(
         &mut self,
         step: &mut Step<'_>,
@@ -190,7 +195,7 @@ impl Leasing {
     /// Merges a request with the waiting ones.
     ///
     /// # Errors
-    /// If the request is refused.
+    /// Returns the refusal, if the request is refused.
     fn merge(
         &self,
         step: &Step<'_>,
@@ -206,7 +211,7 @@ impl Leasing {
         self.merge_if_fit(step.ctx, set).map_err(Refusal::Invalid)
     }
 
-    /// Returns the reason why no configuration could include this request, if there is one.
+    /// If no configuration could ever include this request, returns the reason.
     fn invalid(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Option<String> {
         let voters = ctx.members.voters();
         let unknown = |(_, spec): &(KeyRange, StrategySpec)| match spec {
@@ -219,7 +224,7 @@ impl Leasing {
         set.strategies.iter().any(unknown).then(holders)
     }
 
-    /// Returns the reason why this request cannot be checked or taken now, if there is one.
+    /// If this request cannot be checked or taken at present, returns the reason.
     fn busy(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<String> {
         let heard = step
             .ctx
@@ -241,7 +246,7 @@ impl Leasing {
         })
     }
 
-    /// Merges a request with the leases that will be in force after all waiting requests.
+    /// Merges a request with the leases as they will be after all waiting requests.
     ///
     /// # Errors
     /// If the result is not valid. The error states the reason, and values that would be accepted.
@@ -266,7 +271,7 @@ impl Leasing {
         }
     }
 
-    /// Returns the leases after all waiting requests.
+    /// Returns the leases as they will be after all waiting requests.
     fn waiting_merged(&self) -> MergedLeases {
         let after = self.configs.newest();
         let known = self.leader_state.requests.merged.as_ref();
@@ -283,8 +288,9 @@ impl Leasing {
         }
     }
 
-    /// Adds all waiting requests to `change` and `params`. Returns the policies of all ranges after
-    /// that, and the number of requests at the front of the queue that are in force already.
+    /// Adds the changes of all waiting requests to `change` and `params`. Returns the resulting
+    /// policies of all ranges, and the number of requests at the front of the queue that are in
+    /// force already.
     pub(super) fn add_requests(
         &self,
         change: &mut ConfigChange,
@@ -311,8 +317,9 @@ impl Leasing {
         (policies, already)
     }
 
-    /// Adds to `change` those strategies that are not in force in all of their range after it.
-    /// `policies` are the policies of all ranges after `change`, and are updated with it.
+    /// Adds a strategy of the request to `change`, unless all of its range has this strategy after
+    /// `change` already. `policies` are the policies of all ranges after `change`; they are
+    /// updated, too.
     fn add(
         &self,
         change: &mut ConfigChange,
@@ -336,7 +343,8 @@ impl Leasing {
             .change_further(policies, &change.ranges[before..]);
     }
 
-    /// Notes that the first `already` requests are in force, provided that this leader still leads.
+    /// Notes that the first `already` waiting requests are in force, provided that this replica
+    /// still leads. A majority has yet to confirm that it does.
     pub(super) fn note_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
         let requests = &mut self.leader_state.requests;
@@ -352,8 +360,8 @@ impl Leasing {
         requests.unconfirmed.extend(found);
     }
 
-    /// Has new unconfirmed requests wait for `probe`, the next to be sent. Returns whether there
-    /// are any.
+    /// Makes all new unconfirmed requests wait for `probe`, the next probe to be sent. Returns
+    /// whether there are any such requests.
     pub fn await_probe(&mut self, probe: u64) -> bool {
         let found = self.leader_state.requests.unconfirmed.iter_mut();
         let fresh = found.filter(|found| found.probe.is_none());
@@ -361,7 +369,8 @@ impl Leasing {
     }
 
     /// Answers the unconfirmed requests that wait for probes up to `confirmed`. A majority has
-    /// answered these probes, so this leader still led when it found those requests in force.
+    /// answered these probes, so this replica still led when it found that those requests were in
+    /// force.
     pub fn answer_confirmed(&mut self, step: &mut Step<'_>, confirmed: u64) {
         let may_say =
             |found: &mut UnconfirmedRequest| found.probe.is_some_and(|probe| probe <= confirmed);
@@ -377,8 +386,8 @@ impl Leasing {
         }
     }
 
-    /// Answers the requests that the configuration `config`, which was just executed, has put in
-    /// force.
+    /// Answers the requests that configuration `config` has put in force. This configuration was
+    /// just executed.
     pub fn answer_requests(&mut self, step: &mut Step<'_>, config: ConfigId) {
         assert_eq!(
             config,

@@ -1,5 +1,6 @@
 //! Planned end of a replica (§3.7). The replica gives back its leases and recalls its promises. So
-//! no write waits for it while it is away, and it need not wait after its next start.
+//! no write waits for this replica while it is away, and this replica need not wait after its next
+//! start.
 //!
 //! # Why the next run need not wait
 //! The restart wait is for grants that a run has forgotten. A run that leaves makes no new
@@ -24,19 +25,20 @@ use crate::step::Step;
 /// Progress of a replica that leaves.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct LeaveProgress {
-    /// Last sequence sent. After it, the replica sends no promise and no guard.
+    /// Sequence of the last promise or guard that the replica sent. It sends no more of them.
     recalls: u64,
-    /// Replicas that have given back every promise of this replica, and promise it nothing any
-    /// more.
+    /// Replicas that have given back every promise of this replica, and will make no more promises
+    /// to it.
     acknowledged: ReplicaSet,
-    /// Whether a restart wait of zero was recorded, because no replica believes this one. The
-    /// record may not be durable yet.
+    /// Whether a restart wait of zero was recorded. It is recorded once no replica relies on a
+    /// promise of this one. The record may not be durable yet.
     recorded: bool,
     durable: bool,
 }
 
 impl LeaveProgress {
-    /// Panics if the progress contradicts itself. `last` is the last sequence of the grantor.
+    /// Panics if the progress contradicts itself. `last` is the sequence of the last promise or
+    /// guard that this replica sent.
     pub(super) fn check(&self, last: u64) {
         assert!(
             self.recorded || !self.durable,
@@ -90,7 +92,8 @@ impl Leasing {
         }
     }
 
-    /// Records that the next run need not wait, once no replica believes a promise of this one.
+    /// If no replica relies on a promise of this one any more, records that the next run need not
+    /// wait.
     pub fn record_leaving(&mut self, step: &mut Step<'_>) {
         let believed = self.grantor.may_be_believed(step.now) && !off(Rule::H83Leave);
         let Some(leaving) = &mut self.leaving else {
@@ -104,8 +107,9 @@ impl Leasing {
         }
     }
 
-    /// Undoes the record of a wait of zero, because the clock that timed the end of grants is not
-    /// trusted any more (hazard 80). The next run waits as if this one had been killed.
+    /// Undoes the record of a restart wait of zero. The reason is that the clock is not trusted any
+    /// more, so grants may not have ended in time (hazard 80). The next run then waits as if this
+    /// run had been killed.
     pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
         let wait = self.restart_wait.requested;
         if let Some(leaving) = &mut self.leaving
@@ -122,10 +126,10 @@ impl Leasing {
         }
     }
 
-    /// Whether no replica waits for this one any more, nor will after its next start. A replica
-    /// that is still in the wait after its own start does not wait for the end of that: the old
-    /// wait stays on disk. It does not wait for the answer of a silent replica either, because
-    /// promises to that replica have to lapse.
+    /// Whether this replica may end: no replica waits for it any more, and none will wait for it
+    /// after its next start. Two things are not waited for. If the wait after this run's own start
+    /// is not over yet, it simply stays recorded on disk for the next run. And a silent replica
+    /// need not answer, because the promises to it end in time by themselves.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits =

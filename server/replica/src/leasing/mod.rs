@@ -37,33 +37,36 @@ use demand::DemandTracker;
 use leave::LeaveProgress;
 use reconfigure::LeaderState;
 
-/// Number of old configurations that are kept although no promise is in force under them. Peers
-/// that have executed fewer configurations are promised under the newest that they know.
+/// Number of old configurations that are kept although no promise is in force under them. A peer
+/// that has executed fewer configurations receives promises under the newest configuration that it
+/// knows.
 const CONFIGS_KEPT: u64 = 3;
 
 /// Number of renewals without an answer after which a holder is promised nothing until it answers.
 const QUIET_RENEWALS: u32 = 2;
 
-/// Delay between two steps of the search for listed keys that may be forgotten.
+/// Delay between two steps of the search for keys that configurations list and that may be
+/// forgotten.
 const SWEEP_ON: Duration = Duration::from_millis(5);
 
-/// Wait for the grants that an earlier run made and has forgotten (§3.7).
+/// Wait, after a restart, until the grants that the earlier run made, and this run does not know,
+/// have ended (§3.7).
 #[derive(Clone, Copy, Debug, Hash)]
 struct RestartWait {
-    /// Time until which forgotten grants may be alive.
+    /// Time until which forgotten grants may still be valid.
     until: Time,
-    /// Longest restart wait that was recorded, to be made durable.
+    /// Longest restart wait that was recorded. The record may not be durable yet.
     requested: Duration,
     /// Whether the end of the wait was announced.
     announced: bool,
 }
 
-/// Leases, as this replica grants and holds them.
+/// Leases that this replica grants and holds.
 #[derive(Clone, Debug)]
 pub(super) struct Leasing {
     configs: Configs,
     /// Whether any configuration was ever put in force. The value is the same on all replicas at
-    /// the same slot, since it follows from the log.
+    /// the same slot, because it follows from the log.
     configured: bool,
     /// Time since which this replica's configuration log lags behind the leader's; `None` if it
     /// does not.
@@ -77,8 +80,9 @@ pub(super) struct Leasing {
 }
 
 impl std::hash::Hash for Leasing {
-    /// Omits demand, which decides what is proposed, and `lags_since`, which decides what is
-    /// promised. Both have an effect only after the horizon of `Replica::fingerprint`.
+    /// Omits demand, which decides which configurations are proposed, and `lags_since`, which
+    /// decides whether promises are made. Both have an effect only after the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
         (self.restart_wait, &self.leader_state, &self.leaving).hash(state);
@@ -87,7 +91,7 @@ impl std::hash::Hash for Leasing {
 
 impl Leasing {
     /// Restores the configurations and the restart wait that an earlier run made durable, if there
-    /// was one. The grants of that run are forgotten.
+    /// was an earlier run. The grants of that run are forgotten.
     ///
     /// # Panics
     /// If the configuration log on disk has a hole.
@@ -113,7 +117,7 @@ impl Leasing {
         leasing
     }
 
-    /// Executes the configurations again that the earlier run had executed.
+    /// Executes again all configurations that the earlier run had executed.
     fn execute_again(&mut self, recovered: &RecoveredState) {
         let executed = recovered.state.config;
         let of_log =
@@ -130,7 +134,8 @@ impl Leasing {
         );
     }
 
-    /// Executes a slot of the configuration log. Returns the number of keys that it changed.
+    /// Executes a slot of the configuration log. Returns the number of keys that this configuration
+    /// lists as changed.
     pub(super) fn execute(&mut self, id: ConfigId, value: &Value) -> usize {
         let none = ConfigChange::default();
         let change = match value {
@@ -160,12 +165,12 @@ impl Leasing {
         &self.holder
     }
 
-    /// Time until which forgotten grants may be alive; zero if none may be.
+    /// Time until which forgotten grants may still be valid; zero if none can be.
     pub(super) fn outwaits_until(&self) -> Time {
         self.restart_wait.until
     }
 
-    /// Time for which a silent replica is still trusted (t_grace).
+    /// Time for which a replica may be silent before it is suspected (t_grace).
     pub(super) fn grace(&self) -> Duration {
         self.configs.params(self.configs.newest()).t_grace
     }
@@ -184,12 +189,12 @@ impl Leasing {
         }
     }
 
-    /// Returns the promises of this replica in force at `now`.
+    /// Returns the promises that this replica has made and that are in force at `now`.
     pub(super) fn live(&self, now: Time) -> LiveGrants {
         self.grantor.live(now)
     }
 
-    /// Returns the tags of a vote that leaves at `now`: the replicas that it must name.
+    /// Returns the tags for votes that are sent at `now`: the replicas that each vote must name.
     pub(super) fn tags(&self, now: Time) -> Tags<'_> {
         Tags {
             live: self.live(now),
@@ -197,16 +202,17 @@ impl Leasing {
         }
     }
 
-    /// Returns the replicas that a vote for a write of `key` must name if it leaves at `now`.
+    /// Returns the replicas that a vote for a write of `key` must name if the vote is sent at
+    /// `now`.
     pub(super) fn promised_to(&self, now: Time, key: &[u8]) -> ReplicaSet {
         let view = self.configs.view(key);
         self.live(now).tag(iter::once(view))
     }
 
-    /// Returns the class of a command (§3.9): the holders of all keys that it writes. These include
-    /// holders under an older configuration while they have promises of this replica. A write that
-    /// waits for such a holder would delay all commands in the same batch. `live` are the promises
-    /// in force.
+    /// Returns the class of a command (§3.9): the holders of all keys that it writes. A holder
+    /// under an older configuration is included as long as it has a promise of this replica. A
+    /// write that waits for such a holder would delay all commands in the same batch. `live` are
+    /// the promises in force.
     pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
@@ -230,8 +236,8 @@ impl Leasing {
         self.holder.permit_all(now, &self.configs, executed)
     }
 
-    /// Returns a permit to read all of `keys`, or `None` if one of them may not be read here. It
-    /// ends when the first of their permits ends.
+    /// Returns a permit to read all of `keys`, or `None` if one of them may not be read here. The
+    /// permit ends as soon as the permit for any of the keys ends.
     pub(super) fn permit_each(&self, now: Time, keys: &[Key], executed: Slot) -> Option<Permit> {
         let permits = keys.iter().map(|key| self.permit(now, key, executed).ok());
         let permits = permits.collect::<Option<Vec<Permit>>>()?;
@@ -240,15 +246,15 @@ impl Leasing {
     }
 
     /// Notes that a peer runs with `incarnation`. A later run of a peer has forgotten the promises
-    /// of the earlier one, and does not honour promises made to it.
+    /// that its earlier run made, and does not use promises that were made to the earlier run.
     pub(super) fn peer_restarted(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) {
         self.grantor.observe_incarnation(now, from, incarnation);
         self.holder.observe_incarnation(from, incarnation);
     }
 
     /// Sends the promises that are due, and drops those that have expired. Returns whether a grant
-    /// has ended: accepted slots may then wait for fewer replicas. `barrier` is the slot that a
-    /// holder must have executed, and `executed` the last slot executed here.
+    /// has ended. If one has, accepted slots may wait for fewer replicas. `barrier` is the slot
+    /// that a holder must have executed, and `executed` the last slot executed here.
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
             barrier >= executed || mutated(),
@@ -281,8 +287,8 @@ impl Leasing {
         lapsed
     }
 
-    /// Makes the wait after a restart durable before the first promise that requires it (hazard
-    /// 23).
+    /// Makes the restart wait durable before the first promise is made for which a later run would
+    /// have to wait that long (hazard 23).
     fn persist_restart_wait(&mut self, step: &mut Step<'_>) {
         let newest = self.configs.newest();
         if newest == ConfigId(0) {
@@ -301,7 +307,8 @@ impl Leasing {
         }
     }
 
-    /// Notes that the restart wait `wait` is durable: promises that require it may be made now.
+    /// Notes that the restart wait `wait` is durable. Promises for which a later run would have to
+    /// wait that long may be made now.
     pub(super) fn restart_wait_durable(&mut self, step: &mut Step<'_>, wait: Duration) {
         self.grantor.wait_persisted(wait);
         step.set_timer(Timer::Lease, step.now);
@@ -324,8 +331,8 @@ impl Leasing {
         self.lags_since = lags.then(|| self.lags_since.unwrap_or(now));
     }
 
-    /// Drops the contents of old configurations. They are kept while any grant under them lives,
-    /// and while a chain of promises that began under them has a barrier that is still needed.
+    /// Drops the contents of old configurations. A configuration is kept while a grant under it is
+    /// in force, and while the barrier of a chain of promises that began under it is still needed.
     fn forget_configs(&mut self, now: Time, executed: Slot) {
         self.holder.forget(now, executed);
         let newest = self.configs.newest();
@@ -341,8 +348,8 @@ impl Leasing {
         );
     }
 
-    /// Handles a lease message from a peer. Returns whether a grant was given back: accepted slots
-    /// may then wait for fewer replicas.
+    /// Handles a lease message from a peer. Returns whether a grant was given back. If one was,
+    /// accepted slots may wait for fewer replicas.
     pub(super) fn on_message(
         &mut self,
         step: &mut Step<'_>,
@@ -392,9 +399,10 @@ impl Leasing {
         }
     }
 
-    /// Notes that the clock is trusted again, or no longer (hazard 80). While it is not, replicas
-    /// with a promise of this replica must still be notified of writes. That continues until the
-    /// clock is trusted again and has then outwaited the whole promise.
+    /// Notes that the clock is trusted again, or is no longer trusted (hazard 80). Without a
+    /// trusted clock, a promise of this replica does not end: its holder must still accept writes
+    /// before they commit. This lasts until the clock is trusted again and then the whole duration
+    /// of the promise has passed.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         if step.ctx.clock_trusted {
             self.grantor.trust(step.now)

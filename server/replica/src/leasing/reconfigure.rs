@@ -18,24 +18,25 @@ use crate::context::ReplicaContext;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Factor by which holders are chosen more often after clients have turned to other keys, for
-/// [`HURRIED_PERIODS`].
+/// Factor by which holders are chosen more often after clients have turned to other keys. It
+/// applies for [`HURRIED_PERIODS`].
 const HURRY: u32 = 4;
 
 /// Number of usual periods for which holders are chosen more often.
 const HURRIED_PERIODS: u32 = 2;
 
-/// Delay before another configuration includes the keys for which one had no capacity.
+/// Delay between two configurations if the first one had no capacity for all changed keys.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
-/// Interval over which the limit on the bytes of keys in configurations holds: one second.
+/// Interval to which the limit on the bytes of keys in configurations applies: one second.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Delay before a leader makes another pass, if the last one could not keep all its findings.
+/// Delay before a leader makes another pass over the keys, if the last pass had more findings than
+/// it could keep.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Returns the number of keys to examine in one step, which takes about a millisecond. With too
-/// many replicas to tabulate all sets of holders, a key takes forty times as long.
+/// Returns the number of keys to examine in one step, which takes about a millisecond. If there are
+/// too many replicas for a table of all sets of holders, a key takes forty times as long.
 fn keys_a_step(n: usize) -> usize {
     if Costs::tabulates(n) { 4096 } else { 128 }
 }
@@ -46,40 +47,42 @@ pub(super) struct LeaderState {
     pub(super) suspicions: Suspicions,
     /// Requests of operators.
     pub(super) requests: LeaseSetRequests,
-    /// Pass over all keys in demand that is under way.
+    /// Present pass over all keys with known demand, if there is one.
     pub(super) survey: Option<Survey>,
-    /// Findings of the last pass that no configuration includes yet.
+    /// Changes that the last pass found and that no configuration includes yet.
     pub(super) remaining: Option<RemainingChanges>,
     /// Whether some findings of the last pass are not in any configuration yet.
     unfinished: bool,
-    /// Last key that a configuration took round-robin from the keys that wait for one.
+    /// Key at which the last configuration stopped. Waiting keys are taken in round-robin order, so
+    /// the next configuration continues after this key.
     round_robin_key: Option<Key>,
     /// Time at which the next pass begins.
     pass_due: Time,
     /// Time at which the next part of `remaining` may be proposed.
     part_due: Time,
-    /// Configurations of the last second that included keys, as (time of proposal, bytes of keys).
+    /// Configurations proposed in the last second that included keys, each as (time of the
+    /// proposal, bytes of the keys).
     brought: VecDeque<(Time, usize)>,
     /// Time until which holders are chosen more often.
     hurried_until: Time,
-    /// Round trips that strategies use.
+    /// Round trips between replicas that strategies use at present.
     rtts: Option<RoundTrips>,
 }
 
 impl Hash for LeaderState {
-    /// Omits the progress of a pass, its remaining findings and round trips. They decide what is
-    /// proposed only after the horizon of `Replica::fingerprint`.
+    /// Omits the progress of a pass, the remaining findings and the round trips. They decide which
+    /// configurations are proposed, but only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
 }
 
-/// Next action of a leader towards a new configuration.
+/// Next action by which a leader prepares or proposes a configuration.
 #[derive(Debug)]
 pub enum NextConfig {
-    /// Propose a configuration with other exclusions immediately.
+    /// Propose immediately a configuration that excludes other replicas than the newest one does.
     Exclude(ConfigChange),
-    /// Examine further keys in another step.
+    /// Examine further keys in a later step: the pass over the keys is not complete.
     LookOn,
     /// The choice of holders is complete for now.
     Chosen {
@@ -117,8 +120,9 @@ impl Leasing {
         self.leader_state.suspicions.report(now, from, suspects);
     }
 
-    /// Notes the replicas that have blocked a slot for t_grace by a missing acceptance. Returns
-    /// whether the next configuration should have other exclusions than the newest one.
+    /// Notes the replicas that have blocked a slot for t_grace, because they have not accepted it.
+    /// Returns whether the next configuration should exclude other replicas than the newest one
+    /// does.
     pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
         self.leader_state
             .suspicions
@@ -138,7 +142,7 @@ impl Leasing {
         suspicions.exclusions(step.now, mine, excluded, rule)
     }
 
-    /// Returns the next action towards a new configuration.
+    /// Returns the next action by which this leader prepares or proposes a configuration.
     pub fn next_change(&mut self, step: &mut Step<'_>) -> NextConfig {
         let excluded = self.wanted_exclusions(step);
         let excluded = (excluded != self.configs.excluded()).then_some(excluded);
@@ -174,7 +178,7 @@ impl Leasing {
         self.finish_survey(step, survey, excluded)
     }
 
-    /// Proposes the findings of a completed pass, up to the capacity of a configuration.
+    /// Returns the change that a completed pass has found, up to the capacity of a configuration.
     fn finish_survey(
         &mut self,
         step: &Step<'_>,
@@ -231,9 +235,9 @@ impl Leasing {
         })
     }
 
-    /// Keeps the `remaining` findings after a part of them was taken for a configuration. `changes`
-    /// tells whether that part changes anything and is proposed. Returns the time at which to
-    /// continue.
+    /// Keeps the `remaining` findings after a part was taken from them for a configuration.
+    /// `changes` is true if that part changes anything, so that it is proposed. Returns the time at
+    /// which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,
@@ -283,8 +287,8 @@ impl Leasing {
         }
     }
 
-    /// Has holders chosen more often for a while, because clients have turned to other keys.
-    /// Returns the time by which the next pass is due.
+    /// Makes this leader choose holders more often for a while, because clients have turned to
+    /// other keys. Returns the time by which the next pass is due.
     pub fn hurry(&mut self, step: &Step<'_>) -> Time {
         let usual = step.ctx.settings.timing.reconfigure;
         self.leader_state.hurried_until = step.now + usual * HURRIED_PERIODS;
@@ -313,8 +317,9 @@ impl Leasing {
     }
 
     /// Returns the change that the settings and operators want. The first configuration puts the
-    /// strategies and durations of the settings in force. From then on the log determines them, not
-    /// the settings of one node, and only the operator changes them.
+    /// strategies and durations of the settings in force. From then on the log determines the
+    /// strategies and durations, the settings of a node have no effect on them, and only an
+    /// operator changes them.
     fn wanted_change(&mut self, step: &mut Step<'_>) -> ConfigChange {
         let newest = self.configs.newest();
         let mut params = *self.configs.params(newest);
@@ -334,7 +339,8 @@ impl Leasing {
     }
 
     /// Returns the input of the strategies. Earlier round trips are kept unless they differ clearly
-    /// from the measured ones. Otherwise small differences would cause new configurations for ever.
+    /// from the measured ones. Otherwise small differences would cause new configurations again and
+    /// again.
     fn situation(&mut self, ctx: &ReplicaContext) -> Situation {
         let measured = self.demand_tracker.matrix.round_trips(ctx);
         let known = self.leader_state.rtts.take();

@@ -1,4 +1,4 @@
-//! Round trips between all replicas, as they measured them.
+//! Round trips between all replicas, as the replicas have measured and reported them.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Minimum round trip assumed between two replicas that have not measured it, in ms. A longer
-/// measured round trip is assumed instead.
+/// Minimum round trip assumed between two replicas that have not measured it, in ms. If any
+/// measured round trip is longer, that is assumed instead.
 const UNMEASURED_MS: f64 = 1000.0;
 
-/// Maximum round trip that is believed, in us. A reported one that is longer is replaced by it,
-/// since a peer may report any number.
+/// Maximum round trip that is believed, in us. If a peer reports a longer one, this maximum is used
+/// instead, because a peer may report any number.
 const RTT_MAX_US: u32 = 60_000_000;
 
-/// Measurements of the other replicas in us, one row for each replica; 0 for a peer without a
-/// measurement.
+/// Round trips that the other replicas have measured, in us. Each replica has a row, with one
+/// number for each peer: 0 if that replica has not measured the round trip to the peer.
 #[derive(Clone, Debug)]
 pub(super) struct RttMatrix {
     rows: Vec<Vec<u32>>,
@@ -73,8 +73,8 @@ impl RttMatrix {
         Duration::from_micros(measured.max().map_or(0, |us| (*us).into()))
     }
 
-    /// Returns the round trips between all replicas. Each is the mean of the two replicas'
-    /// measurements, or the only one.
+    /// Returns the round trips between all replicas. Each is the mean of the measurements of the
+    /// two replicas, or the only measurement if just one of them has one.
     pub(super) fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
         let own = RttMatrix::row_of(ctx);
         assert_eq!(own.len(), self.rows.len(), "one row for each replica");

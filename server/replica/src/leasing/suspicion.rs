@@ -7,25 +7,26 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Minimum number of grace periods without suspicion after which a suspect is included again.
+/// Minimum time without suspicion after which an excluded replica is included again, in grace
+/// periods.
 const QUIET_GRACES: u32 = 2;
 
 /// Replicas that a leader suspects, and the time at which each was last suspected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
-    /// Replicas that each reporter suspects.
+    /// Replicas that are suspected, by the replica that reports the suspicion.
     reports: BTreeMap<ReplicaId, ReplicaSet>,
-    /// Back-off of each replica that was ever suspected. It holds the time since which no replica
-    /// has suspected it, and the number of times that it was suspected soon after its return.
+    /// Back-off of each replica that was ever suspected. The back-off stores since when the replica
+    /// is not suspected any more, and how many times it was suspected again soon after its return.
     backoffs: BTreeMap<ReplicaId, FlapBackoff>,
-    /// Replicas that have blocked a slot for too long by a missing acceptance.
+    /// Replicas that have blocked a slot for too long, because they have not accepted it.
     blockers: ReplicaSet,
     /// Replicas that were excluded at the last call of [`Suspicions::exclusions`].
     excluded: ReplicaSet,
 }
 
 impl Hash for Suspicions {
-    /// Treats a report of no suspects like no report.
+    /// A report without suspects has the same hash as no report.
     fn hash<H: Hasher>(&self, state: &mut H) {
         for report in self.reports.iter().filter(|(_, who)| !who.is_empty()) {
             report.hash(state);
@@ -35,9 +36,9 @@ impl Hash for Suspicions {
 }
 
 impl Suspicions {
-    /// Begins a new leadership. Reports to an earlier one are dropped as outdated. An excluded
-    /// replica stays excluded until it has had time to show that it lives. The back-offs of earlier
-    /// leaderships of this replica are kept.
+    /// Begins a new leadership. Reports that were made to an earlier leadership are dropped as
+    /// outdated. An excluded replica stays excluded until it has had time to show that it works.
+    /// The back-offs from earlier leaderships of this replica are kept.
     pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
         let mut suspicions = Suspicions {
             backoffs: self.backoffs,
@@ -70,7 +71,8 @@ impl Suspicions {
         backoffs.or_insert_with(|| FlapBackoff::new(now))
     }
 
-    /// Notes which replicas were excluded, or returned, since the last call.
+    /// Compares `excluded`, the replicas that are excluded now, with those at the last call, and
+    /// notes which replicas were excluded or returned in between.
     fn note_excluded(&mut self, now: Time, excluded: ReplicaSet) {
         let before = std::mem::replace(&mut self.excluded, excluded);
         let now = now.since(Time::ZERO);
@@ -83,9 +85,10 @@ impl Suspicions {
         }
     }
 
-    /// Returns the replicas that the next configuration should exclude: blockers, and suspects of
-    /// the leader (`mine`) or of a majority. An `excluded` replica returns after two quiet grace
-    /// periods. If it was suspected again soon after its return, it must be quiet for longer.
+    /// Returns the replicas that the next configuration should exclude: blockers, and replicas that
+    /// the leader (`mine`) or a majority suspects. An `excluded` replica is included again after
+    /// two grace periods without suspicion. If it was earlier suspected soon after its return, this
+    /// takes longer.
     pub(super) fn exclusions(
         &mut self,
         now: Time,
@@ -131,10 +134,10 @@ impl Suspicions {
     }
 }
 
-/// Inputs of the decision about exclusions apart from the suspicions.
+/// Inputs, besides the suspicions, of the decision which replicas to exclude.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExclusionRule {
-    /// Leader, which is never excluded.
+    /// The leader. It is never excluded.
     pub(super) me: ReplicaId,
     pub(super) members: Membership,
     pub(super) grace: Duration,
@@ -181,8 +184,8 @@ mod tests {
         assert!(cases >= 10, "the table was read");
     }
 
-    /// A replica that is suspected for a second, again and again, is excluded for longer each time.
-    /// It returns when it has been quiet for that long.
+    /// A replica is suspected for a second, again and again. After each suspicion it must be
+    /// without suspicion for a longer time before it is included again.
     #[test]
     fn a_replica_that_flaps_returns_less_and_less_often() {
         let rule = ExclusionRule {

@@ -1,5 +1,5 @@
-//! Tags: sets of replicas that a vote must name. Each holds all replicas that were promised to be
-//! notified of a write (§3.2).
+//! Tags: the sets of replicas that votes must name. The tag of a vote on a write holds all replicas
+//! to which the voter has promised that they will be notified of the write (§3.2).
 
 use leasehold_leases::promise::LiveGrants;
 use leasehold_leases::{Configs, ReplicaSet};

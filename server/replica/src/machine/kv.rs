@@ -19,14 +19,14 @@ use crate::settings::SessionLimits;
 use crate::size_estimate::command_size_estimate;
 use crate::unavailable;
 
-/// Maximum number of bytes of the entries of one answer. The rest of the frame is for the fields
-/// around them.
+/// Maximum number of bytes of the entries in one answer. The rest of the frame is for the fields
+/// around the entries.
 const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
-/// Maximum overhead of an entry on the wire besides its key and value, in bytes.
+/// Maximum number of bytes that an entry takes on the wire in addition to its key and value.
 const ENTRY_OVERHEAD: usize = 64;
 
 /// Returns the version that a command gives to the values that it writes (hazard 42). It consists
-/// of the slot and the index of the command in its batch, so no two commands of a batch give the
+/// of the slot and the index of the command in its batch, so no two commands in the log give the
 /// same version.
 pub fn version_of(slot: Slot, index: usize) -> Version {
     let index = if off(Rule::H42Index) { 0 } else { index as u32 };
@@ -49,7 +49,7 @@ pub struct Kv {
     /// deleted. The values are kept here so that a checkpoint of very many keys need not look them
     /// up.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
-    /// Newest version given to a write in this run, as (slot, index in the batch).
+    /// Newest version that was given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),
     /// Estimated bytes of the writes executed since the last checkpoint.
     written_bytes: usize,
@@ -127,7 +127,8 @@ impl Kv {
         self.entries(within)
     }
 
-    /// Returns the entries of `keys`, or an error if they do not fit into a frame.
+    /// Returns the entries of those `keys` that exist, or an error if the entries do not fit into a
+    /// frame.
     fn entries<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Outcome {
         let mut bytes = 0;
         let mut entries = Vec::new();
@@ -149,15 +150,15 @@ impl Kv {
         self.map.len()
     }
 
-    /// Begins the execution of a batch with log time `log_time_ms` and room for `sessions_max`
-    /// sessions (0: any number).
+    /// Begins the execution of a batch with log time `log_time_ms`. During the batch,
+    /// `sessions_max` is the maximum number of sessions (0: no maximum).
     pub fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         self.sessions.begin(self.log_time_ms, sessions_max);
     }
 
-    /// Executes a command, unless it was executed before: a repeated sequence of a session gets its
-    /// first result.
+    /// Executes a command, unless it was executed before: a write with a sequence that its session
+    /// has executed already returns the first result.
     pub fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
         if !command.is_write() {
             return self.query(command);
@@ -281,8 +282,8 @@ impl Kv {
         })
     }
 
-    /// Returns the extra work of the first merge into a record since a checkpoint. The checkpoint
-    /// keeps the old record, so the merged one needs memory of its own.
+    /// Returns the extra work of a merge that is the first one into its record since a checkpoint.
+    /// The checkpoint still refers to the old record, so the merged record needs new memory.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0
@@ -313,8 +314,8 @@ impl Kv {
         std::mem::take(&mut self.dirty).into_entries()
     }
 
-    /// Returns a digest of all keys and the values stored under them. It is equal on all replicas
-    /// that have executed up to the same slot.
+    /// Returns a digest of all keys and the values stored under them. Replicas that have executed
+    /// up to the same slot have equal digests.
     pub fn digest(&self) -> u64 {
         use std::hash::BuildHasher;
         let mut hasher = FixedState::default().build_hasher();
@@ -324,8 +325,8 @@ impl Kv {
     }
 }
 
-/// Copies a value out of its frame. A value that arrives is a slice of a whole frame, which the
-/// state would keep in memory otherwise.
+/// Copies a value out of its frame. A value that arrives is a slice of a whole frame. If the state
+/// stored this slice, the whole frame would stay in memory.
 fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }
@@ -357,8 +358,8 @@ fn too_large() -> Outcome {
     )
 }
 
-/// Error for a merge into a value that is no record, or if the old or the merged record is too
-/// large.
+/// Returns the error for a merge into a value that is not a record, or into a record that is or
+/// becomes too large.
 pub(super) fn not_a_record() -> Outcome {
     Outcome::error(
         ErrorCode::NotARecord,
@@ -431,7 +432,8 @@ mod tests {
         Err(_) => unreachable!(),
     };
 
-    /// The checkpoint still holds the old record, so the first merge after it needs more memory.
+    /// The checkpoint still refers to the old record, so the first merge after the checkpoint needs
+    /// new memory.
     #[test]
     fn the_first_merge_into_a_long_record_after_a_checkpoint_is_more_work() {
         let mut kv = Kv::new(&limits());

@@ -10,14 +10,15 @@ use crate::cost::merging;
 /// Maximum size of a record into which fields are merged, in bytes. Every replica reads the whole
 /// record for each such command, and thousands of them may arrive at the same time.
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of fields of a record into which fields are merged, for the same reason.
+/// Maximum number of fields of a record into which fields are merged. The reason is the same as for
+/// [`RECORD_BYTES_MAX`].
 const FIELDS_MAX: usize = 1024;
-/// Number of fields up to which [`work_ahead`] counts them. A record with more is assumed to have
-/// [`FIELDS_MAX`] fields.
+/// Maximum number of fields that [`work_ahead`] counts. A record with more fields is assumed to
+/// have [`FIELDS_MAX`] fields.
 const FIELDS_COUNTED: usize = 64;
 
-/// Size in bytes above which a record is copied before it is read. If it is not in the cache, a
-/// copy loads it faster than reading it field by field.
+/// Size in bytes above which a record is copied before it is read. If the record is not in the
+/// processor's cache, copying it loads it faster than reading it field by field.
 const COPIED_FIRST_BYTES: usize = 32 << 10;
 
 /// Protobuf tags of the fields of `Record` and `Field`, which are all of type bytes.
@@ -111,7 +112,7 @@ fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(name)
 }
 
-/// Takes the next field of `from` and returns its bytes, if it has this tag.
+/// Takes the next field of `from`, if it has this tag, and returns the content of the field.
 fn take_bytes<'a>(tag: u32, from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let key = (tag << 3) as u8 | WireType::LengthDelimited as u8;
     let mut rest = from.strip_prefix(&[key])?;
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Tests every list of up to three fields with every record of up to three.
+    /// Merges every list of up to three fields into every record of up to three fields.
     #[test]
     fn fields_go_where_they_are_known_and_otherwise_to_the_end() {
         let lists: Vec<Vec<u8>> = (0..=3)
@@ -208,7 +209,8 @@ mod tests {
         }
     }
 
-    /// The estimate for a record of many fields is that of the largest record.
+    /// For a record with many fields, the estimate is as high as for a record with the maximum
+    /// number of fields.
     #[test]
     fn work_ahead_is_no_less_than_what_it_will_be() {
         for fields in [

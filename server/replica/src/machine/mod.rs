@@ -1,5 +1,5 @@
-//! State machine: the state that results from executing the log in order. It knows neither the
-//! promises of the replica nor slots that are not executed.
+//! State machine: the state that results from executing the log in order. This module knows nothing
+//! of promises, and nothing of slots that are not executed.
 
 mod kv;
 mod merge;
@@ -23,10 +23,11 @@ pub use session::{Admission, InFlightBound, Sessions};
 
 use self::staging::StagedCheckpoint;
 
-/// Factor by which a merge takes more of a slot's capacity than its work.
+/// Factor between the estimated work of a merge and the part of a slot's capacity that the merge
+/// takes.
 const MERGE_COST_FACTOR: usize = 4;
-/// Minimum cost of a merge in a slot: an earlier command of the slot may replace the record by a
-/// larger one.
+/// Minimum part of a slot's capacity that a merge takes, because an earlier command of the slot may
+/// replace the record with a larger one.
 const MERGE_COST_MIN: usize = 8 << 10;
 /// Number of changed keys and sessions at which a checkpoint is made. The storage takes some 4 ms
 /// to write this many.
@@ -35,16 +36,18 @@ const CHANGES_MAX: usize = 1 << 10;
 /// Bytes of executed writes at which a checkpoint is made. When all replicas restart, their leader
 /// proposes everything above a checkpoint again.
 const WRITTEN_BYTES_MAX: usize = 8 << 20;
-/// Bytes of executed writes above the last checkpoint at which the next one is urgent.
+/// Bytes of writes executed since the last checkpoint. If there are more, the next checkpoint is
+/// urgent.
 const URGENT_BYTES: usize = 16 << 20;
 
-/// State, and the slots that its newest checkpoint covers.
+/// State, and the slots that the newest checkpoint of it covers.
 #[derive(Clone, Debug)]
 pub(super) struct StateMachine {
     kv: Kv,
     /// Last slot of commands and last configuration that the newest requested checkpoint covers.
     checkpointed: (Slot, ConfigId),
-    /// Next checkpoint, while long values of it are being written before it.
+    /// Checkpoint that is being written in parts, if there is one: its long values are written
+    /// before the checkpoint itself.
     staging: Option<StagedCheckpoint>,
 }
 
@@ -87,16 +90,16 @@ impl StateMachine {
         }
     }
 
-    /// Executes a command of the slot that was begun last. A repeated sequence of a session gets
-    /// its first result.
+    /// Executes a command of the slot that was begun last. A write with a sequence that its session
+    /// has executed already returns the first result.
     pub(super) fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
         self.kv.execute(slot, index, command)
     }
 
-    /// Estimates how much of the capacity of a slot a command takes (§3.9). This is its cost, and
-    /// more for a merge: a slot is executed in one step, so it must not take long. The merges of a
-    /// slot take some 1.2 ms. They take up to 4 ms if a command before them makes their records as
-    /// large as possible.
+    /// Estimates the part of a slot's capacity that a command takes (§3.9). This is the cost of the
+    /// command. For a merge it is more, because a slot is executed in one step, which must not take
+    /// long. The merges of a slot take some 1.2 ms. They take up to 4 ms if a command before them
+    /// makes their records as large as possible.
     pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let merging = command.as_merge().map_or(0, |_| {
             MERGE_COST_MIN.max(MERGE_COST_FACTOR * cost::MERGING * self.merge_work(command))
@@ -104,8 +107,8 @@ impl StateMachine {
         cost::of(Request::Command(command)).executing() + merging
     }
 
-    /// Estimates the work of a merge into the record as it is now, apart from the fields that the
-    /// merge brings; 0 for other commands.
+    /// Estimates the work of a merge into the record as it is now; 0 for other commands. The
+    /// estimate does not include the fields that the merge adds.
     pub(super) fn merge_work(&self, command: &Command) -> usize {
         let merge = command.as_merge();
         merge.map_or(0, |put| self.kv.merge_work_ahead(&put.key))
@@ -190,10 +193,10 @@ impl StateMachine {
         self.go_on_staging(step, executed, config);
     }
 
-    /// Writes the next values of a checkpoint, or the checkpoint itself if all of its other values
-    /// are written. A checkpoint holds the state of the slot at which it was begun, although later
-    /// slots were executed since (hazard 86): a restart executes the log from that slot. `executed`
-    /// and `config` are the last slots executed now.
+    /// Writes the next long values of a checkpoint, or the checkpoint itself if the values left are
+    /// few enough to be written with it. A checkpoint holds the state of the slot at which it was
+    /// begun, although later slots were executed since (hazard 86): a restart executes the log from
+    /// that slot. `executed` and `config` are the last slots executed now.
     pub(super) fn go_on_staging(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
         let Some(mut staging) = self.staging.take() else {
             return;

@@ -1,5 +1,5 @@
-//! Sessions: map from (client, sequence) to the result, in the replicated state. They ensure that a
-//! command is executed once however often it is proposed.
+//! Sessions: a map from (client, sequence) to the result, in the replicated state. Sessions ensure
+//! that a command is executed only once, however often it is proposed.
 //!
 //! Sessions are deterministic: they end by log time and by the bound that each batch names, and
 //! both are part of the log.
@@ -59,14 +59,15 @@ use crate::action::SessionImage;
 use crate::settings::{SESSION_STEP, SessionLimits};
 
 const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
-/// Maximum number of sessions that end because of their age when a batch is executed. It keeps
-/// steps short. The others end with the next batches: nothing relies on an early end.
+/// Maximum number of sessions that end because of their age when a batch is executed. The limit
+/// keeps steps short. Further sessions end with the next batches; it does no harm if a session ends
+/// late.
 const EXPIRED_MAX: usize = 1024;
-/// Number of results of a session that take as long to write to disk as a session with one result,
-/// or as a key.
+/// A session with up to this many results takes about as long to write to disk as a session with
+/// one result, or as a key.
 const RESULTS_OF_ONE: usize = 16;
-/// Maximum number of sessions that end to make room for a new one. It is two, so that the number of
-/// sessions falls after the bound was lowered.
+/// Maximum number of sessions that end to make room for a new one. It is more than one, so that the
+/// number of sessions falls after the maximum was lowered.
 const ENDED_MAX: usize = 2;
 
 /// Decision of the sessions about a command.
@@ -76,15 +77,15 @@ pub enum Admission {
     Fresh,
     /// The command was executed before, with this result.
     Done(Outcome),
-    /// The client has acknowledged or abandoned this sequence, or the session has ended. No copy of
-    /// the command is ever executed from now on.
+    /// The client has acknowledged or abandoned this sequence, or the session has ended. From now
+    /// on no copy of the command is ever executed.
     Refused,
-    /// There is no room for another session, so the command is not executed now. A later copy of it
-    /// may be.
+    /// There is no room for another session, so the command is not executed now. A later copy of
+    /// the command may be executed.
     NoRoom,
 }
 
-/// Upper bound on the commands in flight before a command.
+/// Limits on the effect of the commands that are in flight before a certain command.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightBound {
     /// Number of clients with writes in flight, the command's own client included.
@@ -109,7 +110,8 @@ pub struct Sessions {
     stay_ms: u64,
     /// Maximum number of sessions, as in the last batch; 0: any number.
     max: u32,
-    /// Log time, in ms. Sessions opened before it may have ended to make room.
+    /// Log time, in ms. A session that was opened before this time may have ended to make room for
+    /// another.
     opens_from_ms: u64,
     /// Sessions changed since the last checkpoint, each with its share of `dirty_cost`.
     dirty: BTreeMap<u64, usize>,
@@ -227,8 +229,8 @@ impl Sessions {
         self.max != 0 && self.len() >= self.max as usize
     }
 
-    /// Whether a session last active in the step of `active_ms` is kept at log time `now_ms`
-    /// although other clients need its room (hazard 85).
+    /// Whether a session is kept at log time `now_ms` although other clients need its room (hazard
+    /// 85). `active_ms` is the log time at which the session was last active.
     fn stays(&self, active_ms: u64, now_ms: u64) -> bool {
         active_ms + STEP_MS + self.stay_ms > now_ms && !off(Rule::H85Stays)
     }
@@ -246,7 +248,8 @@ impl Sessions {
         }
     }
 
-    /// Whether a session last active at log time `active_ms` outlives `until_ms`.
+    /// Whether a session that was last active at log time `active_ms` still exists at `until_ms`,
+    /// provided that it does not end to make room.
     fn would_outlive(&self, active_ms: u64, until_ms: u64) -> bool {
         active_ms.saturating_add(self.ttl_ms) > until_ms
     }
@@ -321,7 +324,8 @@ impl Sessions {
         self.dirty_cost
     }
 
-    /// Takes the sessions changed since the last call, with `None` for those that have ended.
+    /// Takes the sessions that have changed since the last call, each with its client. A session
+    /// that has ended is `None`.
     pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
         let dirty = std::mem::take(&mut self.dirty);
         self.dirty_cost = 0;
@@ -338,7 +342,8 @@ impl Sessions {
             .collect()
     }
 
-    /// Log time before which no session may have been opened, for a checkpoint.
+    /// Earliest log time at which a client may have begun a session that it still opens. A
+    /// checkpoint stores this time.
     pub fn opens_from_ms(&self) -> u64 {
         self.opens_from_ms
     }

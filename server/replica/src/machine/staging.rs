@@ -1,4 +1,4 @@
-//! Checkpoints whose long values are written to the disk in advance, in pieces.
+//! Checkpoints with long values, which are written to the disk in advance, in pieces.
 //!
 //! A checkpoint is one write, and entries accepted meanwhile wait for it. Merges of a few bytes can
 //! change records of many MiB in a second. So if the long values of a checkpoint exceed one *piece*
@@ -11,28 +11,28 @@ use leasehold_leases::Key;
 
 use crate::action::{Checkpoint, StoredValue};
 
-/// Divisor of the size of a piece that gives the minimum size of a long value.
+/// A value is long if its size is at least the size of a piece divided by this number.
 const LONG_SHARE: usize = 128;
 /// Maximum total size of the short values, in pieces. They are written with the checkpoint.
 const SHORT_PIECES: usize = 8;
-/// Divisor by which the minimum size of a long value falls while the short values exceed
-/// [`SHORT_PIECES`].
+/// The minimum size of a long value is divided by this number, if necessary repeatedly, until the
+/// short values are at most [`SHORT_PIECES`].
 const LONG_STEP: usize = 4;
-/// Lowest minimum size of a long value, in bytes. The checkpoint needs some 60 bytes to refer to a
-/// value that was written in advance.
+/// A value with fewer bytes than this is never long. The checkpoint needs some 60 bytes to refer to
+/// a value that was written in advance.
 const LONG_BYTES_MIN: usize = 64;
 
-/// Checkpoint whose long values are written to the disk in advance, piece by piece.
+/// Checkpoint with long values, which are written to the disk in advance, piece by piece.
 #[derive(Clone, Debug)]
 pub(super) struct StagedCheckpoint {
     checkpoint: Checkpoint,
-    /// Estimated bytes of the writes whose effects the checkpoint holds.
+    /// Estimated bytes of the writes with effects that the checkpoint holds.
     written_bytes: usize,
     /// Minimum size of a long value, in bytes.
     long_from: usize,
-    /// Index of the first entry that no piece has covered.
+    /// Index of the first entry that was not considered for a piece yet.
     next: usize,
-    /// Bytes of the long values from `next` on.
+    /// Total size of the long values at index `next` and above, in bytes.
     left: usize,
 }
 
@@ -87,7 +87,7 @@ impl StagedCheckpoint {
         Some(piece)
     }
 
-    /// Estimated bytes of the writes whose effects the checkpoint holds.
+    /// Estimated bytes of the writes with effects that the checkpoint holds.
     pub(super) fn written_bytes(&self) -> usize {
         self.written_bytes
     }
@@ -146,8 +146,8 @@ mod tests {
         assert_eq!(pieces(&mut behind_a_long_log, 2 << 20), [2_000_000]);
     }
 
-    /// Very many short values are written in advance, too. A checkpoint that held them would be one
-    /// long write.
+    /// Very many short values are written in advance, too. A checkpoint with all these values would
+    /// be one long write.
     #[test]
     fn short_values_are_long_if_there_are_very_many() {
         let some = pieces(&mut staging(repeat_n(3000, 1000)), PIECE_BYTES);

@@ -10,14 +10,14 @@ use crate::message::{ReadAnswer, RequestId};
 use crate::parts::read_answers;
 use crate::step::Step;
 
-/// Read of one key, and the client or peer that receives its answer.
+/// Read of one key, and the client or peer that receives the answer.
 #[derive(Clone, Debug, Hash)]
 pub struct ReadRequest {
     pub from: ReadFrom,
     pub key: Key,
 }
 
-/// Answers for each peer, which wait for the end of the group.
+/// Answers for each peer. They are sent at the end of the group of steps.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct ReadAnswers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
 
@@ -36,7 +36,7 @@ impl ReadAnswers {
         }
     }
 
-    /// Reports to a peer that its read is not answered here.
+    /// Tells a peer that this replica does not answer the read that the peer forwarded.
     pub(super) fn refuse(&mut self, to: ReplicaId, request: RequestId) {
         self.push(to, request, None);
     }

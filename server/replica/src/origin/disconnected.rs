@@ -1,7 +1,7 @@
 //! Disconnected clients, which no longer wait for the answers to their reads.
 //!
-//! Reads are found by the event that they wait for, not by their clients, and an index by client
-//! would add a cost to each read. So disconnected clients are collected. A few times a second, all
+//! Waiting reads are indexed by the event that they wait for. An additional index by client would
+//! make each read more expensive. So disconnected clients are collected. A few times a second, all
 //! waiting reads are searched once, however many clients have disconnected. The writes of these
 //! clients continue unless they are queued here, because they may be in the log already.
 
@@ -18,7 +18,7 @@ use crate::unavailable::client_disconnected;
 pub struct DisconnectedClients(BTreeSet<u64>);
 
 impl DisconnectedClients {
-    /// Notes that a connection has ended. No command of it follows.
+    /// Notes that a connection has ended. No command arrives on this connection afterwards.
     pub fn note(&mut self, connection: u64) {
         self.0.insert(connection);
     }
@@ -34,8 +34,8 @@ impl DisconnectedClients {
     }
 }
 
-/// Answers a request of a disconnected client. Every request must be answered, because the node
-/// keeps space for its answer until then.
+/// Answers a request of a disconnected client. Every request must be answered, because until then
+/// the node reserves space for the answer.
 pub(super) fn reply_disconnected(step: &mut Step<'_>, client: ClientHandle) {
     step.reply(client, Path::Log, client_disconnected());
 }

@@ -1,12 +1,12 @@
 //! Reads that another replica answers: the nearest holder of a lease, or the leader.
 //!
 //! A request has some dozen bytes, and its answer perhaps a MiB. A peer that received all requests
-//! of clients at the same time could not send all answers at the same time. Answers that it drops
-//! would be requested, and dropped, again. So only a limited number of reads is sent to one peer at
-//! a time ([`FORWARDED_TO_PEER_MAX`]). The peer's node can keep their answers until the connection
-//! takes them. The other reads wait here, and client connections are served round-robin, so a
-//! client with many requests delays only itself. The limit is a number of reads, and not of bytes,
-//! because no replica here knows in advance how large an answer will be.
+//! of clients at the same time could not send all answers at the same time. It would drop some
+//! answers; these would be requested again, and dropped again. So only a limited number of reads is
+//! sent to one peer at a time ([`FORWARDED_TO_PEER_MAX`]). The peer's node can keep so many answers
+//! until the connection has sent them. The other reads wait here, and client connections are served
+//! round-robin, so a client with many requests delays only itself. The limit is a number of reads,
+//! and not of bytes, because this replica does not know in advance how large an answer will be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -21,19 +21,19 @@ use crate::parts::chunks;
 use crate::round_robin::RoundRobinQueue;
 use crate::step::Step;
 
-/// Maximum number of unanswered reads at one peer. Over a round trip of 100 ms these are 10,000
+/// Maximum number of unanswered reads at one peer. With a round trip of 100 ms, this allows 10,000
 /// reads a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
-/// Number of unanswered reads at a peer above which its answers may take long. While such a peer
-/// answers, reads that wait for it are not soon sent again.
+/// A peer with more unanswered reads than this may take long to answer. As long as such a peer
+/// answers any reads, the others are sent again only after a longer wait.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
-/// Number of attempts up to which the wait between them grows.
+/// The wait between two attempts grows up to this number of attempts.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Factor by which a request waits longer if its peer meanwhile answers others. After that time the
-/// request is taken for lost.
+/// Factor by which a request waits longer if its peer answers other requests meanwhile. After this
+/// longer time the request is considered lost.
 const BUSY_TIMEOUT_FACTOR: u32 = 8;
 
-/// Place of a request.
+/// State of a request that another replica is to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ForwardState {
     /// No peer is known that the request could be sent to.
@@ -47,22 +47,22 @@ enum ForwardState {
 /// Read that another replica answers.
 #[derive(Clone, Debug)]
 struct ForwardedRead {
-    /// Client that waits for the answer. `None` if it has disconnected; the peer answers
-    /// nevertheless.
+    /// Client that waits for the answer; `None` if that client has disconnected. The peer answers
+    /// in any case.
     from: Option<ClientHandle>,
     key: Key,
-    /// Time at which the request reached its present place.
+    /// Time at which the request came into its present state.
     since: Time,
     attempts: u32,
     state: ForwardState,
-    /// Whether the read waits for a leader: for the one that was known when it was forwarded, or
-    /// for any.
+    /// Whether the read is to be answered by a leader: by the leader that was known when the read
+    /// was forwarded, or by any leader if none was known.
     of_leader: bool,
 }
 
 impl Hash for ForwardedRead {
-    /// Omits the time of the request. It decides only when the read is sent again, which is after
-    /// the horizon of `Replica::fingerprint`.
+    /// Omits the time of the request. This time decides only when the read is sent again, which is
+    /// after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.key, self.attempts).hash(state);
         (self.state, self.of_leader).hash(state);
@@ -93,15 +93,15 @@ impl UnroutedRead {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) to: Option<ReplicaId>,
-    /// Whether the read is for the leader, or waits until there is one.
+    /// Whether the read is for the leader, or waits until a leader is known.
     pub(super) of_leader: bool,
 }
 
 /// Requests to one peer.
 #[derive(Clone, Debug, Default)]
 struct Window {
-    /// Requests that wait, round-robin by client connection. Those that have meanwhile moved to
-    /// another place are passed over.
+    /// Requests that wait, round-robin by client connection. Requests that are no longer waiting
+    /// for this peer are skipped.
     waiting: RoundRobinQueue<RequestId>,
     /// Number of requests that were sent and are not answered.
     sent: usize,
@@ -110,7 +110,8 @@ struct Window {
 }
 
 impl Hash for Window {
-    /// Omits the time of the last answer, for the same reason as [`ForwardedRead`].
+    /// Omits the time of the last answer. This time decides only when reads are sent again, which
+    /// is after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.waiting, self.sent).hash(state);
     }
@@ -129,8 +130,8 @@ impl ForwardedReads {
         self.forwarded.len()
     }
 
-    /// Queues a read for `target`. It is sent at the end of the group, or when the peer may receive
-    /// another one.
+    /// Queues a read for `target`. The read is sent at the end of the group of steps, or later,
+    /// when the peer may receive another read.
     pub(super) fn forward(&mut self, step: &mut Step<'_>, unrouted: UnroutedRead, target: Target) {
         let request = step.name_request();
         if let Some(to) = target.to {
@@ -156,8 +157,9 @@ impl ForwardedReads {
         }
     }
 
-    /// Takes the client that waits for this read. `None` if the attempt was dropped or belongs to
-    /// an earlier life (hazard 37), or if the client has disconnected.
+    /// Removes the read that was answered, and returns the client that waits for it. Returns `None`
+    /// if the attempt was dropped or belongs to an earlier run (hazard 37), or if the client has
+    /// disconnected.
     pub(super) fn take_answered(&mut self, request: RequestId) -> Option<ClientHandle> {
         self.take(request)?.from
     }
@@ -183,12 +185,12 @@ impl ForwardedReads {
         self.take_unrouted(request)
     }
 
-    /// Takes the reads that have waited too long at their present place.
+    /// Takes the reads that have been too long in their present state.
     pub(super) fn take_overdue(&mut self, now: Time, timeout: Duration) -> Vec<UnroutedRead> {
         self.take_all(|reads, forwarded| reads.is_overdue(forwarded, now, timeout))
     }
 
-    /// Takes the reads that wait for a leader.
+    /// Takes the reads that a leader is to answer.
     pub(super) fn take_of_leader(&mut self) -> Vec<UnroutedRead> {
         self.take_all(|_, forwarded| forwarded.of_leader)
     }
@@ -245,8 +247,8 @@ impl ForwardedReads {
     }
 
     /// Drops the reads of disconnected clients. A read that was sent still counts towards the limit
-    /// of its peer until the peer answers or must have lost it. Otherwise a client that connects
-    /// and disconnects could send any number of reads.
+    /// for its peer, until the peer answers it or it is considered lost. Otherwise a client that
+    /// connects and disconnects could send any number of reads.
     pub(super) fn forget(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         self.forwarded.retain(|_, forwarded| {
             if let Some(from) = forwarded.from.take_if(|from| disconnected.has(*from)) {
@@ -257,7 +259,7 @@ impl ForwardedReads {
         });
     }
 
-    /// Sends as many waiting reads to each peer as it may receive.
+    /// Sends waiting reads to each peer, as many as the peer may receive.
     pub(super) fn flush(&mut self, step: &mut Step<'_>) {
         for (to, window) in &mut self.peers {
             let mut reads = [Vec::new(), Vec::new()];

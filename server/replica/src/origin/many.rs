@@ -12,8 +12,8 @@ use crate::handles::ClientHandle;
 use crate::handles::{FencedRead, ReadFrom};
 use crate::step::Step;
 
-/// Answers a client's read of several keys if that is possible here and now. Returns whether it
-/// was.
+/// Answers a client's read of several keys, if this replica can answer it immediately. Returns
+/// whether it was answered.
 pub fn read_many(
     step: &mut Step<'_>,
     view: View<'_>,

@@ -1,10 +1,11 @@
 //! Merges of this replica's clients: the cost of those that are on their way through the log, and
-//! queues of those that wait here until that cost has fallen.
+//! queues of further merges, which wait here until that cost has fallen.
 //!
 //! The time of a merge grows with the size of its record, and later commands in the log wait for
 //! it. So an origin sends merges only while the cost of those that it has sent is below a limit.
-//! The others wait here, round-robin by connection, and other commands overtake them. The size of a
-//! record is known only as of the executed log: writes on their way may make it large.
+//! The others wait here, round-robin by connection, and other commands overtake them. An origin
+//! knows the size of a record only as it was after the executed slots. Writes that are still in the
+//! log may make the record large.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -17,26 +18,28 @@ use crate::message::RequestId;
 use crate::round_robin::RoundRobinQueue;
 use crate::size_estimate::command_size_estimate;
 
-/// Minimum cost counted for a merge, because writes on their way may make its record large.
+/// Minimum cost that is counted for a merge, because writes that are not executed yet may make its
+/// record large.
 const WORK_MIN: usize = 64;
-/// Minimum cost counted for a merge if many merges of its key wait here: they may follow such a
-/// write.
+/// Minimum cost that is counted for a merge if many merges of its key wait here. Such merges may
+/// follow a write, not executed yet, that makes the record large.
 const WORK_MIN_OF_MANY: usize = 512;
-/// Maximum cost of a small merge. A merge that costs more is large. Large and small merges do not
-/// wait for each other.
+/// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
+/// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size of a command that is not long, in bytes. A long merge does not wait here: large
-/// writes, merges or not, wait for each other at the node.
+/// Maximum size of a command that is not long, in bytes. A merge in a longer command does not wait
+/// here: the node already makes large writes, merges included, wait for each other.
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Divisor of the cost limit for long merges, which have a limit of their own.
 const LONG_SHARE: usize = 4;
-/// Number of merges answered in another way that a queue may always keep.
+/// A queue may always keep this many merges that no longer wait for an answer. If it has more, they
+/// are removed.
 const ANSWERED_MAX: usize = 64;
 
-/// Session and sequence of a waiting merge, and its name.
+/// Identifiers of a waiting merge: (session, sequence), and the name of the attempt.
 pub(super) type QueuedMerge = ((u64, u64), RequestId);
 
-/// Cost counted for a merge, and its kind.
+/// Cost that is counted for a merge, and the kind of the merge.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct MergeCost {
     work: usize,
@@ -56,8 +59,8 @@ impl MergeCost {
         self.kind == MergeKind::Long
     }
 
-    /// Returns the cost raised to the present estimate `work`, if that is higher. A small merge may
-    /// become large.
+    /// Returns this cost, raised to the present estimate `work` if that is higher. As a result a
+    /// small merge may become a large one.
     pub fn raised_to(self, work: usize) -> MergeCost {
         let kind = match self.kind {
             MergeKind::Small if work > SMALL_WORK_MAX => MergeKind::Large,
@@ -70,7 +73,7 @@ impl MergeCost {
     }
 }
 
-/// Merge that has its turn.
+/// Merge that is to be sent next.
 #[derive(Debug)]
 pub(super) struct NextMerge {
     kind: MergeKind,
@@ -78,7 +81,7 @@ pub(super) struct NextMerge {
     pub queued: QueuedMerge,
 }
 
-/// Queues and counts of merges: counts for each key, and a queue for each kind.
+/// Number of unanswered merges of each key, and a queue for each kind of merge.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MergeQueues {
     /// Number of merges of each key that wait for an answer.
@@ -88,20 +91,21 @@ pub(super) struct MergeQueues {
     long: MergeQueue,
 }
 
-/// Merges of one kind, which wait for each other.
+/// Queue of the merges of one kind. They wait only for merges of the same kind.
 #[derive(Clone, Debug, Default)]
 struct MergeQueue {
-    /// Cost of the merges that were sent and are not answered.
+    /// Total cost of the merges that were sent and are not answered yet.
     work_sent: usize,
-    /// Merges that were not sent yet. Some of them wait for no answer any more: another origin may
-    /// have sent them, or their client has disconnected.
+    /// Merges that were not sent yet. Some of these no longer wait for an answer, because another
+    /// origin has sent them or their client has disconnected.
     queued: RoundRobinQueue<QueuedMerge>,
-    /// Number of merges in `queued` that wait for no answer any more.
+    /// Number of merges in `queued` that no longer wait for an answer.
     answered: usize,
 }
 
 impl Hash for MergeQueues {
-    /// Omits the other fields, which follow from the waiting writes and the cost counted for each.
+    /// Hashes only the queued merges. The other fields follow from the waiting writes and the cost
+    /// that is counted for each.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.small.queued, &self.large.queued).hash(state);
     }
@@ -140,9 +144,9 @@ impl MergeQueues {
         }
     }
 
-    /// Whether a new merge may be sent, however high its cost. It may if no merge of its kind is
-    /// queued, and if the cost of the sent ones is below `work_max`, or below a share of that for
-    /// long merges.
+    /// Whether a new merge may be sent now. It may if no merge of its kind is queued, and the total
+    /// cost of the unanswered merges of its kind is below the limit. The limit is `work_max`, or a
+    /// fraction of that for long merges. The cost of the new merge does not matter.
     pub fn may_send(&mut self, cost: MergeCost, work_max: usize) -> bool {
         let work_max = match cost.kind {
             MergeKind::Long => work_max.div_ceil(LONG_SHARE),
@@ -162,8 +166,8 @@ impl MergeQueues {
         self.queue(cost.kind).queued.push(connection, queued);
     }
 
-    /// Takes the next merge from a queue, if a queue may send one. With `large_only` it takes no
-    /// small one.
+    /// Takes the next merge from one of the queues, if a queue may send one. If `large_only` is
+    /// true, takes no small merge.
     pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<NextMerge> {
         let kinds = [MergeKind::Small, MergeKind::Large];
         kinds[usize::from(large_only)..].iter().find_map(|kind| {
@@ -178,17 +182,18 @@ impl MergeQueues {
         })
     }
 
-    /// Drops a merge that had its turn but waits for no answer any more.
+    /// Drops a merge that would be sent next but no longer waits for an answer.
     pub fn pass_over(&mut self, next: &NextMerge) {
         self.queue(next.kind).answered -= 1;
     }
 
-    /// Whether the merge that has its turn may be sent, with `cost` as its present cost.
+    /// Whether the merge that is next may still be sent, given that its present cost is `cost`.
     pub fn may_go(&mut self, next: &NextMerge, cost: MergeCost, work_max: usize) -> bool {
         next.kind == cost.kind || self.may_send(cost, work_max)
     }
 
-    /// Removes the merges that wait for no answer any more from queues that hold many of them.
+    /// Removes merges that no longer wait for an answer, from each queue with many of these.
+    /// `waits` returns whether a merge still waits.
     pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
         for queue in [&mut self.small, &mut self.large] {
             if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
@@ -210,8 +215,8 @@ impl MergeQueues {
         }
     }
 
-    /// Notes that a command waits for no answer any more. For a merge, `cost` is its counted cost,
-    /// and `sent` tells whether it was sent.
+    /// Notes that a command no longer waits for an answer. If it is a merge, `cost` is the cost
+    /// that was counted for it, and `sent` is true if it was sent.
     pub fn release(&mut self, command: &Command, cost: Option<MergeCost>, sent: bool) {
         if let Some(cost) = cost {
             let queue = self.queue(cost.kind);
@@ -265,8 +270,8 @@ mod tests {
 
     use super::*;
 
-    /// A client may have its writes answered in another way as fast as it likes, and no limit
-    /// includes the entries that are queued for them.
+    /// A client can cause its queued merges to be answered in another way, as fast as it likes. No
+    /// limit covers the queue entries of such merges, so the queue must remove them.
     #[test]
     fn what_was_answered_another_way_is_not_kept() {
         let field = Field {

@@ -1,5 +1,6 @@
-//! Read-index (protocol §3.7): serves reads without a lease. The leader has a majority confirm that
-//! it still leads. Then it answers a read as of the slot that the read waits for.
+//! Read-index (protocol §3.7): serves reads without a lease. The leader first asks a majority to
+//! confirm that it still leads. Then it waits until a certain slot is executed, and answers the
+//! read with the value after that slot.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,8 +28,8 @@ pub(super) struct ReadIndex {
 }
 
 /// Returns the slot that a read of `key` at the leader waits for (hazard 26). It is the highest
-/// *proposed* slot that writes the key, because an origin may have answered that write already. It
-/// is at least the opening no-op.
+/// *proposed* slot that writes the key, because an origin may have answered that write already. The
+/// slot is at least that of the leader's opening no-op.
 fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     let commands = view.consensus.commands();
     let marked = match view.newest_mark(key) {
@@ -45,8 +46,8 @@ impl ReadIndex {
     }
 
     /// Begins to confirm a read (hazard 26). A majority must answer a probe that is sent after this
-    /// call: an older answer does not show that this replica leads now. Only leaders call this; a
-    /// replica that does not lead drops the read.
+    /// call, because answers to older probes do not show that this replica leads now. If this
+    /// replica does not lead, the read is dropped.
     pub(super) fn begin(
         &mut self,
         step: &mut Step<'_>,
@@ -82,8 +83,8 @@ impl ReadIndex {
         self.probe_due = false;
     }
 
-    /// Takes the reads that a majority has confirmed by now. Each is answered, or waits for its
-    /// slot.
+    /// Handles the reads that a majority has confirmed by now. Each is answered, or waits until its
+    /// slot is executed.
     pub(super) fn confirm(
         &mut self,
         step: &mut Step<'_>,
@@ -104,8 +105,8 @@ impl ReadIndex {
         }
     }
 
-    /// Answers a confirmed read as of its slot, if that is executed, or is committed and determines
-    /// the value of the key. Otherwise the read waits for the slot.
+    /// Answers a confirmed read with the value after its slot. The slot must be executed, or it
+    /// must be committed and determine the value of the key. Otherwise the read waits for the slot.
     fn answer(
         &mut self,
         step: &mut Step<'_>,
@@ -153,8 +154,8 @@ impl ReadIndex {
         }
     }
 
-    /// Answers the confirmed reads that wait for the committed `slot`, as far as it determines
-    /// their values.
+    /// Answers those confirmed reads that wait for the committed `slot` and for which the slot
+    /// determines the value of the key.
     pub(super) fn answer_by_commit(
         &mut self,
         step: &mut Step<'_>,

@@ -1,6 +1,6 @@
-//! Reads of one key (protocol §3). A read is served under a lease, after writes in flight if
-//! necessary. Otherwise it is forwarded to the nearest holder, or confirmed by the leader
-//! (`read_index`).
+//! Reads of one key (protocol §3). If this replica has a lease, it serves the read itself, if
+//! necessary after writes in flight. Otherwise the read is forwarded to the nearest holder, or the
+//! leader serves it after a confirmation (`read_index`).
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -20,7 +20,7 @@ use crate::handles::{ClientHandle, FencedRead, ReadFrom};
 use crate::message::{ReadAnswer, RequestId};
 use crate::step::Step;
 
-/// Read under a valid permit that waits for slots that write its key (`Path::Held`).
+/// Read that has a valid permit, but waits for slots that write its key (`Path::Held`).
 #[derive(Clone, Debug, Hash)]
 struct BlockedRead {
     from: ReadFrom,
@@ -32,7 +32,7 @@ struct BlockedRead {
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     blocked: HashMap<Key, Vec<BlockedRead>, SeededState>,
-    /// Keys with blocked reads that were written by a slot just executed.
+    /// Keys that have blocked reads and were written by a slot that was just executed.
     touched: Vec<Key>,
     forwarded: ForwardedReads,
     read_index: ReadIndex,
@@ -113,7 +113,8 @@ impl Reads {
             .answer_executed(step, view, &mut self.answers);
     }
 
-    /// Answers the reads that the committed `slot` answers before it is executed.
+    /// Answers the waiting reads for which the committed `slot` determines the value before it is
+    /// executed.
     pub fn release_by_commit(&mut self, step: &mut Step<'_>, view: View<'_>, slot: Slot) {
         if !self.blocked.is_empty() {
             let values = view
@@ -148,9 +149,9 @@ impl Reads {
         ready
     }
 
-    /// Answers reads that no longer wait. Their permit is looked up again, so that the answer is
-    /// valid now, too. Without a permit they are served elsewhere. `outcome` is `None` if the
-    /// executed state has the answer.
+    /// Answers reads that no longer need to wait. Their permit is looked up again, because it may
+    /// have ended meanwhile; without a permit the reads are served elsewhere. If `outcome` is
+    /// `None`, the answer is taken from the executed state.
     fn answer_blocked(
         &mut self,
         step: &mut Step<'_>,
@@ -207,7 +208,8 @@ impl Reads {
         keys
     }
 
-    /// Serves a read without a permit here: by the nearest holder, or by the leader's read-index.
+    /// Serves a read for which this replica has no permit: through the nearest holder, or through
+    /// the leader's read-index.
     fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         match read.from {
             ReadFrom::Client(client) => {
@@ -366,7 +368,7 @@ impl Reads {
     }
 
     /// Forwards to the new leader the reads that wait for an earlier leader, or for any leader.
-    /// Reads that wait for a holder stay there.
+    /// Reads that wait for a holder keep waiting for that holder.
     pub fn ask_new_leader(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let of_leader = self.forwarded.take_of_leader();
         self.forward_all(step, view, of_leader);
@@ -388,8 +390,8 @@ impl Reads {
     }
 }
 
-/// Answers a read under a permit. The answer leaves only if the clock, read again after the step,
-/// is before the end of the permit (protocol §3.5).
+/// Answers a read under a permit. The shell sends the answer only if the clock, sampled after the
+/// step, is before the end of the permit (protocol §3.5).
 fn answer(step: &mut Step<'_>, read: ReadRequest, path: Path, outcome: Outcome, permit: Permit) {
     assert!(step.now < permit.until, "a permit is valid when it is used");
     let path = match read.from {

@@ -1,5 +1,5 @@
-//! Limits the rate at which this replica's clients open sessions. Sessions are part of the
-//! replicated state. Without a limit, a client that opens them as fast as it can would take the
+//! Limit on the rate at which this replica's clients open sessions. Sessions are part of the
+//! replicated state. Without a limit, a client that opens sessions as fast as it can would take the
 //! capacity of other clients on every replica.
 //!
 //! A refused write that would open a session is not sent to any other replica, and leaves no trace.
@@ -15,8 +15,9 @@ use crate::settings::SessionLimits;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Limit on the sessions that clients may open: `per_s` a second. After a pause, clients may open
-/// in one burst as many as in the time for which a new session frees no capacity for others.
+/// Limit on the sessions that clients may open: `per_s` a second. After a pause, a burst is
+/// allowed: as many sessions at once as otherwise in the time for which a new session is protected
+/// from being ended to make room for others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,
@@ -26,9 +27,9 @@ pub struct SessionOpenLimiter {
     saved_ns: u64,
     /// Time at which the credit was last updated.
     counted: Time,
-    /// Clients that were admitted and have sessions on their way: those admitted in the present
-    /// interval of a second, and those admitted in the interval before. Their next writes open no
-    /// further session.
+    /// Clients that were admitted lately. The two sets are for the present interval of a second and
+    /// for the interval before. Further writes of such a client are not counted, because its
+    /// session is being opened already.
     lately: [HashSet<u64, SeededState>; 2],
     forgotten: Time,
 }
@@ -87,8 +88,8 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// Returns a limiter of `per_s` sessions a second. Sessions make room after two seconds of
-    /// silence, so that is also the time of a burst.
+    /// Returns a limiter of `per_s` sessions a second. The sessions may be ended to make room after
+    /// two seconds of silence, so a burst is as many sessions as are allowed in two seconds.
     fn openings(per_s: u32) -> SessionOpenLimiter {
         let limits = SessionLimits {
             stay: SECOND,
@@ -133,8 +134,8 @@ mod tests {
         }
     }
 
-    /// With the default limits there is always room for the sessions that clients of all replicas
-    /// open.
+    /// With the default limits there is always room for the sessions that the clients of all
+    /// replicas open.
     #[test]
     fn what_is_opened_while_a_session_makes_no_room_is_less_than_there_is() {
         for n in [1, 3, 5, 7, 64] {

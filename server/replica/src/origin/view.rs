@@ -26,8 +26,8 @@ impl View<'_> {
         self.leasing.permit(now, key, self.executed())
     }
 
-    /// Returns an error if this replica is a new leader that has not executed its opening no-op. It
-    /// serves no local read before that.
+    /// Returns an error if this replica is a new leader that has not executed its opening no-op.
+    /// Such a leader serves no local read.
     pub(super) fn leader_ready(self) -> Result<(), NoPermit> {
         let start = self.consensus.commands().start();
         if self.consensus.leads() && self.executed() < start {
@@ -48,7 +48,8 @@ impl View<'_> {
     }
 
     /// Returns the value of `key` after `slot`: from the state if the slot is executed, or from the
-    /// slot itself if that determines the value (protocol §3.3). `None` if it is not known yet.
+    /// slot itself if the slot determines the value (protocol §3.3). Returns `None` if the value is
+    /// not known yet.
     pub(super) fn value_after(self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         if slot <= self.executed() {
             Some(self.kv.read(key))

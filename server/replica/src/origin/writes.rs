@@ -21,12 +21,13 @@ use crate::size_estimate::command_size_estimate;
 use crate::step::Step;
 use crate::unavailable::{sent_again, too_many_merges};
 
-/// Number of attempts up to which the wait between them grows.
+/// The wait between two attempts grows up to this number of attempts.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Maximum number of writes, and of reads, that are sent again in one step: very many may be
 /// overdue at the same time.
 const RETRIED_MAX: usize = 4096;
-/// Maximum number of merges in one step that were queued as small and turn out to be large.
+/// Maximum number of queued merges that one step may move from the small to the large ones, because
+/// their estimated cost has risen.
 const RECOUNTED_MAX: usize = 4096;
 
 /// Command that has not been answered.
@@ -35,9 +36,9 @@ struct PendingCommand {
     from: ClientHandle,
     command: Command,
     request: RequestId,
-    /// Cost counted for a merge; `None` for another command.
+    /// Cost that is counted for this command if it is a merge; `None` for other commands.
     cost: Option<MergeCost>,
-    /// Attempts to send the command. `None` if it was not sent yet because too much merging is in
+    /// Attempts to send the command; `None` if it was not sent yet, because too many merges are in
     /// the log.
     sent: Option<SendAttempts>,
 }
@@ -59,7 +60,8 @@ impl Hash for PendingCommand {
 }
 
 impl PendingCommand {
-    /// Whether this is the write that is queued under the name `request`.
+    /// Whether this command is a write that is queued under the name `request` and was not sent
+    /// yet.
     fn is_queued_as(&self, request: RequestId) -> bool {
         self.sent.is_none() && self.request == request
     }
@@ -70,8 +72,8 @@ impl PendingCommand {
         })
     }
 
-    /// Notes that the command is sent now. Returns its name and the command to be logged, which is
-    /// a placeholder for a read.
+    /// Notes that the command is sent now. Returns the name of the attempt and the command to be
+    /// logged. If the command is a read, a placeholder is logged in its place.
     fn send(&mut self, now: Time) -> (RequestId, Command) {
         self.sent = Some(SendAttempts {
             last: now,
@@ -98,8 +100,8 @@ fn queued_write(
     pending.is_queued_as(request).then_some(pending)
 }
 
-/// Unanswered commands. A write is known by its session and sequence, because a retry of it may
-/// have reached the log through another replica. A read is known by the name of its attempt.
+/// Unanswered commands. A write is identified by its session and sequence, because its client may
+/// also have sent it through another replica. A read is identified by the name of its attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
     writes: PendingBySession,
@@ -129,9 +131,9 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Takes a command of a client. `work` is its merging work. If a write waits here already, it
-    /// will be answered where its client sent it last, perhaps on a new connection. The earlier
-    /// request is answered with an error that says so.
+    /// Takes a command of a client. `work` is its merging work. If the same write waits here
+    /// already, only the newer request will receive the result, perhaps on a new connection. The
+    /// older request is answered with an error that says so.
     pub fn submit(
         &mut self,
         step: &mut Step<'_>,
@@ -187,7 +189,8 @@ impl Writes {
     }
 
     /// Sends queued merges as far as the limit permits. `work` returns the present estimate of the
-    /// work of a merge: writes that were on their way may have made its record large.
+    /// work of a merge, which may have risen because writes executed meanwhile have made the record
+    /// large.
     fn send_queued(&mut self, step: &mut Step<'_>, work: impl Fn(&Command) -> usize) {
         let work_max = step.ctx.settings.merge_work_max;
         let mut recounted = 0;
@@ -261,10 +264,10 @@ impl Writes {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
 
-    /// Sends at most `most` writes and `most` reads again that are `due`. A write gets a new name.
-    /// A read keeps its name, so that the attempt that is executed first answers it: each of them
-    /// began after the client's request. Otherwise an attempt in a long queue would be abandoned
-    /// for another one behind it.
+    /// Sends commands again for which `due` is true: at most `most` writes and at most `most`
+    /// reads. A write gets a new name. A read keeps its name, so whichever attempt is executed
+    /// first answers it; that is correct, because every attempt began after the client's request.
+    /// With a new name, an attempt in a long queue would be abandoned for a later one behind it.
     fn forward_again(
         &mut self,
         step: &mut Step<'_>,
@@ -306,9 +309,9 @@ impl Writes {
         }
     }
 
-    /// Drops the content of disconnected clients' reads. Each read is still included in the number
-    /// of unanswered commands until it has come through the log. Otherwise a client that sends
-    /// reads and disconnects, again and again, could make the leader's queue grow without bound.
+    /// Drops the content of disconnected clients' reads. Each read still counts as an unanswered
+    /// command until its placeholder is executed. Otherwise a client that sends reads and
+    /// disconnects, again and again, could make the leader's queue grow without bound.
     pub fn forget_reads(&mut self, disconnected: &DisconnectedClients) {
         let reads = self.reads.values_mut();
         for pending in reads.filter(|pending| disconnected.has(pending.from)) {
@@ -316,8 +319,8 @@ impl Writes {
         }
     }
 
-    /// Returns the read that a placeholder from the log stands for, if its client is at this
-    /// replica. The read has no operation if its client has disconnected.
+    /// Returns the read that a placeholder from the log represents, if the read was sent by a
+    /// client of this replica. If that client has disconnected, the content of the read is empty.
     pub fn read_of_placeholder(&self, me: ReplicaId, placeholder: &Proposal) -> Option<&Command> {
         let pending = self.reads.get(&placeholder.request);
         pending
@@ -343,8 +346,8 @@ impl Writes {
         Some(pending)
     }
 
-    /// Takes the client that waits for this command. A write is recognized whichever origin
-    /// proposed it. The name of a read's attempt has a meaning only at its own origin.
+    /// Removes the command and returns the client that waits for it. A write is recognized
+    /// whichever origin proposed it. A read is recognized only if this replica is its origin.
     fn take(&mut self, me: ReplicaId, proposed: &Proposal) -> Option<ClientHandle> {
         let command = &proposed.command;
         let pending = if command.is_write() {
@@ -369,7 +372,7 @@ impl Writes {
         self.unanswered.extend(slots);
     }
 
-    /// First committed slot that could not be completely answered at its commit.
+    /// First committed slot with commands that could not be answered yet at its commit.
     pub fn first_unanswered(&self) -> Option<Slot> {
         self.unanswered.first().copied()
     }
@@ -399,8 +402,8 @@ impl Writes {
         self.merging.check(waiting);
     }
 
-    /// Number of clients here with a command in this committed slot that must be executed first,
-    /// and so waits for an earlier slot.
+    /// Number of clients of this replica that wait for a command in this committed slot which can
+    /// be answered only after execution. Such a command waits for earlier slots.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

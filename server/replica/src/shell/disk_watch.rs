@@ -1,8 +1,9 @@
-//! Watch over the disk, which determines whether the replica may rely on it.
+//! Watch over the disk. It determines whether the replica may rely on the disk.
 //!
-//! A full disk reports an error. A stalled disk reports nothing, and its thread is stuck in the
-//! write. A replica that acknowledges leases but cannot make an acceptance durable blocks every
-//! write to the keys that it holds. So a stalled disk is treated like a full one.
+//! A full disk reports an error. A stalled disk reports nothing, because the thread that writes to
+//! it is blocked in the write. A replica that acknowledges leases but cannot make an acceptance
+//! durable blocks every write to the keys that it holds. So a stalled disk is treated like a full
+//! one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use leasehold_leases::Time;
 
 use crate::action::Sequence;
 
-/// Time after which a persist that is not durable is stalled. It is below any sensible grace
-/// period, and above the time that a busy disk takes.
+/// A persist that is not durable after this time is stalled. It is below any sensible grace period,
+/// and above the time that a busy disk takes.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Tracks the requests to the storage and its answers.
+/// Record of the requests to the storage and of the storage's answers.
 #[derive(Debug, Default)]
 pub struct DiskWatch {
     /// Persists that are not durable yet, each with the time of its request.
@@ -46,7 +47,7 @@ impl DiskWatch {
         self.full = full;
     }
 
-    /// Returns whether the storage takes writes according to the last notification of the replica.
+    /// Returns whether the storage takes writes, according to the last report to the replica.
     pub fn writable(&self) -> bool {
         !self.reported_unwritable
     }

@@ -1,4 +1,5 @@
-//! Event-loop iteration: one batch of inputs is taken, dated and passed to the replica.
+//! One iteration of the event loop: a batch of inputs is taken, the clock is read, and the inputs
+//! are passed to the replica.
 
 use leasehold_leases::Time;
 use leasehold_leases::clock_watch::{ClockReading, ClockWatch};
@@ -8,7 +9,7 @@ use super::DiskWatch;
 use crate::action::Action;
 use crate::{DueTimers, Input, Replica};
 
-/// Watches over the storage and the clock that a replica relies on.
+/// The two watches of a replica: one over its storage and one over its clock.
 #[derive(Debug, Default)]
 pub struct Watches {
     /// Watch over the storage.
@@ -23,11 +24,11 @@ pub struct Watches {
 pub struct IterationBuffers<'a> {
     /// Inputs of the batch. The vector is empty before and after the iteration.
     pub inputs: &'a mut Vec<Input>,
-    /// Actions: the iteration appends those that result from the batch.
+    /// Actions. The iteration appends the actions that result from the batch.
     pub actions: &'a mut Vec<Action>,
 }
 
-/// Part of an event-loop iteration that is about to begin.
+/// Part of an event-loop iteration. It is named before it begins.
 #[derive(Debug)]
 pub enum IterationPart<'a> {
     /// The whole iteration. The given timers are due.
@@ -36,12 +37,12 @@ pub enum IterationPart<'a> {
     Input(&'a Input),
     /// Timers that are still due after all inputs.
     Timers,
-    /// End of the batch of inputs: the replica proposes, forwards and votes for what resulted from
-    /// it.
+    /// End of the batch of inputs: the replica sends the proposals, forwarded requests and votes
+    /// that result from the batch.
     Proposals,
 }
 
-/// Passes `replica` all inputs that `take` appends to its argument, and the timers that are due.
+/// Passes to `replica` all inputs that `take` appends to its argument, and the timers that are due.
 /// Appends the resulting actions to `buffers`. Calls `begins` before each part, so that a caller
 /// can measure the time of the parts. Returns the time of the iteration.
 ///

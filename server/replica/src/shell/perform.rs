@@ -1,4 +1,5 @@
-//! Host that performs the actions of a replica, and the dispatch of an action to its method.
+//! The trait of a host that performs the actions of a replica, and the function that passes each
+//! action to the right method of the host.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{ReplicaId, Slot, Time};
@@ -26,8 +27,8 @@ pub trait Host {
     /// Otherwise the host passes [`Input::FenceMissed`] to the replica.
     fn fenced_reply(&mut self, read: FencedReply);
 
-    /// Reads committed entries from `from` to `last`, or fewer of them. Afterwards the host passes
-    /// [`Input::LogRead`] to the replica.
+    /// Reads the committed entries in slots `from` to `last`, or only the first of these.
+    /// Afterwards the host passes [`Input::LogRead`] to the replica.
     fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot);
 
     /// Reports an event to the operator.
@@ -50,22 +51,23 @@ pub struct FencedReply {
 }
 
 impl FencedReply {
-    /// Whether the answer may leave, by a clock that was sampled *after* the read was made
-    /// (protocol §3.5). If the process was stopped between the read and the sample, other replicas
-    /// may have replaced the value (hazard 4).
+    /// Whether the answer may still be sent. `sampled` is a reading of the clock that was made
+    /// *after* the read (protocol §3.5). If the process was stopped between the read and the
+    /// sample, other replicas may have replaced the value (hazard 4).
     pub fn may_leave(&self, sampled: Time) -> bool {
         sampled < self.until || off(Rule::H04Fence)
     }
 
-    /// Returns the input that has the replica repeat the read, because its answer may not leave.
+    /// Returns the input that makes the replica repeat the read, because the answer may no longer
+    /// be sent.
     pub fn missed(self) -> Input {
         let (from, again) = (self.to, self.again);
         Input::FenceMissed { from, again }
     }
 }
 
-/// Has `host` perform one action. Callers perform the actions of a step in order. The simulator may
-/// stop or end a process between two of them.
+/// Makes `host` perform one action. Callers perform the actions of a step in order. The simulator
+/// may stop or end a process between two of them.
 pub fn perform(action: Action, host: &mut impl Host) {
     match action {
         Action::Send { to, envelope } => host.send(to, envelope),

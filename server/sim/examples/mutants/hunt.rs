@@ -1,5 +1,5 @@
-//! The hunt for one mutant: seeds are run in order, on all processors, until one catches it. There
-//! are several rounds, because a single lucky seed says little.
+//! The hunt for one mutant, a replica without one rule: seeds are run in order, on all processors,
+//! until one shows a violation. There are several rounds, because a single lucky seed says little.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,23 +15,23 @@ pub struct Hunt {
     pub from: u64,
     /// Maximum number of seeds in a round.
     pub seeds: u64,
-    /// Number of rounds. Each has seeds of its own.
+    /// Number of rounds. Each round uses other seeds.
     pub rounds: u64,
-    /// Virtual time in ns during which each seed begins requests.
+    /// Virtual time in ns during which clients begin requests, in the run of each seed.
     pub run_ns: u64,
-    /// Seeds that fail with every rule in force. Such a failure shows only a mistake in the program
-    /// or in its checks.
+    /// Seeds that fail although every rule is in force, with the violation. Such a failure is a
+    /// mistake in the program or in the checks, and does not count as a detection of the mutant.
     pub baseline_failures: Mutex<BTreeMap<u64, Violation>>,
 }
 
 /// Difference between the first seeds of two successive rounds.
 const ROUND: u64 = 1_000_000;
 
-/// First seed of a round that caught the mutant.
+/// First seed in a round that caught the mutant, with the violation.
 pub struct Detection {
     /// Number of the seed.
     pub seed: u64,
-    /// Number of seeds of the round that were needed.
+    /// Number of seeds that the round needed to catch the mutant.
     pub after: u64,
     /// Oracle or assertion that caught the mutant, and its message.
     pub violation: Violation,
@@ -39,14 +39,16 @@ pub struct Detection {
 
 /// Outcome of all rounds.
 pub struct HuntResult {
-    /// First seed of each round that caught the mutant, beginning with the fewest seeds needed.
+    /// For each round that caught the mutant, the first seed that did. The round that needed the
+    /// fewest seeds comes first.
     pub caught: Vec<Detection>,
     /// Number of rounds.
     pub rounds: u64,
 }
 
 impl HuntResult {
-    /// Returns the detection of the median round; `None` if that round did not catch the mutant.
+    /// Returns the detection in the median round, by the number of seeds needed. `None` if this
+    /// round did not catch the mutant.
     pub fn median(&self) -> Option<&Detection> {
         self.caught.get(self.rounds as usize / 2)
     }
@@ -62,8 +64,8 @@ impl Hunt {
         HuntResult { caught, rounds }
     }
 
-    /// Runs seeds without `rule`. Returns the lowest seed that catches the mutant, independent of
-    /// the distribution of work among processors.
+    /// Runs the seeds of one round without `rule`. Returns the lowest seed that catches the mutant.
+    /// The result does not depend on how the work is distributed among processors.
     fn round(&self, rule: Rule, from: u64) -> Option<Detection> {
         let next = AtomicU64::new(from);
         let first: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
@@ -98,7 +100,8 @@ impl Hunt {
         })
     }
 
-    /// Returns the violation that a seed shows without `rule` and does not show with it.
+    /// Returns the violation that a seed shows without `rule`, if the seed shows none with every
+    /// rule in force.
     fn notices(&self, rule: Rule, seed: u64) -> Option<Violation> {
         let violation = with(rule, || judge::seed(seed, self.run_ns))?;
         let Some(own) = judge::seed(seed, self.run_ns) else {

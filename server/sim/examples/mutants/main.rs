@@ -1,8 +1,8 @@
-//! Mutation testing of the safety rules: runs simulated seeds without one hazard rule of protocol
-//! §6 after another. Reports which oracle caught each mutant, and after how many seeds. If nothing
-//! catches the absence of a rule, nothing tests the rule.
+//! Mutation testing of the safety rules: for each hazard rule of protocol §6, runs simulated seeds
+//! without this rule. Reports which oracle caught each mutant, and after how many seeds. If nothing
+//! notices that a rule is missing, nothing tests the rule.
 //!
-//! `make mutants` runs it and writes `results/safety/mutants.md`.
+//! `make mutants` runs this program and writes `results/safety/mutants.md`.
 
 #![allow(clippy::print_stdout)] // a program: output
 

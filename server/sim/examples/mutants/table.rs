@@ -1,4 +1,4 @@
-//! The table of mutants.
+//! The table of mutants, with the result of the hunt for each.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,11 +7,11 @@ use leasehold_leases::mutants::Rule;
 
 use super::hunt::{Detection, Hunt, HuntResult};
 
-/// A rule and the result of the hunt without it; `None` if there was no hunt.
+/// A rule and the result of the hunt for the mutant without this rule; `None` if there was no hunt.
 pub type Row = (Rule, Option<HuntResult>);
 
-/// Rules of which no seed notices the absence, each with a directed test that does. Each test
-/// fails without its rule, which the first half of `make mutants` checks.
+/// Rules that can be left out without any seed noticing. Each has a directed test that fails
+/// without the rule. The first half of `make mutants` checks that it fails.
 const DIRECTED: &[(Rule, &str, &str)] = &[
     (
         Rule::H24Falls,
@@ -35,7 +35,7 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
     ),
 ];
 
-/// Returns the directed test that notices the absence of `rule`, if seeds cannot.
+/// Returns the directed test that notices when `rule` is missing; `None` if seeds can notice this.
 pub fn directed_test(rule: Rule) -> Option<&'static str> {
     let mut tests = DIRECTED.iter();
     let of = tests.find(|(of, ..)| *of == rule);
@@ -46,7 +46,7 @@ fn median(hunted: &Option<HuntResult>) -> Option<&Detection> {
     hunted.as_ref()?.median()
 }
 
-/// Returns the beginning of a text, on one line.
+/// Returns the first line of a text, shortened if it is long.
 pub fn short(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.chars().take(140).collect()
@@ -59,14 +59,14 @@ fn oracles(hunted: &HuntResult) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the number of seeds needed in each round, in rising order.
+/// Returns the text with the number of seeds that each round needed, in rising order.
 fn seeds(hunted: &HuntResult) -> String {
     let mut after: Vec<String> = hunted.caught.iter().map(|c| c.after.to_string()).collect();
     after.resize(hunted.rounds as usize, "–".to_owned());
     after.join(", ")
 }
 
-/// Returns one line of progress.
+/// Returns a line that reports the progress of the hunts.
 pub fn line(rule: Rule, hunted: Option<&HuntResult>) -> String {
     let name = format!("{rule:?}");
     match (hunted, directed_test(rule)) {
@@ -81,7 +81,8 @@ pub fn line(rule: Rule, hunted: Option<&HuntResult>) -> String {
     }
 }
 
-/// Returns the rules of which seeds should have noticed the absence in most rounds and have not.
+/// Returns the rules that are tested too little: most rounds did not catch the mutant without the
+/// rule, and no directed test covers the rule.
 pub fn missed(rows: &[Row]) -> Vec<Rule> {
     let missed = rows
         .iter()

@@ -1,6 +1,6 @@
-//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1). Every replica commits and
-//! executes in a slot the same value as the others, and replicas that have executed up to the same
-//! slot are in the same state.
+//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1). All replicas commit and
+//! execute the same value in each slot, and replicas that have executed up to the same slot are in
+//! the same state.
 
 use super::progress::Stage;
 use super::{ChosenValues, Entry, Verdict, ensure, id};
@@ -8,13 +8,15 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "agreement";
 
-/// Number of slots between two comparisons of states, because a digest reads the entire state.
+/// Number of slots between two comparisons of states. Comparisons are rare because a digest reads
+/// the entire state.
 const DIGEST_EVERY: u64 = 16;
 
 /// Oracle that judges agreement: one value per slot, and one state per prefix.
 #[derive(Debug, Default)]
 pub struct AgreementOracle {
-    /// Digest of the first replica that executed the slot, indexed by slot / [`DIGEST_EVERY`].
+    /// Digests of the state after every [`DIGEST_EVERY`]th slot, each from the first replica that
+    /// executed the slot. The index is slot / [`DIGEST_EVERY`].
     digests: Vec<Option<u64>>,
     /// Number of slots and states compared.
     pub checks: u64,
@@ -41,7 +43,8 @@ impl AgreementOracle {
         Ok(())
     }
 
-    /// Judges the state of `replica` after a step, if it is to be compared.
+    /// Judges the state of `replica` after a step, if the state after its last executed slot is one
+    /// of those to compare.
     pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
         let executed = replica.executed().0;
         if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {

@@ -1,7 +1,8 @@
 //! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"). A promise names a
-//! slot at or above every slot that its grantor had accepted when it made the promise. Enough
-//! grantors must cover a key that a replica reads, by promises that they really made, and the
-//! replica must have executed the barriers of these promises.
+//! slot, its barrier, at or above every slot that the grantor had accepted when it made the
+//! promise. If a replica reads a key under leases, enough grantors must have covered the key by
+//! promises that they really made, and the replica must have executed the barriers of these
+//! promises.
 //!
 //! Accepted slots are taken from the records that go to disk, and promises from messages.
 
@@ -18,8 +19,8 @@ use leasehold_replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "barriers";
 
-/// Maximum number of accepted slots that are remembered for a replica. Above this number, the
-/// oldest are forgotten.
+/// Number of accepted slots that are remembered for a replica. If there are more, the oldest are
+/// forgotten.
 const ACCEPTED_MAX: usize = 128;
 
 /// Slots that a replica has accepted: they are on its disk or being written.
@@ -28,7 +29,8 @@ struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Last slot executed before the present step.
     executed: Slot,
-    /// Oldest configuration that the replica kept with contents before the present step.
+    /// Before the present step, the oldest of the configurations for which the replica still had
+    /// the contents.
     oldest_config: ConfigId,
 }
 
@@ -38,7 +40,7 @@ impl AcceptedSlots {
         top.max(self.executed)
     }
 
-    /// Forgets the oldest slots. Slots that are executed and durable are never erased again, so
+    /// Forgets the oldest slots. Slots that are executed and durable are never erased later, so
     /// only the highest of them is needed.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
@@ -49,7 +51,8 @@ impl AcceptedSlots {
     }
 }
 
-/// Oracle that judges barriers: promises name them, and readers have executed them.
+/// Oracle that judges barriers: promises must name them, and replicas that read must have executed
+/// them.
 #[derive(Debug)]
 pub struct BarrierOracle {
     accepted: Vec<AcceptedSlots>,
@@ -65,7 +68,7 @@ impl BarrierOracle {
         }
     }
 
-    /// Handles a start of `node`: slots that did not reach its disk are no longer accepted.
+    /// Handles a start of `node`. Slots that are not on its disk no longer count as accepted.
     pub(super) fn started(&mut self, node: usize, executed: Slot, disk: &Disk) {
         let accepted = &mut self.accepted[node];
         let kept = |slot: &Slot| disk.holds(LogId::Commands, *slot, Ballot::ZERO);
@@ -74,9 +77,9 @@ impl BarrierOracle {
         accepted.oldest_config = ConfigId(0);
     }
 
-    /// Forgets entries that become dead in this step, because a promise of the same step need not
-    /// cover them. Entries accepted in this step are not added yet, because the promise may have
-    /// been made before them.
+    /// Forgets entries that are erased in this step, because a promise of the same step need not
+    /// cover them. Entries that are accepted in this step are added only at its end, because the
+    /// promise may have been made before they were accepted.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record
@@ -104,7 +107,7 @@ impl BarrierOracle {
         Ok(())
     }
 
-    /// Judges a read of `node` under leases that last until `until` by its own clock.
+    /// Judges a read of `node` under leases. By the clock of `node`, the leases last until `until`.
     pub(super) fn read(
         &mut self,
         StepContext { snapshot, node, .. }: StepContext<'_>,
@@ -143,7 +146,7 @@ impl BarrierOracle {
         Ok(())
     }
 
-    /// Ends the step of `node`, after its last action.
+    /// Ends the step of `node`, after the last action of the step.
     pub(super) fn step_ends(
         &mut self,
         snapshot: &WorldSnapshot<'_>,

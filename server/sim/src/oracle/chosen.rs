@@ -1,4 +1,5 @@
-//! Chosen values, each from the first replica that knew it. Other replicas are compared with them.
+//! Chosen values. Each is taken from the first replica that knew it, and all other replicas are
+//! compared with this value.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,15 +8,15 @@ use leasehold_leases::{Key, Slot};
 
 use leasehold_replica::message::{LogId, Value};
 
-/// The chosen values of both logs.
+/// Values that were chosen, by log and slot.
 #[derive(Debug, Default)]
 pub struct ChosenValues {
     values: [Vec<Option<Value>>; 2],
-    /// Slots that are not chosen, below a chosen one.
+    /// For each log, the slots that are not chosen although a higher slot is.
     open: [BTreeSet<Slot>; 2],
-    /// Highest slot that writes each key.
+    /// For each key, the highest chosen slot with a write of the key.
     newest: HashMap<Key, Slot, FixedState>,
-    /// First keys that were written, in order.
+    /// The first distinct keys that were written, in the order of their first writes.
     first_keys: Vec<Key>,
 }
 
@@ -58,7 +59,7 @@ impl ChosenValues {
         self.values[log.index()].get(index)?.as_ref()
     }
 
-    /// Returns the slots of `first..before` that no replica knows to be chosen, in rising order.
+    /// Returns, in rising order, the slots of `first..before` that no replica knows to be chosen.
     pub(super) fn open(
         &self,
         log: LogId,
@@ -72,19 +73,19 @@ impl ChosenValues {
             .chain((beyond..before.0).map(Slot))
     }
 
-    /// Returns the highest chosen slot that writes `key`.
+    /// Returns the highest chosen slot with a write of `key`.
     pub fn newest(&self, key: &Key) -> Option<Slot> {
         self.newest.get(key).copied()
     }
 
-    /// Returns the chosen slots above `slot`, in rising order.
+    /// Returns the chosen slots above `slot` with their values, in rising order.
     pub(super) fn beyond(&self, log: LogId, slot: Slot) -> impl Iterator<Item = (Slot, &Value)> {
         let values = self.values[log.index()].iter().enumerate();
         let values = values.skip(slot.0 as usize);
         values.filter_map(|(index, value)| Some((Slot(index as u64 + 1), value.as_ref()?)))
     }
 
-    /// Returns some of the written keys, for oracles that check samples.
+    /// Returns some of the written keys, for oracles that do not check all keys.
     pub(super) fn sample(&self) -> &[Key] {
         &self.first_keys
     }

@@ -1,6 +1,6 @@
 //! One content per configuration (oracle 8; §3.4). The content that a replica has for a
-//! configuration must equal the result of applying all changes up to it one by one, even if the
-//! replica has forgotten or restored configurations meanwhile.
+//! configuration must equal the result of all changes up to this configuration, applied one by one.
+//! This also holds if the replica has forgotten or restored configurations meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,9 +14,10 @@ use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "configurations";
 
-/// Number of configurations that are remembered with their contents. No replica lags by more.
+/// Number of configurations that are remembered with their contents. No replica lags by more
+/// configurations than this.
 const REMEMBERED: usize = 256;
-/// Number of the newest configurations of a replica that are compared.
+/// For each replica, the number of its newest configurations that are compared.
 const COMPARED: u64 = 8;
 
 /// Content of a configuration.
@@ -27,7 +28,7 @@ struct ConfigContent {
     /// (key, strategy, default holders) for a sample of the keys, and for every key at which a
     /// range ever began or ended.
     policies: Vec<(Key, StrategySpec, ReplicaSet)>,
-    /// Oldest configuration under which each replica may still be promised.
+    /// For each replica, the oldest configuration under which it may still be promised.
     oldest: Vec<ConfigId>,
     /// Holders of each key in a sample.
     holders: Vec<(Key, ReplicaSet)>,
@@ -129,9 +130,9 @@ impl ConfigurationOracle {
         self.contents.get(index)
     }
 
-    /// Judges a promise of `node`: it must not be under a configuration from before the one that
-    /// excluded the holder, as far as `node` knows it (§3.7, hazard 41). Otherwise a suspect would
-    /// stay a holder.
+    /// Judges a promise of `node`. If `node` knows a configuration that excludes the holder, the
+    /// promise must not be under an earlier configuration (§3.7, hazard 41). Otherwise a suspect
+    /// would stay a holder.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());
@@ -198,7 +199,7 @@ impl ConfigContent {
         Ok(())
     }
 
-    /// Compares the content of `config`.
+    /// Compares the content that `node` has for `config` with the expected content.
     fn compare(&self, node: usize, configs: &Configs, config: ConfigId) -> Verdict {
         let universal = configs.universal(config);
         let wrong = self.holders.iter().find(|(key, holders)| {
@@ -218,7 +219,8 @@ impl ConfigContent {
     }
 }
 
-/// Returns what `says` finds in the last change of `key`'s range for which it finds something.
+/// Calls `says` on the changes with ranges that contain `key`, from the last to the first, and
+/// returns the first result that is not `None`.
 fn last_of<T>(
     changes: &[RangeChange],
     key: &Key,

@@ -1,8 +1,10 @@
-//! A read that the leader confirms is confirmed by a majority that was probed after the read
-//! (protocol §3.7, hazard 26). Answers to earlier probes do not show which replica leads now.
+//! Before the leader confirms a read, a majority must have answered a probe that the leader sent
+//! after it received the read (protocol §3.7, hazard 26). Answers to earlier probes do not show
+//! which replica leads now.
 //!
-//! This is judged by messages: the leader's newest probe when a read was forwarded to it or when
-//! its own client sent one, and the probes that were answered.
+//! This is judged by messages. For each read, the oracle notes the leader's newest probe when the
+//! read was forwarded to the leader, or when the leader's own client sent it. This probe is
+//! compared with the probes that were answered.
 
 use std::collections::HashMap;
 
@@ -21,11 +23,12 @@ pub(super) const NAME: &str = "confirmed";
 #[derive(Clone, Debug, Default)]
 struct LeaderProbes {
     newest: Probe,
-    /// Newest probe that each replica has answered.
+    /// For each replica, the newest probe that it has answered.
     answered: Vec<u64>,
 }
 
-/// Probe of a leader: its number under a ballot, from 1.
+/// Probe of a leader: the leader's ballot, and the number of the probe under this ballot. Numbers
+/// begin at 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Probe {
     ballot: Ballot,
@@ -35,21 +38,23 @@ struct Probe {
 /// A read of a client.
 #[derive(Clone, Copy, Debug)]
 struct PendingRead {
-    /// Newest probe of the replica when it received the read.
+    /// Newest probe that the replica had sent when it received the read.
     after: Probe,
-    /// Number of reads that other replicas had confirmed for this replica before.
+    /// Number of this replica's forwarded reads that other replicas had confirmed when this read
+    /// arrived.
     peer_confirmed: u64,
 }
 
-/// Oracle that judges confirmed reads: a majority was probed after each.
+/// Oracle that judges confirmed reads: after each read, a majority must have been probed.
 #[derive(Debug)]
 pub struct ConfirmationOracle {
     leaders: Vec<LeaderProbes>,
-    /// Forwarded reads, each with the newest probe of the replica that it was forwarded to.
+    /// Forwarded reads. Each has the newest probe that the receiving replica had sent when the read
+    /// was forwarded.
     forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
     /// Reads of clients, by the replica that received them.
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
-    /// For each replica, the number of reads that it forwarded and that others have confirmed.
+    /// For each replica, the number of its forwarded reads that other replicas have confirmed.
     peer_confirmed: Vec<u64>,
     /// Number of confirmed reads judged.
     pub checks: u64,
@@ -90,7 +95,7 @@ impl ConfirmationOracle {
         }
     }
 
-    /// Handles the end of `node`: it answers none of its requests any more.
+    /// Handles the end of `node`, which answers none of its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         self.reads.retain(|(at, _), _| *at != node);
     }
@@ -160,7 +165,8 @@ impl ConfirmationOracle {
         self.confirms(node, read.after)
     }
 
-    /// Judges that `node` confirms a read that it received after its probe `after`.
+    /// Judges that `node` confirms a read. `after` is the newest probe that `node` had sent when it
+    /// received the read.
     fn confirms(&mut self, node: usize, after: Probe) -> Verdict {
         self.checks += 1;
         let probes = &self.leaders[node];
@@ -194,11 +200,11 @@ mod tests {
         request: 1,
     };
 
-    /// Replica 0, which leads five replicas. A read arrives between its probes.
+    /// Replica 0, which leads a cluster of five. A read arrives between two probes of this leader.
     struct Leader(ConfirmationOracle, Ballot);
 
     impl Leader {
-        /// Creates a leader. Every replica has answered its first probe.
+        /// Creates a leader. Every replica has answered the first probe of this leader.
         fn new() -> Leader {
             let mut leader = Leader(ConfirmationOracle::new(5), BALLOT);
             leader.probe(1);
@@ -256,7 +262,8 @@ mod tests {
         }
     }
 
-    /// Checks which probes and answers must come between a read (`ask`) and its confirmation.
+    /// Checks that a read is confirmed only if the right probes and answers come in between. `ask`
+    /// sends the read, and `confirm` confirms it.
     fn judge(ask: fn(&mut Leader), confirm: fn(&mut Leader) -> Verdict) {
         let case = |happens: &dyn Fn(&mut Leader)| {
             let mut leader = Leader::new();

@@ -1,6 +1,6 @@
-//! Containment (oracle 1; §3.5, §3.7): in true time, a holder's belief ends before its grantor's
-//! grant does. A belief that rests on an earlier run of the grantor ends before the restart wait of
-//! the grantor's present run does.
+//! Containment (oracle 1; §3.5, §3.7): in true time, a holder's belief ends before the grant from
+//! which it follows. A belief in an earlier run of the grantor ends before the restart wait of the
+//! grantor's present run.
 
 use leasehold_leases::{ConfigId, Time};
 use smallvec::SmallVec;
@@ -11,13 +11,14 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
 
-/// Maximum error in ns of a comparison in true time: each of two clocks rounds its reading to a ns.
+/// Maximum error in ns when the readings of two clocks are compared in true time: each clock rounds
+/// its reading to a ns.
 const TICKS_NS: u64 = 2;
 
-/// Number of newest configurations for which past judgements are kept.
+/// Number of configurations for which past judgements are kept. These are the newest ones.
 const CONFIGS_KEPT: u64 = 8;
 
-/// One of the two replicas that are compared.
+/// Grantor or holder of a comparison, with its clock.
 struct ComparedReplica<'a> {
     node: usize,
     replica: &'a Replica,
@@ -26,7 +27,8 @@ struct ComparedReplica<'a> {
     now: Time,
 }
 
-/// End of a promise by the holder's clock, and end of the grant behind it by the grantor's clock.
+/// A promise and the grant from which it follows: the end of the promise by the holder's clock, and
+/// the end of the grant by the grantor's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct GrantedPromise {
     config: ConfigId,
@@ -39,7 +41,7 @@ struct GrantedPromise {
 #[derive(Debug)]
 pub struct ContainmentOracle {
     n: usize,
-    /// For each replica, its clock at the time of the judgements in `judged`.
+    /// For each replica, the clock with which the judgements in `judged` were made.
     clocks: Vec<Option<Clock>>,
     /// Promises and grants that were judged, by grantor and holder.
     judged: Vec<SmallVec<[GrantedPromise; 2]>>,
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
     use crate::oracle::test_world::{LEASE, ReplicaState, TestWorld};
 
-    /// Gives a clock another rate, from its origin on.
+    /// Replaces a clock by one with another rate and the same origin.
     fn change_rate(node: &mut crate::node::Node, rate_ppm: i32) {
         node.process
             .change_clock(|clock| clock.set_rate(0, rate_ppm));

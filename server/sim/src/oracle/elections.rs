@@ -1,9 +1,8 @@
-//! No needless election: no replica campaigns against a leader that a majority hears, unless this
-//! leader transfers leadership. This is a rule of liveness, not of safety: each election costs
-//! clients an outage, even if it is correct.
+//! No needless election: while a majority receives the leader's heartbeats, no replica campaigns
+//! unless this leader transfers leadership. This is a rule of liveness, not of safety: each
+//! election causes an outage for clients, even if it is correct.
 //!
-//! It is judged by messages: a replica that acknowledges a leader's heartbeats has heard the
-//! leader.
+//! It is judged by messages: a replica that acknowledges a leader's heartbeats has received them.
 
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use leasehold_replica::message::{Envelope, Message};
 
 pub(super) const NAME: &str = "elections";
 
-/// Heartbeats that one replica acknowledged at one ballot, without a long pause between them.
+/// A series of heartbeats at one ballot that one replica acknowledged, without a long pause between
+/// two of them.
 #[derive(Clone, Copy, Debug)]
 struct HeartbeatSeries {
     ballot: Ballot,
@@ -25,7 +25,7 @@ struct HeartbeatSeries {
 /// Oracle that judges elections: none may be needless.
 #[derive(Debug)]
 pub struct ElectionOracle {
-    /// Current series of heartbeats that each replica acknowledges.
+    /// For each replica, the current series of heartbeats that it acknowledges.
     heartbeats: Vec<Option<HeartbeatSeries>>,
     /// For each replica, the ballot of the leader that transferred leadership to it.
     transferred: Vec<Option<Ballot>>,
@@ -48,7 +48,7 @@ impl ElectionOracle {
         }
     }
 
-    /// Stops judging, because a clock has jumped. A replica with such a clock may consider any
+    /// Stops judging, because a clock has jumped. The replica with this clock may consider any
     /// leader silent.
     pub fn excuse(&mut self) {
         self.excused = true;
@@ -60,8 +60,8 @@ impl ElectionOracle {
         self.transferred[node] = None;
     }
 
-    /// Returns the longest pause between two heartbeats of a series. It is shorter than the silence
-    /// after which a replica agrees with another candidate.
+    /// Returns the longest pause in ns that is allowed between two heartbeats of a series. A
+    /// replica agrees with another candidate only after a longer silence of the leader.
     fn pause_ns(&self) -> u64 {
         self.timeout_ns / 4 * 3
     }
@@ -92,8 +92,9 @@ impl ElectionOracle {
         }
     }
 
-    /// Judges a campaign of `node`. Each replica that agreed had heard no leader for a while, at
-    /// some time since `node` requested its agreement, which was at most an election timeout ago.
+    /// Judges a campaign of `node`. The campaign is needless if a majority has received the
+    /// heartbeats of one leader without a long pause for two election timeouts, because then no
+    /// majority could have agreed with the candidate.
     pub(super) fn campaigns(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         self.checks += 1;
         self.heartbeats[node] = None;

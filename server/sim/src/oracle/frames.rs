@@ -1,6 +1,6 @@
 //! Frames (oracle 17): in runs with encoded messages, each message that is sent fits into a frame,
-//! and the receiver's decoder accepts it. The node would drop any other message, and a peer that
-//! waits for the message would wait for a timer, or for ever.
+//! and the receiver's decoder accepts it. A node would drop any other message. A peer that needs
+//! the message would then wait until a timer expires, or for ever.
 
 use bytes::BytesMut;
 use leasehold_wire::split_frame;
@@ -11,7 +11,8 @@ use leasehold_replica::message::Envelope;
 
 pub(super) const NAME: &str = "frames";
 
-/// Oracle that judges frames: each message must fit into one, and be decoded again.
+/// Oracle that judges frames: each message must fit into a frame, and the receiver must be able to
+/// decode it.
 #[derive(Debug, Default)]
 pub struct FrameOracle {
     /// Number of messages encoded and decoded.

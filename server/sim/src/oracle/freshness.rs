@@ -1,5 +1,6 @@
-//! Freshness (oracle 5; §3.6): a read is at least as new as every write that was acknowledged
-//! before the read began, and as every value that any client had read by then.
+//! Freshness (oracle 5; §3.6): a read returns a value that is at least as new as every write that
+//! was acknowledged before the read began, and as every value that any client had read before it
+//! began.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +27,7 @@ pub struct FreshnessOracle {
 }
 
 impl FreshnessOracle {
-    /// Notes that a read of `key` begins. The caller names the read by `token`.
+    /// Notes that a read of `key` begins. The caller later identifies the read by `token`.
     pub fn began(&mut self, token: u64, key: &Key) {
         let floor = self.newest.get(key).copied().unwrap_or_default();
         self.floors.insert(token, (key.clone(), floor));
@@ -44,7 +45,7 @@ impl FreshnessOracle {
         }
     }
 
-    /// Judges the answer to the read named `token`.
+    /// Judges the answer to the read that the caller identified by `token`.
     ///
     /// # Errors
     /// The answer is older than a version that was known before the read began.

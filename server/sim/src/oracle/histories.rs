@@ -1,7 +1,7 @@
-//! Histories of clients alone (oracle 12): each key must be linearizable, and histories must be
-//! strictly serializable where commands concern several keys (§3.6; Herlihy & Wing 1990). This is
-//! judged only by values and times. Versions, and everything else that replicas report about
-//! themselves, are ignored.
+//! Histories that clients observe (oracle 12): the history of each key must be linearizable. If
+//! commands concern several keys, the whole history must be strictly serializable (§3.6; Herlihy &
+//! Wing 1990). This is judged only by values and times. Versions, and everything else that replicas
+//! report about themselves, are ignored.
 
 use leasehold_histories::history::History;
 use leasehold_histories::linearizability;
@@ -24,7 +24,7 @@ impl HistoryOracle {
     /// Judges each key of a whole run.
     ///
     /// # Errors
-    /// Some key is not linearizable.
+    /// The history of some key is not linearizable.
     pub fn judge(&mut self, history: &History) -> Verdict {
         match linearizability::check(history) {
             linearizability::LinearizabilityVerdict::Linearizable { ops, .. } => {

@@ -1,7 +1,8 @@
 //! Liveness (oracle 10; §3.7). While a majority of the replicas is up and connected, and there is
 //! no other fault, every write commits, every held read ends, and every replica catches up. The
-//! time for this is limited to t_grace (to suspect a failed replica), t_guard + t_lease (until
-//! promises to that replica have ended, stretched for drift), an election, and some slack.
+//! time limit is the sum of t_grace (to suspect a failed replica), t_guard + t_lease (until
+//! promises to that replica have ended, stretched for drift), the duration of an election, and some
+//! slack.
 //!
 //! The driver of the clients notifies this oracle of requests and answers.
 
@@ -16,28 +17,29 @@ use leasehold_replica::settings::Timing;
 
 pub(super) const NAME: &str = "liveness";
 
-/// Maximum pause between two attempts at a request that has waited for long, in retransmission
-/// intervals: attempts back off.
+/// Maximum pause between two attempts at the same request, in retransmission intervals. The pauses
+/// grow from attempt to attempt.
 const BACKOFF: u32 = 16;
 /// Number of elections that may be needed until one succeeds, because two candidates may collide.
 const ELECTIONS: u32 = 3;
 
-/// Oracle that judges liveness: every request ends in time once all faults are healed.
+/// Oracle that judges liveness: once all faults are healed, every request must be answered within a
+/// time limit.
 #[derive(Debug, Default)]
 pub struct LivenessOracle {
-    /// Time since which there is no fault, and the time that a request may take from then on, both
-    /// in ns; `None` while there may be faults.
+    /// Time at which the last fault was healed, and the time that a request may take after that,
+    /// both in ns; `None` while there may be faults.
     healed: Option<(u64, u64)>,
     /// Requests without an answer: (time of the request in ns, token), in rising order of time.
     requests: VecDeque<(u64, u64)>,
     open: HashSet<u64, FixedState>,
-    /// Number of requests that were answered in time after the heal.
+    /// Number of requests that were answered within the time limit after all faults were healed.
     pub checks: u64,
 }
 
 /// Returns the maximum time that a request may take when there is no fault: the bound of §3.7 under
-/// `params` and `timing`. Its slack covers the pauses between attempts, and the time for which a
-/// leader that transfers leadership may drain.
+/// `params` and `timing`. The slack in this bound covers the pauses between attempts. It also
+/// covers the time that a leader may take to commit its open slots before it transfers leadership.
 pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
     let clock = params.clock;
     let leases = clock.keep_from_send(params.t_lease, params.t_guard, params.t0_cap);
@@ -48,9 +50,9 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
 }
 
 impl LivenessOracle {
-    /// Notes that from `now_ns` on there is no fault, and a majority is up. `params` are the
-    /// longest durations in force. `allowance` covers the time that clients wait before they retry
-    /// elsewhere, and the time that a lagging replica needs to catch up.
+    /// Notes that at `now_ns` all faults are healed, and a majority is up. `params` are the longest
+    /// durations in force. `allowance` is additional time: clients wait before they retry at
+    /// another replica, and a lagging replica needs time to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
@@ -81,12 +83,13 @@ impl LivenessOracle {
         verdict
     }
 
-    /// Forgets a request that its client has abandoned.
+    /// Forgets a request, because the client has abandoned it.
     pub fn abandoned(&mut self, token: u64) {
         self.open.remove(&token);
     }
 
-    /// Judges requests that still wait. To be called now and then, and at the end.
+    /// Judges requests that still wait. This must be called repeatedly during a run, and at its
+    /// end.
     ///
     /// # Errors
     /// A request has waited for too long.
@@ -111,9 +114,9 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// Judges the time that replicas take to catch up: `behind` replicas have not executed what
-    /// others had executed when all faults were healed. To be called now and then, because clients
-    /// need not notice such replicas: they use others.
+    /// Judges the time that replicas take to catch up: `behind` replicas have not yet executed all
+    /// slots that others had executed when all faults were healed. This must be called repeatedly
+    /// during a run, because clients need not notice such replicas: they use others.
     ///
     /// # Errors
     /// The replicas take too long.
@@ -129,9 +132,9 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// Judges the time that a replica takes to answer: `node` has had an unanswered write since
-    /// `since_ns`. To be called now and then, because clients need not notice: they retry
-    /// elsewhere.
+    /// Judges the time that a replica takes to answer. Since `since_ns`, `node` has always had an
+    /// unanswered write. This must be called repeatedly during a run, because clients need not
+    /// notice such a replica: they send their requests to another one.
     ///
     /// # Errors
     /// The replica takes too long.

@@ -1,5 +1,6 @@
 //! Oracles: checks with full knowledge of the world, including true time, which judge every step.
-//! Each file has one property, with the rule that it guards and the source of the rule.
+//! Each file checks one property. Its description names the rule that requires the property, and
+//! the source of the rule.
 //!
 //! Wherever possible, an oracle derives its judgement from the *actions* of replicas (messages,
 //! promises, entries), and does not rely on the code that it judges.
@@ -73,7 +74,7 @@ use leasehold_replica::unavailable::{is_client_disconnected, is_sent_again, is_u
 /// Violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Name of the oracle that saw it.
+    /// Name of the oracle that saw the violation.
     pub oracle: &'static str,
     /// Description of the violation.
     pub what: String,
@@ -82,7 +83,8 @@ pub struct Violation {
 /// Verdict of an oracle.
 pub(crate) type Verdict = Result<(), Violation>;
 
-/// Returns a violation from the enclosing function, unless a condition holds.
+/// Returns an error from the enclosing function unless a condition holds. The error is a
+/// [`Violation`].
 macro_rules! ensure {
     ($oracle:expr, $holds:expr, $($what:tt)*) => {
         if !$holds {
@@ -92,7 +94,8 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Creates a violation. A separate function, to keep rare code out of the checks of every step.
+/// Creates a violation. This is a separate function, so that the checks of every step do not
+/// contain code that rarely runs.
 #[cold]
 #[inline(never)]
 fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
@@ -117,7 +120,8 @@ pub struct Oracles {
     order: OrderOracle,
     unwritable: UnwritableOracle,
     confirmed: ConfirmationOracle,
-    /// Oracle of elections, which must be notified when clocks violate the assumptions.
+    /// Oracle of elections, which must be notified if a clock violates the assumptions about
+    /// clocks.
     pub elections: ElectionOracle,
     configurations: ConfigurationOracle,
     agreement: AgreementOracle,
@@ -125,14 +129,15 @@ pub struct Oracles {
     /// Oracle of frames, which is called for every message in runs with encoded messages.
     pub frames: FrameOracle,
     refusals: RefusalOracle,
-    /// Oracle of unsent writes, which counts how often merges were queued at their origin.
+    /// Oracle of unsent writes. It also counts how often merges were queued at the replica that
+    /// received them.
     pub unsent: UnsentOracle,
     /// Oracle of freshness. The driver of the clients notifies it of every request and answer.
     pub freshness: FreshnessOracle,
-    /// Oracle of liveness. It is notified of every request and answer, and of the heal of all
-    /// faults.
+    /// Oracle of liveness. The driver of the clients notifies it of every request and answer, and
+    /// of the moment at which all faults are healed.
     pub liveness: LivenessOracle,
-    /// Oracle of histories, which the keeper of the clients' history calls at the end.
+    /// Oracle of histories, which is called at the end of a run with the history of the clients.
     pub histories: HistoryOracle,
 }
 
@@ -167,7 +172,7 @@ impl Oracles {
         }
     }
 
-    /// Judges a replica that has started from its disk.
+    /// Judges a replica that has just started from the state on its disk.
     pub(super) fn started(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         let Some(replica) = snapshot.replica(node) else {
             return Ok(());
@@ -205,7 +210,7 @@ impl Oracles {
         self.unsent.requested(now_ns, node, from, command);
     }
 
-    /// Notes the end of a client's connection to `node`, before `node` learns of it.
+    /// Notes that a client's connection to `node` has ended, before `node` learns this.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
         self.unsent.hung_up(node, connection);
     }
@@ -269,7 +274,8 @@ impl Oracles {
         Ok(())
     }
 
-    /// Judges an action that a replica is about to perform, before the rest of the step.
+    /// Judges an action that a replica is about to perform. `ctx` contains the actions that follow
+    /// in the same step.
     fn acts(&mut self, ctx: StepContext<'_>, action: &Action) -> Verdict {
         let StepContext { snapshot, node, .. } = ctx;
         match action {
@@ -364,8 +370,8 @@ impl Oracles {
         self.notified.read(snapshot, &self.chosen, node, read)
     }
 
-    /// Returns the number of checks that each oracle made, by which one that checks nothing is
-    /// noticed.
+    /// Returns the number of checks that each oracle made. An oracle with no checks has judged
+    /// nothing.
     pub fn checks(&self) -> Vec<(&'static str, u64)> {
         vec![
             (containment::NAME, self.containment.checks),
@@ -399,7 +405,7 @@ fn is_about_leases(action: &Action) -> bool {
 /// (client, sequence) of a write.
 type WriteId = (u64, u64);
 
-/// Returns the identifier of `node` in messages.
+/// Returns the identifier by which messages name `node`.
 fn id(node: usize) -> ReplicaId {
     ReplicaId(node as u8)
 }
@@ -410,8 +416,9 @@ fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
     replica.executed() >= slot || pending.is_some_and(|pending| pending == value)
 }
 
-/// Whether the rest of a step replaces or kills the entry that is accepted in `slot`. Messages
-/// before that concern another value than the present one.
+/// Whether the rest of a step replaces or erases the entry that is accepted in `slot`. If so,
+/// messages that are sent earlier in the step do not concern the entry that the slot has at the end
+/// of the step.
 fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
     records(rest).any(|record| match record {
         Record::Accepted {
@@ -430,7 +437,8 @@ fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
     })
 }
 
-/// Returns the keys that a value writes, each as often as it is written.
+/// Returns the keys that a value writes. A key that is written several times is returned as many
+/// times.
 fn writes(value: &Value) -> impl Iterator<Item = &Key> {
     let writes = value.commands().iter().filter(|p| p.command.is_write());
     writes.flat_map(|proposed| proposed.command.keys())

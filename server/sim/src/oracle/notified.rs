@@ -1,7 +1,7 @@
 //! Every reader is notified (oracle 2; §3.2, §3.6). When a write of a key is chosen, every replica
 //! that could serve the key from its leases has the write pending or executed, or must first
-//! execute a barrier at or above the write. When a replica serves a key, its permit must still
-//! last, and it must have every chosen write of the key.
+//! execute a barrier at or above the write. When a replica serves a key, the permit of its read
+//! must not have expired, and the replica must have every chosen write of the key.
 
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::{Command, Path, ReadOp};
@@ -13,7 +13,7 @@ use leasehold_replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "notified";
 
-/// Oracle that judges that every reader is notified of the writes of its keys.
+/// Oracle that judges that every replica that may read a key is notified of the writes of this key.
 #[derive(Debug, Default)]
 pub struct NotificationOracle {
     /// Number of judged pairs of a write and a replica, plus number of judged reads.
@@ -21,7 +21,7 @@ pub struct NotificationOracle {
 }
 
 impl NotificationOracle {
-    /// Judges the replicas when `value` has just been chosen.
+    /// Judges all replicas at the moment at which `value` is chosen.
     pub(super) fn chosen(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -51,7 +51,7 @@ impl NotificationOracle {
         Ok(())
     }
 
-    /// Judges a read that `node` answers from its leases.
+    /// Judges a read that `node` answers under its leases.
     pub(super) fn read(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -87,7 +87,8 @@ impl NotificationOracle {
     }
 }
 
-/// Returns a chosen write of the keys that were read, if the answer may lack it.
+/// Returns the slot of a chosen write of the keys that were read, if the answer may not include
+/// this write.
 fn missing(replica: &Replica, chosen: &ChosenValues, read: &FencedReply) -> Option<Slot> {
     let executed = replica.executed();
     match &read.again {
@@ -120,7 +121,8 @@ fn writes_any(value: &Value, command: &Command) -> bool {
     }
 }
 
-/// Whether enough grantors cover `key`, with barriers below `slot`.
+/// Whether `node` could serve `key` without executing `slot`: enough grantors cover the key with
+/// barriers below the slot.
 fn could_serve(
     snapshot: &WorldSnapshot<'_>,
     node: usize,

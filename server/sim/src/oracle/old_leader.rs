@@ -1,9 +1,10 @@
-//! No commit while an old leader that has not learned of it can still serve (oracle 7; §3.3, §3.7).
-//! A replica that once led keeps the lease that it led with. Until this lease has ended, it learns
-//! of every write to its keys, whichever replica leads then.
+//! No write commits while a former leader that does not know the write can still serve its key
+//! (oracle 7; §3.3, §3.7). A replica that once led keeps the lease under which it led. Until this
+//! lease has ended, the replica must learn of every write to the keys of the lease, whichever
+//! replica leads then.
 //!
-//! This is the rule of `notified` for replicas that once led. It is judged by the oracles' own
-//! record of promises instead of the holder's beliefs.
+//! This is the rule of module `notified`, applied to replicas that once led. It is judged by the
+//! oracles' own record of promises, not by the beliefs of the holder.
 
 use leasehold_leases::{Ballot, Slot};
 
@@ -13,7 +14,8 @@ use leasehold_replica::message::LogId;
 
 pub(super) const NAME: &str = "old leader";
 
-/// Oracle that judges that no write commits without an old leader that can still serve its key.
+/// Oracle that judges that no write commits while a former leader that does not know the write can
+/// still serve its key.
 #[derive(Debug)]
 pub struct OldLeaderOracle {
     /// Last ballot in which each replica led.
@@ -35,7 +37,7 @@ impl OldLeaderOracle {
         self.led[node] = Some(ballot);
     }
 
-    /// Judges former leaders when `value` has just been chosen.
+    /// Judges all former leaders at the moment at which `value` is chosen.
     pub(super) fn chosen(
         &mut self,
         snapshot: &WorldSnapshot<'_>,

@@ -1,7 +1,8 @@
-//! An answer given at commit overtakes no command on several keys (protocol §1, hazards 34 and 38).
-//! When a write is acknowledged, or a value read, before its slot is executed, no earlier slot may
-//! be open and hold a command on several keys. Otherwise a client could know the later write, while
-//! a read elsewhere finds a part of the earlier command missing.
+//! No answer at commit is given while an earlier command on several keys is open (protocol §1,
+//! hazards 34 and 38). When a write is acknowledged, or a value read, before its slot is executed,
+//! no earlier slot may be open and hold a command on several keys. Otherwise a client could know
+//! the later write while a read at another replica returns only a part of the earlier command's
+//! effects.
 //!
 //! This is judged by the version in the answer. The answer for a deleted key has no version.
 

@@ -1,10 +1,11 @@
-//! Accepted slots are pending (§3.6; protocol §3.2). From its acceptance until its execution, and
-//! again after a restart, a slot is marked on every key that it writes. Otherwise a read of the key
-//! would not wait for the slot. Oracle 2 relies on this. No other slot may be marked, because a
-//! read would wait for an execution that never happens (hazard 18).
+//! Accepted slots are pending (§3.6; protocol §3.2). From the acceptance of a slot until its
+//! execution, the slot is marked on every key that it writes. After a restart, the marks are
+//! restored. Otherwise a read of the key would not wait for the slot. Oracle 2 relies on this. No
+//! other slot may be marked, because a read would wait for the execution of that slot, which may
+//! never happen (hazard 18).
 //!
 //! A slot is checked when it is accepted, when it is committed and when it is executed. All slots
-//! are checked when a replica starts, and when it follows another ballot.
+//! are checked when a replica starts, and when it changes to another ballot.
 
 use leasehold_leases::Slot;
 
@@ -23,7 +24,8 @@ pub struct PendingOracle {
 }
 
 impl PendingOracle {
-    /// Judges a replica that has started: exactly the slots that it had accepted must be pending.
+    /// Judges a replica that has started: the slots that it had accepted must be pending, and no
+    /// others.
     pub(super) fn started(&mut self, node: usize, replica: &Replica) -> Verdict {
         self.everything(node, replica)
     }

@@ -1,4 +1,5 @@
-//! Slots that each replica has newly committed and executed, which most oracles need.
+//! Detection of the slots that a replica has newly committed and executed. Most oracles need these
+//! slots.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,7 @@ struct ReplicaProgress {
     executed: Slot,
 }
 
-/// Progress of each replica that has been seen, by log.
+/// Progress that the oracles have seen so far, by replica and log.
 #[derive(Debug)]
 pub(super) struct Progress {
     seen: Vec<[ReplicaProgress; 2]>,
@@ -44,7 +45,8 @@ impl Progress {
         }
     }
 
-    /// Sets the progress of a replica that starts to what it had checkpointed.
+    /// Sets the progress of a replica that has just started: it has committed and executed the
+    /// slots of its checkpoint.
     pub(super) fn started(&mut self, node: usize, replica: &Replica) {
         for log in LogId::ALL {
             let seen = &mut self.seen[node][log.index()];

@@ -1,6 +1,7 @@
 //! Promises, recorded from messages alone: those that each replica made, those that each took, and
-//! the beliefs that a holder may have because of them (protocol §2). The record is the oracles'
-//! own: it applies the rules, and does not consult grantors or holders.
+//! the beliefs that a holder may have because of the promises (protocol §2). This record is
+//! independent of grantors and holders: it applies the rules to their messages, and does not read
+//! their state.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use smallvec::SmallVec;
 use super::{Verdict, Violation, WorldSnapshot, barriers, ensure, id, violated};
 use leasehold_replica::message::{Envelope, Message};
 
-/// Maximum number of remembered promises of one grantor to one holder that were not taken. It is
-/// far above the number that can be in transit.
+/// Maximum number of remembered promises of one grantor to one holder that were not taken. This is
+/// far above the number of promises that can be in transit.
 const MADE_MAX: usize = 4096;
 
 /// A promise that was sent.
@@ -27,7 +28,7 @@ struct SentPromise {
     highest_accepted: Slot,
 }
 
-/// A promise that its holder takes.
+/// A promise at the moment at which the holder takes it.
 #[derive(Clone, Copy, Debug)]
 struct ReceivedPromise {
     /// Reading of the holder's clock.
@@ -38,14 +39,14 @@ struct ReceivedPromise {
     sequence: u64,
 }
 
-/// Belief that a holder may have in one grantor under one configuration.
+/// Belief that promises of one grantor under one configuration justify at a holder.
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     config: ConfigId,
     /// End of the belief, by the holder's clock.
     until: Time,
-    /// Barrier: the lowest highest-accepted slot among the unbroken promises under the
-    /// configuration.
+    /// Barrier. Each promise names the highest slot that its grantor had accepted. The barrier is
+    /// the lowest of these slots among the unbroken promises under the configuration.
     barrier: Slot,
 }
 
@@ -53,14 +54,14 @@ struct Belief {
 struct PairState {
     /// Promises that were sent, in rising order of run and sequence.
     made: VecDeque<SentPromise>,
-    /// Run and sequence of the newest promise.
+    /// Run and sequence of the newest promise that the grantor sent.
     newest: (Incarnation, u64),
-    /// Run of the grantor that the holder knows.
+    /// Newest run of the grantor that the holder knows.
     run: Incarnation,
-    /// Highest sequence of that run that the holder took.
+    /// Highest sequence of a promise of this run that the holder took.
     taken: u64,
-    /// Beliefs, in rising order of time and configuration. Each began while the one before it was
-    /// unexpired.
+    /// Beliefs, in rising order of time and configuration. Each began before the previous one had
+    /// expired.
     beliefs: SmallVec<[Belief; 2]>,
 }
 
@@ -137,8 +138,9 @@ impl Promises {
         }
     }
 
-    /// Returns the time until which `holder` may believe `grantor`, by its own clock, if it has
-    /// executed up to `upto`. `holds` says under which configurations it holds the keys.
+    /// Returns the time, by the clock of `holder`, until which it may believe `grantor`. It has
+    /// executed all slots up to `upto`. `holds` says for each configuration whether `holder` holds
+    /// the keys under it.
     fn believed(
         &self,
         grantor: usize,
@@ -159,9 +161,9 @@ impl Promises {
         ready.filter_map(until).max()
     }
 
-    /// Returns the time until which enough grantors cover `holder`, by its own clock, if it has
-    /// executed up to `upto`; `None` if they never did. `holds` says under which configurations it
-    /// holds the keys.
+    /// Returns the time, by the clock of `holder`, until which enough grantors cover it; `None` if
+    /// there were never enough. `holder` has executed all slots up to `upto`. `holds` says for each
+    /// configuration whether `holder` holds the keys under it.
     pub(super) fn permit(
         &self,
         holder: usize,
@@ -179,8 +181,8 @@ impl Promises {
         untils.get(needed - 1).copied()
     }
 
-    /// Returns the time until which `holder` may believe runs of `grantor` before `run`, by its own
-    /// clock.
+    /// Returns the time, by the clock of `holder`, until which it may believe runs of `grantor`
+    /// that are earlier than `run`.
     pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
         let pair = self.pair(grantor, holder);
         if pair.run >= run {
@@ -192,7 +194,7 @@ impl Promises {
 }
 
 impl PairState {
-    /// Notes that the holder knows a run of the grantor. A chain of beliefs ends with the run.
+    /// Notes that the holder knows a run of the grantor. All beliefs in earlier runs end.
     fn hear_of(&mut self, run: Incarnation) {
         if run > self.run {
             self.run = run;
@@ -231,7 +233,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Judges hazard 2: a sequence is taken once, and none is taken after a higher one.
+    /// Judges hazard 2: each sequence is taken at most once, and no sequence is taken after a
+    /// higher one.
     fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
         ensure!(
             barriers::NAME,
@@ -272,8 +275,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Finds the promise that is taken, and checks that it was made to the present run of the
-    /// holder.
+    /// Finds the sent promise that the holder takes, and checks that it was made to the holder's
+    /// present run.
     fn find(&self, taken: ReceivedPromise) -> Result<SentPromise, Violation> {
         let name = (self.run, taken.sequence);
         let place = self
@@ -294,7 +297,7 @@ impl PairState {
         })
     }
 
-    /// Extends the beliefs by a promise that is taken now.
+    /// Extends the beliefs by a promise that the holder takes at time `now`.
     fn extend(&mut self, now: Time, made: SentPromise) {
         // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
@@ -314,8 +317,9 @@ impl PairState {
         }
     }
 
-    /// Drops expired beliefs that are no longer needed. The barrier of an expired belief remains in
-    /// force for later beliefs of its chain, until a later barrier is executed.
+    /// Drops expired beliefs that are no longer needed. An expired belief is still needed if a
+    /// later belief continues it: the barrier of the expired one remains in force until a later
+    /// barrier is executed.
     fn forget(&mut self, now: Time, executed: Slot) {
         let beliefs = &self.beliefs;
         let ended = beliefs.iter().take_while(|b| b.until <= now).count();

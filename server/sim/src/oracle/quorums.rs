@@ -1,7 +1,7 @@
-//! Every commit has its quorum (oracle 3; §2.1, §3.2). A replica that votes has made the acceptance
-//! durable, and the tag of its vote names every replica to which it has promised the keys. A chosen
-//! value was accepted by a majority, and every replica named in the majority's tags has accepted
-//! it.
+//! Every commit has its quorum (oracle 3; §2.1, §3.2). Before a replica votes, it has made its
+//! acceptance of the entry durable. The tag of the vote names every replica to which the voter has
+//! promised keys that the entry writes. A chosen value was accepted by a majority, and also by
+//! every replica that the tags of this majority name.
 //!
 //! Votes are recorded when they are sent. The rule is checked by trying every majority.
 
@@ -26,10 +26,10 @@ struct Poll {
 
 type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 
-/// Polls in one slot, by ballot.
+/// Polls in one slot. Each has the ballot at which its votes were cast.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
-/// Returns the poll at `ballot`, which is created if it does not exist.
+/// Returns the poll at `ballot`. If there is none, it is created.
 fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     let known = polls.iter().position(|(at, _)| *at == ballot);
     let place = known.unwrap_or_else(|| {
@@ -44,10 +44,11 @@ fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
 pub struct QuorumOracle {
     n: usize,
     polls: HashMap<(LogId, Slot), Polls, FixedState>,
-    /// For each log and slot, whether the slot is chosen and needs no more votes.
+    /// For each log and slot, whether the slot is known to be chosen, so that later votes are
+    /// ignored.
     done: [Vec<bool>; 2],
-    /// Votes of this step that were judged since the replica last promised or persisted anything.
-    /// Each is sent to several replicas and judged once.
+    /// Votes of this step that were already judged. A vote is sent to several replicas, but judged
+    /// once, unless the replica promises or persists something in between.
     judged: SmallVec<[Vote; 8]>,
     /// Number of votes and commits judged.
     pub checks: u64,
@@ -64,8 +65,8 @@ impl QuorumOracle {
         }
     }
 
-    /// Forgets the judged votes: the replica takes another step, or is about to persist or promise
-    /// something in this step.
+    /// Forgets the judged votes, so that they are judged again. Called when a replica takes another
+    /// step, and before it persists or promises something in this step.
     pub(super) fn judge_again(&mut self) {
         self.judged.clear();
     }
@@ -81,7 +82,7 @@ impl QuorumOracle {
         votes.try_for_each(|vote| self.vote(ctx, vote))
     }
 
-    /// Judges that a ballot proposes only one value in a slot.
+    /// Judges that at most one value is proposed in a slot at each ballot.
     fn proposed(&mut self, accept: &Accept) -> Verdict {
         let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
         if self.is_done(log, slot) {
@@ -118,8 +119,8 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Judges a vote: its entry must be durable, and its tag must name every replica that was
-    /// promised the entry's keys.
+    /// Judges a vote: the accepted entry must be durable, and the tag of the vote must name every
+    /// replica to which the voter has promised a key that the entry writes.
     fn judge(&mut self, ctx: StepContext<'_>, vote: Vote) -> Verdict {
         let StepContext {
             snapshot,
@@ -149,8 +150,9 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Judges `entry` when the acting replica is the first to know that it is chosen. The replica's
-    /// own tag may have shrunk since it last sent one, because it does not send its vote to itself.
+    /// Judges `entry` when the acting replica is the first to know that the entry is chosen. The
+    /// replica's own tag is computed again: the replica does not send its vote to itself, and its
+    /// tag may have shrunk since it last sent one.
     pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;
@@ -181,7 +183,7 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Removes and returns the polls of a slot, and ignores later votes in it.
+    /// Removes and returns the polls of a slot. Later votes in the slot are ignored.
     fn close(&mut self, log: LogId, slot: Slot) -> Polls {
         let done = &mut self.done[log.index()];
         let index = slot.0 as usize;
@@ -193,7 +195,7 @@ impl QuorumOracle {
     }
 }
 
-/// Adds the present votes of the acting replica, as far as they are durable.
+/// Adds those present votes of the acting replica that are durable.
 fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. }: Entry<'_>) {
     let StepContext { snapshot, node, .. } = ctx;
     let Some(replica) = snapshot.replica(node) else {
@@ -206,9 +208,10 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
     }
 }
 
-/// Adds the acting replica's vote at an earlier ballot. The step that commits an entry may also
-/// have accepted it from the next leader, at `newest`. Then the earlier vote and its tag are
-/// forgotten, and the replicas to which the acting replica has promised the keys stand for the tag.
+/// Adds the votes of the acting replica as an earlier leader, at ballots below `newest`. They are
+/// needed because the step that commits an entry may also have accepted it from the next leader, at
+/// ballot `newest`. Then the replica has forgotten the earlier vote and its tag. Instead of the
+/// tag, the replicas to which the acting replica has promised the entry's keys are used.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
     let disk = ctx.snapshot.node(ctx.node).disk();
@@ -232,9 +235,9 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
     }
 }
 
-/// Returns the replicas to which the acting replica has promised some key that `entry` writes, by
-/// the grants that it keeps. Replicas to which the rest of the step makes promises are omitted,
-/// because the barrier of these promises is at or above the slot.
+/// Returns the replicas to which the acting replica has promised some key that `entry` writes,
+/// according to the grants that the acting replica keeps. Replicas to which the rest of the step
+/// makes promises are omitted, because the barrier of such a promise is at or above the slot.
 fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
     let StepContext {
         snapshot,
@@ -280,7 +283,7 @@ fn live_grants(snapshot: &WorldSnapshot<'_>, node: usize, replica: &Replica) -> 
     live
 }
 
-/// Whether the votes satisfy the rule of §3.2, by trying every majority of the acceptors.
+/// Whether the votes satisfy the rule of §3.2. Every majority of the acceptors is tried.
 fn is_quorum(n: usize, votes: &[(ReplicaId, ReplicaSet)]) -> bool {
     let accepted: ReplicaSet = votes.iter().map(|(who, _)| *who).collect();
     let satisfied = |member: ReplicaId| {

@@ -1,6 +1,6 @@
-//! A state machine of the oracles' own, written from the protocol (§1 "Sessions", §7) and not from
-//! the replica: it executes the chosen commands in slot order. It is simple, and runs once for the
-//! whole cluster.
+//! A simple state machine that executes the chosen commands in slot order, once for the whole
+//! cluster. It implements the protocol (§1 "Sessions", §7), and shares no code with the state
+//! machine of replicas.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,9 +15,10 @@ use prost::Message as _;
 
 use leasehold_replica::settings::SessionLimits;
 
-/// Duration of a second of log time, in ms. Sessions end at whole seconds of log time: at the first
-/// that is their time to live after the second in which they were last active ended. In no run do
-/// so many sessions end with one batch that replicas would leave some for the next.
+/// Duration of a second of log time, in ms. Sessions end at whole seconds of log time. A session
+/// ends when its time to live has passed since the end of the second in which it was last active.
+/// If very many sessions end with one batch, replicas leave some of them for the next batch, but no
+/// run has so many.
 const SECOND_MS: u64 = 1000;
 /// Maximum size of an answer that is predicted, in bytes. Replicas refuse some longer answers.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -43,7 +44,7 @@ struct ReferenceSession {
     results: Vec<(u64, Outcome)>,
 }
 
-/// State machine of the oracles' own, which executes the chosen commands in slot order.
+/// State machine of the oracles, which executes the chosen commands in slot order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReferenceMachine {
     entries: BTreeMap<Key, (Bytes, Version)>,
@@ -53,7 +54,8 @@ pub(super) struct ReferenceMachine {
     stay_ms: u64,
     /// Maximum number of sessions while the present batch is executed; 0: no limit.
     sessions_max: usize,
-    /// Log time in ms. A session that was begun before it may be one that ended to make room.
+    /// Log time in ms. A session that was begun before this time may have ended to make room, so a
+    /// write that would open it again is refused.
     opens_from_ms: u64,
 }
 
@@ -66,21 +68,22 @@ impl ReferenceMachine {
         }
     }
 
-    /// Begins a batch with this log time, which never decreases, and with room for `sessions_max`
+    /// Begins a batch: sets the log time, which never decreases, and the maximum number of
     /// sessions.
     pub(super) fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         self.sessions_max = sessions_max as usize;
     }
 
-    /// Whether sessions may have to end to make room before `more` further commands are executed.
+    /// Whether some session may have to end to make room while `more` further commands are
+    /// executed.
     pub(super) fn is_crowded(&self, more: usize) -> bool {
         self.sessions_max > 0 && self.sessions.len() + more > self.sessions_max
     }
 
-    /// Makes room for a session. The session that was silent for longest ends, if it was silent for
-    /// long enough. A second session ends, too, if there are more than the maximum. Returns whether
-    /// there is room.
+    /// Makes room for a session. The session that was silent for the longest time ends, if it was
+    /// silent for long enough. If there are more sessions than the maximum, a second one ends, too.
+    /// Returns whether there is room.
     fn make_room(&mut self) -> bool {
         let (ttl_ms, now) = (self.ttl_ms, self.log_time_ms);
         self.sessions
@@ -110,7 +113,8 @@ impl ReferenceMachine {
         session.filter(|session| session.active_ms + self.ttl_ms + SECOND_MS > at_ms)
     }
 
-    /// Whether a write would be refused at log time `at_ms`, if it were the next command.
+    /// Whether a write would be refused if it were the next command, and were executed at log time
+    /// `at_ms`.
     pub(super) fn refuses(&self, command: &Command, at_ms: u64) -> bool {
         match self.session(command.client, at_ms) {
             // A session is opened only until another one that was opened at the same time could

@@ -1,12 +1,13 @@
 //! Refused commands are never executed (hazard 77; protocol §1 "Sessions"). A client that is
 //! notified that its session refuses a write may send the write again under a new session.
 //!
-//! After the slots that the answering replica has executed, no copy of the command takes effect at
-//! any replica. If the command had reached replicas only once, no copy takes effect in any slot,
-//! because no other copy could have been executed before.
+//! Once a replica has answered with a refusal, no copy of the command takes effect at any replica
+//! in a slot above those that the answering replica had executed. If only one copy of the command
+//! had reached a replica, no copy takes effect in any slot, because no other copy could have been
+//! executed before.
 //!
-//! Effects are detected by what replicas store and answer, not by the oracles' own state machine,
-//! which could share a mistake of the protocol.
+//! Effects are detected in the data that replicas store and answer. The state machine of the
+//! oracles is not used for this, because it could contain the same mistake as the protocol.
 
 use std::collections::HashMap;
 
@@ -27,11 +28,11 @@ pub(super) const NAME: &str = "refusals";
 pub struct RefusalOracle {
     /// Requests without an answer, by the replica that received them.
     pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
-    /// Number of times that a write has reached a replica.
+    /// For each write, the number of times that a copy has reached a replica.
     reached: HashMap<WriteId, u32, FixedState>,
-    /// The first slot in which a refused write must not take effect.
+    /// For each refused write, the first slot in which it must not take effect.
     refused: HashMap<WriteId, Slot, FixedState>,
-    /// The last slot in which a write was seen to take effect.
+    /// For each write, the last slot in which it was seen to take effect.
     effects: HashMap<WriteId, Slot, FixedState>,
     /// Number of refusals judged.
     pub checks: u64,
@@ -54,7 +55,7 @@ impl RefusalOracle {
         }
     }
 
-    /// Handles the end of `node`: it answers none of its requests any more.
+    /// Handles the end of `node`, which answers none of its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         self.pending[node].clear();
     }
@@ -75,7 +76,8 @@ impl RefusalOracle {
         Ok(())
     }
 
-    /// Judges an answer of `node` to a client, after the slots that it has executed so far.
+    /// Judges an answer of `node` to a client, with regard to the slots that `node` has executed so
+    /// far.
     pub(super) fn replied(
         &mut self,
         node: usize,
@@ -157,8 +159,8 @@ mod tests {
         Outcome::written(Version { slot, index: 0 })
     }
 
-    /// Judges the answers of replicas that have executed five slots. They answer a write that
-    /// reached `reached` of them before.
+    /// Judges the answers of replicas that have executed five slots. All of them answer the same
+    /// write, which had reached `reached` of the replicas before.
     fn judge(reached: usize, answers: &[Outcome]) -> bool {
         let mut refusals = RefusalOracle::new(3);
         (0..reached).for_each(|node| refusals.requested(node, handle(node as u64), &put()));

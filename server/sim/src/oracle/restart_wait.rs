@@ -1,8 +1,10 @@
 //! The restart wait (oracle 6; §3.7). A replica that has started again has forgotten its promises.
-//! Until all of them have ended, it votes with all replicas in its tag, or not at all.
+//! Until all of these promises have ended, each of its votes names all replicas in the tag, or it
+//! does not vote.
 //!
-//! The wait is computed independently of the replica: from the promises that earlier runs sent, and
-//! from the beliefs that holders still have in these promises, by their clocks.
+//! The oracle computes the end of the wait independently of the replica. It uses the promises that
+//! earlier runs sent, and the beliefs that holders, by their own clocks, still have in these
+//! promises.
 
 use std::time::Duration;
 
@@ -17,13 +19,13 @@ use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "restart wait";
 
-/// State of one replica over all its runs.
+/// State of one replica, kept over all runs of it.
 #[derive(Clone, Debug, Default)]
 struct Grantor {
-    /// Longest time for which any promise of this replica could still be believed after it was
-    /// sent, in ns of any clock within the bound on drift.
+    /// Longest time for which a promise of this replica could be believed after it was sent. In ns,
+    /// measured by any clock within the bound on drift.
     longest_ns: u64,
-    /// Time until which promises of earlier runs could be believed, by the replica's clock.
+    /// Time, by the replica's clock, until which promises of earlier runs could be believed.
     until: Time,
 }
 
@@ -94,8 +96,9 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// Judges a record of `node` that its next run need not wait. No replica may then believe a
-    /// promise of any run of `node`, or take one that is in transit.
+    /// Judges the record with which `node` notes that its next run need not wait. When the record
+    /// is written, no replica may believe a promise of any run of `node`, or be able to take one
+    /// that is in transit.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -155,8 +158,8 @@ impl RestartWaitOracle {
         Ok(())
     }
 
-    /// Returns the replicas that votes of `node` must name in their tags because of promises that
-    /// it may have forgotten.
+    /// Returns the replicas that `node` must name in the tags of its votes, because it may have
+    /// promised keys to them in an earlier run.
     fn owed(
         &self,
         StepContext { snapshot, node, .. }: StepContext<'_>,
@@ -182,10 +185,10 @@ fn has_write(value: &Value) -> bool {
     commands.any(|proposed| proposed.command.is_write())
 }
 
-/// Returns the time for which a promise may be believed after it was sent, in ns of any clock
-/// within the bound on drift. The holder takes the promise within `t0 + t_guard` of the ack that it
-/// names. The grantor received this ack `t0` ago, by a clock that may be as slow as the holder's is
-/// fast. The belief lasts `t_lease` from then.
+/// Returns the time for which a promise may be believed after it was sent. In ns, measured by any
+/// clock within the bound on drift. The promise names an ack that the grantor had received `t0`
+/// before, by a clock that may be as slow as the holder's clock is fast. The holder takes the
+/// promise at most `t0 + t_guard` after it sent this ack. The belief lasts `t_lease` from then on.
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;
@@ -224,13 +227,13 @@ mod tests {
         assert_eq!(lasts_ns(&aged, 1000), 3_014_022_022);
     }
 
-    /// Replica 0, which promises replica 1 in its first run and is then started again.
+    /// Replica 0. In its first run, it makes promises to replica 1. Then it is started again.
     struct RestartedReplica {
         world: TestWorld,
         oracle: RestartWaitOracle,
         promises: Promises,
         start: Verdict,
-        /// Actions that the replica performs after its vote.
+        /// Actions that the replica performs after its vote, in the same step.
         rest: Vec<Action>,
     }
 

@@ -1,6 +1,6 @@
 //! Same (client, sequence), same result (oracle 11; protocol §1 "Sessions"). Every answer of a
-//! replica to a write, or to a read that went through the log, equals the result of a state machine
-//! of the oracles' own, and no command takes effect twice.
+//! replica to a write, or to a read that went through the log, equals the result of the state
+//! machine in `reference`. No command takes effect twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -20,10 +20,10 @@ use leasehold_replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
 
-/// Number of results that are remembered for a client after it acknowledged them, because replicas
-/// may lag.
+/// For each client, the number of results that are remembered after the client acknowledged them.
+/// They are needed because replicas may lag.
 const RESULTS_MAX: usize = 256;
-/// Maximum number of commands in flight, which no run reaches.
+/// Maximum number of commands in flight. No run reaches this number.
 const IN_FLIGHT_MAX: usize = 10_000;
 
 /// Request of a client that waits for an answer.
@@ -34,15 +34,15 @@ enum PendingRequest {
     Read(Op),
 }
 
-/// Results that a (client, sequence) has had in the log so far.
+/// Results that the write of one (client, sequence) has had in the log so far.
 #[derive(Clone, Debug, Default)]
 struct SequenceState {
     result: Option<Outcome>,
     /// Whether some copy of the write was refused.
     refused: bool,
-    /// Whether some copy of the write found no room for its session.
+    /// Whether some copy of the write was refused because there was no room for a new session.
     no_room: bool,
-    /// Whether the write had a result that has been forgotten because of its age.
+    /// Whether the write had a result that the oracle has forgotten, because the result is old.
     forgotten: bool,
 }
 
@@ -53,7 +53,7 @@ struct ClientResults {
     states: HashMap<u64, SequenceState, FixedState>,
     /// Sequences in `states`, in the order in which they were first seen.
     seen: VecDeque<u64>,
-    /// Answers given before their write was executed: (sequence, answer).
+    /// Answers that were given before the write was executed: (sequence of the write, answer).
     early_answers: Vec<(u64, Outcome)>,
 }
 
@@ -73,7 +73,8 @@ pub struct SessionOracle {
     clients: HashMap<u64, ClientResults, FixedState>,
     /// Requests that wait for an answer, by the replica that received them.
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
-    /// Reads that went through the log and that their origin has not executed, by origin.
+    /// For each replica, the reads that its clients sent, that went through the log, and that the
+    /// replica has not executed.
     reads: Vec<VecDeque<LoggedRead>>,
     /// Number of answers compared.
     pub checks: u64,
@@ -106,12 +107,12 @@ impl SessionOracle {
         self.pending[node].remove(&to);
     }
 
-    /// Handles the end of `node`: it answers none of its requests any more.
+    /// Handles the end of `node`, which answers none of its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         self.pending[node].clear();
     }
 
-    /// Executes newly chosen slots, as far as every slot before them is known.
+    /// Executes newly chosen slots in order, up to the first slot that is not known to be chosen.
     pub(super) fn advance(&mut self, chosen: &ChosenValues) -> Verdict {
         while let Some(value) = chosen.value(LogId::Commands, self.executed.next()) {
             self.executed = self.executed.next();
@@ -138,8 +139,8 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Notes the results of reads that a placeholder in the log stands for: all waiting reads of
-    /// its kind at its origin.
+    /// Notes the results of reads for which the log contains a placeholder. The placeholder
+    /// represents all waiting reads of the same kind at its origin.
     fn read(&mut self, slot: Slot, proposed: &Proposal) {
         let node = proposed.origin.index();
         let Some(requests) = self.pending.get(node) else {
@@ -208,9 +209,9 @@ impl SessionOracle {
         }
     }
 
-    /// Judges that a write that is answered at commit will be executed, whatever happens to earlier
-    /// slots that are not chosen yet (hazard 31). Any of them may turn out empty, and then opens no
-    /// session.
+    /// Judges that a write that is answered at commit will be executed, whatever is chosen in
+    /// earlier slots that are still open (hazard 31). Any of these slots may turn out empty, and an
+    /// empty slot opens no session.
     fn certain(&self, chosen: &ChosenValues, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
             return Ok(());
@@ -248,8 +249,9 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Returns the session of a client before `slot` (`None`: all sessions), if every slot that is
-    /// not chosen turns out empty. Chosen slots may keep a session alive, or open it.
+    /// Returns a state machine with the session that `client` has before `slot`, on the assumption
+    /// that every slot that is not chosen turns out empty. If `client` is `None`, it has all
+    /// sessions. Chosen slots may keep a session alive, or open it.
     fn by_chosen(
         &self,
         chosen: &ChosenValues,
@@ -338,8 +340,8 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Ends the step of `node`, which has executed up to `executed` and given the resulting
-    /// answers.
+    /// Ends the step of `node`. It has executed all slots up to `executed`, and has given the
+    /// resulting answers.
     pub(super) fn step_ends(&mut self, node: usize, executed: Slot) {
         let reads = &mut self.reads[node];
         while reads.front().is_some_and(|read| read.slot <= executed) {
@@ -349,7 +351,7 @@ impl SessionOracle {
 }
 
 impl ClientResults {
-    /// Compares the answer given at commit with the result of the execution.
+    /// Compares the answer that a write was given at commit with the result of its execution.
     fn compare_early_answer(&mut self, name: u64, sequence: u64) -> Verdict {
         if let Some(place) = self
             .early_answers
@@ -390,7 +392,8 @@ impl ClientResults {
         before.is_some_and(|(_, last)| *last >= sequence)
     }
 
-    /// Notes that a sequence takes effect. Returns whether it is the first time.
+    /// Notes that the write with this sequence takes effect. Returns whether this is the first
+    /// time.
     fn take_effect(&mut self, sequence: u64) -> bool {
         let before = self.executed.range_mut(..=sequence).next_back();
         match before {
@@ -409,8 +412,8 @@ impl ClientResults {
 }
 
 impl SequenceState {
-    /// Whether the log has decided about the write. A lack of room decides nothing, because a later
-    /// copy may be executed.
+    /// Whether the outcome of the write is decided. If a copy found no room for its session, this
+    /// decides nothing, because a later copy may be executed.
     fn is_decided(&self) -> bool {
         self.refused || self.forgotten || self.result.is_some()
     }

@@ -40,7 +40,7 @@ impl<'a> WorldSnapshot<'a> {
         self.nodes[node].clock()
     }
 
-    /// Returns the reading of a replica's clock.
+    /// Returns the current reading of a replica's clock.
     pub fn time(&self, node: usize) -> Time {
         self.clock(node).read(self.now_ns)
     }
@@ -52,7 +52,7 @@ pub(super) struct StepContext<'a> {
     pub snapshot: &'a WorldSnapshot<'a>,
     /// Index of the replica.
     pub node: usize,
-    /// Actions of the step that are still to be performed.
+    /// Actions of the step that are not performed yet.
     pub rest: &'a [Action],
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Entry<'a> {
     pub value: &'a Value,
 }
 
-/// A vote, without the voter.
+/// A vote. The voter is not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Vote {
     pub log: LogId,

@@ -37,15 +37,16 @@ pub struct ReplicaState {
     /// Whether the replica's disk was never wiped.
     pub joined: bool,
     pub executed: u64,
-    /// State after slot `executed`.
+    /// Keys and values in the state that results from all slots up to `executed`.
     pub entries: Vec<(Key, Option<StoredValue>)>,
-    /// Entries accepted above slot `executed`, at [`BALLOT`].
+    /// Entries that the replica has accepted in slots above `executed`, at ballot [`BALLOT`].
     pub accepted: Vec<(u64, Value)>,
     pub ballot: Ballot,
     pub restart_wait: Option<Duration>,
-    /// Change that led to the first configuration that the replica has executed.
+    /// Change that created the first configuration which the replica has executed.
     pub change: ConfigChange,
-    /// Number of further configurations that the replica has executed, which changed nothing.
+    /// Number of further configurations that the replica has executed. None of them changes
+    /// anything.
     pub more: u64,
 }
 
@@ -113,7 +114,8 @@ impl TestWorld {
         self.nodes[node] = start(node, state);
     }
 
-    /// Lets every replica send its present lease messages, and delivers them to the others.
+    /// Lets every replica send the lease messages that are due, and delivers them to the other
+    /// replicas.
     pub fn talk(&mut self) {
         let mut inbox: Vec<(usize, Input)> =
             (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
@@ -194,7 +196,7 @@ pub fn says(
     (from.0, id(to.0), envelope)
 }
 
-/// Returns a promise under configuration 1, which builds on the sequence before its own.
+/// Returns a promise under configuration 1. It continues the promise with the previous sequence.
 pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
     Message::Lease(LeaseMessage::Promise(Promise {
         sequence,
@@ -218,7 +220,7 @@ pub fn key(name: &'static str) -> Key {
     Key::from(name)
 }
 
-/// Returns the end of a lease that begins now, by a replica's clock.
+/// Returns the time, by the clock of `node`, at which a lease that begins now ends.
 pub fn lease_end(world: &TestWorld, node: usize) -> Time {
     world.snapshot().time(node) + LEASE
 }

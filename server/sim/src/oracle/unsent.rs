@@ -1,16 +1,17 @@
-//! A command that a replica reports as unsent has not left the replica, and never does (protocol §1
-//! "Sessions"). A client relies on such a report, and may send the command to another replica. The
-//! report goes to a client that opens too many sessions, to a client that puts long fields where
-//! merges wait (`too_many_merges`), and, for waiting commands, to a disconnected client
+//! A command that a replica reports as unsent has not left the replica, and never will (protocol §1
+//! "Sessions"). A client relies on such a report, and may send the command to another replica.
+//! There are three cases: a client opens too many sessions; a client merges long fields while other
+//! merges wait (`too_many_merges`); a client has disconnected while its commands wait
 //! (`client_disconnected`).
 //!
-//! A replica finally answers every write that it received, even if the client has disconnected
-//! meanwhile: the node reserves capacity for the answer until then. `run` checks this once all
-//! faults are healed. A merge that waited for ever would hold up all merges behind it.
+//! A replica must eventually answer every write that it received, even if the client has
+//! disconnected meanwhile, because the node reserves capacity for the answer until it is given.
+//! `run` checks this once all faults are healed. A merge that waited for ever would delay all later
+//! merges in the queue.
 //!
 //! Commands leave a replica in its messages: in forwards to the leader, and in proposals of its own
-//! clients' commands. A write is judged until its replica has answered it with a final result,
-//! because copies for earlier requests may leave after that.
+//! clients' commands. A write is judged until the replica has answered it with a final result.
+//! After that, copies of the write that arrived in earlier requests may leave the replica.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -31,15 +32,15 @@ pub(super) const NAME: &str = "unsent";
 /// Location of a write that a replica received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteLocation {
-    /// At the replica. `queued`: the write waits although there is a leader to which it could be
-    /// sent.
+    /// The write is still at the replica. `queued`: it waits although there is a leader to which it
+    /// could be sent.
     Local { queued: bool },
     /// The write was sent.
     Sent,
-    /// At the client, which was notified that the write was not sent.
+    /// The client was notified that the write was not sent.
     Returned,
-    /// Unknown: the write was answered with a final result, or an earlier run received it, so
-    /// copies may be sent later.
+    /// The location is unknown. The write was answered with a final result, or an earlier run of
+    /// the replica received it, so copies may be sent later.
     Unknown,
 }
 
@@ -49,7 +50,8 @@ const LOCAL: WriteLocation = WriteLocation::Local { queued: false };
 struct WriteState {
     location: WriteLocation,
     is_merge: bool,
-    /// Number of unanswered requests for the write, and the time of the first of them, in ns.
+    /// Number of unanswered requests for the write. `since_ns` is the time of the first such
+    /// request, in ns.
     requests: usize,
     since_ns: u64,
     /// Number of the request with which the write was last forwarded to a leader.
@@ -65,7 +67,7 @@ struct NodeRequests {
     fresh: Vec<WriteId>,
     /// Connections that have ended.
     disconnected: HashSet<u64, FixedState>,
-    /// Writes that wait: (time of the request in ns, write).
+    /// Writes without an answer: (time of the first unanswered request in ns, write).
     waiting: BTreeSet<(u64, WriteId)>,
 }
 
@@ -73,7 +75,8 @@ struct NodeRequests {
 #[derive(Debug)]
 pub struct UnsentOracle {
     nodes: Vec<NodeRequests>,
-    /// Number of times that each fate of a queued merge occurred.
+    /// For each possible end of a queued merge (such as [`FaultKind::QueuedMergeDropped`]), the
+    /// number of times that it occurred.
     pub fired: FaultCounts,
     /// Number of answers judged.
     pub checks: u64,
@@ -127,7 +130,7 @@ impl UnsentOracle {
         self.nodes[node].disconnected.insert(connection);
     }
 
-    /// Handles the end of `node`: it answers none of its requests any more.
+    /// Handles the end of `node`, which answers none of its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         for write in at.writes.values_mut() {
@@ -140,7 +143,7 @@ impl UnsentOracle {
         };
     }
 
-    /// Judges the commands in a message that `node` sends.
+    /// Judges the commands in a message that `node` is about to send.
     pub(super) fn sent(&mut self, node: usize, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Forward { commands } => commands.iter().try_for_each(|(name, command)| {
@@ -172,7 +175,8 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// Judges the request number of a forwarded command: each forward has a new one.
+    /// Judges the request number of a forwarded command. Each time a command is forwarded, the
+    /// number must be a new one.
     fn forwards(&mut self, node: usize, name: RequestId, command: &Command) -> Verdict {
         let identity = (command.client, command.sequence);
         if let Some(write) = self.nodes[node].writes.get_mut(&identity) {
@@ -247,7 +251,8 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// Ends a step of `node`, after its messages were sent. A leader sends no message to itself.
+    /// Ends a step of `node`, after the messages of the step were sent. New writes that have not
+    /// been sent are queued from now on, if another replica leads.
     pub(super) fn step_ends(&mut self, node: usize, replica: &Replica) {
         let at = &mut self.nodes[node];
         let has_leader = replica.leader().is_some_and(|leader| leader != id(node));
@@ -262,7 +267,8 @@ impl UnsentOracle {
         }
     }
 
-    /// Returns the time since which `node` has had an unanswered write, in ns.
+    /// Returns the time in ns since which `node` has had an unanswered write; `None` if every write
+    /// is answered.
     pub fn waiting(&self, node: usize) -> Option<u64> {
         self.nodes[node]
             .waiting

@@ -1,19 +1,20 @@
-//! A replica that cannot persist holds nothing (§3.7; protocol §2, hazard 36). A replica that was
-//! notified that its storage is not writable believes no promise. Otherwise every write of the keys
-//! that it holds would wait for an acceptance that the replica cannot give. Nor does a replica
-//! believe a promise after it was notified that its clock cannot be trusted (hazard 80), because it
-//! would not know when to stop.
+//! A replica that cannot persist data holds no key (§3.7; protocol §2, hazard 36). A replica that
+//! was notified that its storage is not writable believes no promise. Otherwise every write of a
+//! key that this replica holds would wait for an acceptance that the replica cannot give. Nor does
+//! a replica believe a promise after it was notified that its clock cannot be trusted (hazard 80),
+//! because it could not know when the promise has ended.
 
 use super::{Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "unwritable";
 
-/// Oracle that judges that a replica without writable storage, or without a trusted clock, holds
-/// nothing.
+/// Oracle that judges that a replica without writable storage, or without a trusted clock, believes
+/// no promise.
 #[derive(Debug, Default)]
 pub struct UnwritableOracle {
-    /// Number of judged steps of replicas without writable storage or without a trusted clock.
+    /// Number of steps that were judged. Only steps of replicas without writable storage or without
+    /// a trusted clock are judged.
     pub checks: u64,
 }
 

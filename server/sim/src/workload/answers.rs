@@ -1,4 +1,4 @@
-//! Handling of answers by clients.
+//! Code with which clients handle answers.
 
 use leasehold_histories::history::HistoryAction;
 use leasehold_leases::Key;
@@ -14,11 +14,13 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Share of refused merges that their clients send again after their timeout.
+/// Share of refused merges that clients do not handle immediately: they send them again after the
+/// timeout.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
-    /// Handles an answer that reached a client. The first answer to any attempt is authoritative.
+    /// Handles an answer that reached a client. If an operation was sent several times, the first
+    /// answer counts.
     pub fn replied(&mut self, reply: &ClientReply, world: &mut World) {
         let id = reply.to.request >> 8;
         if !self.hears(id, reply, world) {
@@ -65,7 +67,7 @@ impl ClientWorkload {
 
     /// Handles the refusal of a write. If its session has ended, the client begins a new one. If
     /// only one copy was sent, the write was not executed and never will be. The same holds if the
-    /// write has not left the replica that received it.
+    /// write has not left the replica that refused it.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;
@@ -109,7 +111,8 @@ impl ClientWorkload {
         self.wait_first(index, id, 1, world);
     }
 
-    /// Whether an answer reaches its client and ends the client's wait.
+    /// Whether an answer reaches the client that waits for it, and is final, so that the client
+    /// stops waiting.
     fn hears(&mut self, id: u64, reply: &ClientReply, world: &mut World) -> bool {
         let Some(operation) = self.operations.get_mut(id) else {
             return false;
@@ -129,7 +132,7 @@ impl ClientWorkload {
     }
 }
 
-/// Records the reason for which a client's write is not executed for now.
+/// If a write was refused temporarily, counts the reason as a fault that fired.
 fn note_unavailable(outcome: &Outcome, world: &mut World) {
     if unavailable::is_no_room(outcome) {
         world.note_fault(FaultKind::NoRoom);

@@ -25,11 +25,11 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 /// Size in bytes of the buffer in which values are allocated together.
 const VALUES_BYTES: usize = 4096;
 
-/// Last version and value that a client has seen of each key, for compare-and-swap.
+/// For each key, the last version and value that a client has seen. Used for compare-and-swap.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
-/// Returns the name of a key. The names are static, because all threads of a campaign copy them: a
-/// reference count would be passed from core to core.
+/// Returns the name of a key. Names are static, because all threads of a campaign copy them. Copies
+/// with a shared reference count would be slow.
 pub fn key(number: u64) -> Key {
     static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let name = |k| &*String::leak(format!("key{k:04}"));
@@ -42,7 +42,7 @@ pub fn key(number: u64) -> Key {
 pub(super) struct Chooser {
     pub rng: Pcg64Mcg,
     values: u64,
-    /// Number of values that may still be chosen to be large.
+    /// Number of further values that may be large.
     large: u32,
     /// Shape of the values, if they are records.
     records: Option<RecordShape>,
@@ -62,7 +62,7 @@ impl Chooser {
         }
     }
 
-    /// Returns a name for a value that was never written before.
+    /// Returns a new name, for a value that was never written before.
     fn name(&mut self) -> ValueId {
         self.values += 1;
         ValueId(self.values)
@@ -82,7 +82,8 @@ impl Chooser {
         (value, self.bytes.split().freeze())
     }
 
-    /// Returns the next operation of a client that has seen `seen`.
+    /// Returns the next operation of a client, and the effects of the operation. `seen` contains
+    /// the versions and values that the client has seen.
     pub fn choose(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let (op, mut parts) = self.choose_any(load, seen);
         if self.records.is_some() {
@@ -115,8 +116,8 @@ impl Chooser {
         )
     }
 
-    /// Returns the effect of an answered operation on one of its keys; `None` if the operation
-    /// failed, or if the answer does not concern the key.
+    /// Returns the effect that an answered operation had on key `k`; `None` if the operation
+    /// failed, or if the answer says nothing about this key.
     pub fn answered(&self, k: u64, did: HistoryAction, outcome: &Outcome) -> Option<HistoryAction> {
         let found = |stored: &Bytes| match &self.records {
             Some(records) => records.register_value(k, stored),
@@ -191,7 +192,7 @@ impl Chooser {
     }
 }
 
-/// Returns the version that a read found.
+/// Returns the version of key `k` in the answer to a read, if there is one.
 pub(super) fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
     match outcome.result.as_ref()? {
         Answer::Value(value) => value.version,

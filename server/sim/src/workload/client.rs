@@ -7,14 +7,14 @@ use leasehold_wire::command::Op;
 
 use super::choose::SeenVersions;
 
-/// Session of a client, managed as the client library does.
+/// Session of a client. It follows the same rules as sessions in the client library.
 pub(super) struct ClientSession {
     id: u64,
-    /// Log time in ms that the client was told before the session's first write.
+    /// Log time in ms that a replica told the client before the first write of the session.
     opened_ms: u64,
-    /// Newest sequence that was issued; the first is 1.
+    /// Newest sequence that was issued. The first one is 1.
     sequence: u64,
-    /// Sequences of the session that are not settled.
+    /// Sequences of the session that may still be sent again.
     open: BTreeSet<u64>,
 }
 
@@ -29,7 +29,7 @@ impl ClientSession {
         }
     }
 
-    /// Returns a command with operation `op`. A write gets an identity in this session.
+    /// Returns a command with operation `op`. A write gets the next sequence of this session.
     pub fn issue(&mut self, op: Op) -> Command {
         let mut command = Command {
             op: Some(op),
@@ -47,7 +47,7 @@ impl ClientSession {
         command
     }
 
-    /// Whether none of the session's commands is settled.
+    /// Whether every command of the session may still be sent again: none is complete.
     pub fn is_new(&self) -> bool {
         self.open.len() as u64 == self.sequence
     }
@@ -57,7 +57,8 @@ impl ClientSession {
         self.id == command.client
     }
 
-    /// Settles a command, which will not be sent again. Commands of earlier sessions are ignored.
+    /// Marks a command as complete: it will not be sent again. Commands of earlier sessions are
+    /// ignored.
     pub fn complete(&mut self, command: &Command) {
         if self.issued(command) {
             self.open.remove(&command.sequence);

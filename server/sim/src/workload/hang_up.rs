@@ -1,6 +1,6 @@
-//! Clients that lose their connections while they wait for answers. On a lost connection, a client
-//! does not learn whether its requests are executed. It continues on a new connection, and sends
-//! its requests again, or does not.
+//! Clients that lose their connections while they wait for answers. A client does not learn whether
+//! the requests that it sent on a lost connection are executed. It continues on a new connection,
+//! and may send these requests again.
 
 use rand::RngExt as _;
 
@@ -8,17 +8,18 @@ use super::ClientWorkload;
 use crate::fault::FaultKind;
 use crate::world::World;
 
-/// Maximum time in ns after which a replica notices that a connection has ended. The client's
-/// requests on its next connection may arrive earlier.
+/// Maximum time in ns after which a replica notices that a connection has ended. Requests on the
+/// client's next connection may arrive before that.
 const NOTICED_NS: u64 = 1_500_000_000;
 
-/// Reaction of a client to the end of its connection, for each request that it waits for.
+/// Reaction of a client to the end of its connection. It is chosen for each request that has no
+/// answer.
 enum HangUpReaction {
-    /// The client sends the request to its replica again, immediately.
+    /// The client immediately sends the request again, to the same replica as usual.
     RetryHome,
-    /// The client sends the request to any replica again, immediately.
+    /// The client immediately sends the request again, to a random replica.
     RetryAny,
-    /// The client sends the request again after its timeout.
+    /// The client sends the request again when the timeout has passed.
     Wait,
     /// The client never learns the outcome of the request.
     Abandon,

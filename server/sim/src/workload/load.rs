@@ -21,51 +21,53 @@ pub struct ClientLoad {
     pub keys: u64,
     /// Share of reads among all requests.
     pub reads: f64,
-    /// Share of requests that concern several keys, or compare and swap, or delete.
+    /// Share of requests that concern several keys, that compare and swap, or that delete.
     pub rare: f64,
     /// Share of requests that are sent to two replicas at the same time.
     pub twice: f64,
     /// Time in ns after which a client without an answer sends the same command again, to any
-    /// replica. After each attempt it waits longer.
+    /// replica. The wait grows with each attempt.
     pub retry_timeout_ns: u64,
-    /// Lifetime of sessions in ns, if clients fall silent for about this time. Their next requests
-    /// may find their sessions alive or ended, or both.
+    /// Lifetime of sessions in ns, if clients sometimes fall silent for about this time; otherwise
+    /// `None`. After such a silence, a client's session may be alive or may have ended.
     pub silence_ns: Option<u64>,
     /// Maximum number of large values.
     pub large: u32,
-    /// Share of groups of requests that the client abandons after `abandon_timeout_ns`. It then no
-    /// longer waits for the answers, and its low-water mark moves past the writes.
+    /// Share of the groups of requests that clients abandon after `abandon_timeout_ns`. A client
+    /// that abandons requests no longer waits for the answers, and its low-water mark moves past
+    /// the writes among the requests.
     pub abandons: f64,
-    /// Time after which requests are abandoned, in ns.
+    /// Time in ns from sending a group of requests until it is abandoned, if it is.
     pub abandon_timeout_ns: u64,
-    /// Share of arrivals at which a client begins a new session.
+    /// Probability that a client begins a new session when it is about to send new requests.
     pub renews: f64,
-    /// Share of arrivals at which a client's connection ends. The client continues on another one.
+    /// Probability that a client's connection ends when the client is about to send new requests.
+    /// The client continues on another one.
     pub hangs_up: f64,
     /// Shape of the values, if they are records.
     pub records: Option<RecordShape>,
 }
 
-/// Maximum number of large values in a run. All of them together fit into the executed entries that
-/// a replica keeps (16 MiB), so that oracles see each before it is forgotten.
+/// Maximum number of large values in a run. A replica keeps 16 MiB of executed entries. All large
+/// values together fit into this space, so that oracles see each of them before it is forgotten.
 const LARGE_VALUES: u32 = 15;
 /// For runs with large values: requests a second, requests sent together, and number of keys.
 const LARGE_RATE: u32 = 10;
 const LARGE_BURST: usize = 32;
 const LARGE_KEYS: u64 = 3;
 
-/// Share of runs that are small, and their number of requests a second.
+/// Share of runs that are small, and the number of requests a second in small runs.
 const SMALL: f64 = 0.04;
 const SMALL_RATE: u32 = 12;
 /// Share of runs with clients that wait for each answer, and the number of such clients per
 /// replica.
 const PATIENT: f64 = 0.06;
 const PATIENT_CLIENTS: usize = 16;
-/// Limit of the requests under way for clients that do not wait for each answer: the number that
-/// arrives in this many seconds.
+/// For clients that do not wait for each answer: the limit of unanswered requests, in seconds of
+/// load. The limit is the number of requests that arrive in this time.
 const WINDOW_S: usize = 8;
 
-/// Share of runs with clients that abandon requests, and share of runs with clients that begin new
+/// Share of runs in which clients abandon requests, and share of runs in which clients begin new
 /// sessions.
 const ABANDON: f64 = 0.4;
 const RENEW: f64 = 0.4;
@@ -132,8 +134,8 @@ impl ClientLoad {
         }
     }
 
-    /// Draws how clients use their sessions. `ttl_ns` is the lifetime of sessions, if they may end
-    /// within a run.
+    /// Draws how clients use sessions: whether they abandon requests, begin new sessions, and
+    /// fall silent. `ttl_ns` is the lifetime of sessions, if they may end within a run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
         if rng.random::<f64>() < ABANDON {
@@ -145,8 +147,8 @@ impl ClientLoad {
         }
     }
 
-    /// Draws whether clients' connections end, and whether values are records. Each has a random
-    /// generator of its own, so all other draws of the seed are the same as without them.
+    /// Draws whether clients' connections end, and whether values are records. Both draws have
+    /// random generators of their own, so they do not change any other draw of the seed.
     pub fn draw_apart(&mut self, seed: u64) {
         self.records = RecordShape::draw(seed);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
@@ -155,8 +157,8 @@ impl ClientLoad {
         }
     }
 
-    /// Limits the merges of clients to `per_s` a second, because the number of waiting merges would
-    /// grow without bound above that. Bursts of merges still have to wait.
+    /// Limits the merges of clients to `per_s` a second on average. At a higher rate, the number of
+    /// waiting merges would grow without bound. Merges that arrive in a burst still have to wait.
     pub(in super::super) fn limit_merges(&mut self, per_s: f64) {
         let puts_per_s = f64::from(self.rate) * (1.0 - self.reads);
         if let Some(records) = &mut self.records {
@@ -164,9 +166,9 @@ impl ClientLoad {
         }
     }
 
-    /// Makes values large, so that requests sent together, and their answers, exceed a frame. There
-    /// are few requests, in large bursts, on few keys, so that a scan of all of them still has an
-    /// answer. These runs have no records and therefore no merges.
+    /// Makes values large, so that requests that are sent together exceed a frame, and so do the
+    /// answers. There are few requests, in large bursts. They use so few keys that the answer to a
+    /// scan of all keys is not too long. These runs have no records and therefore no merges.
     pub(in super::super) fn enlarge(&mut self) {
         self.large = LARGE_VALUES;
         self.records = None;

@@ -1,11 +1,13 @@
-//! Clients that provoke conflicts: they use a few contended keys, all kinds of commands, several at
-//! a time, and retries at other replicas. They record a history that checkers judge.
+//! Clients that provoke conflicts: they use a few contended keys and all kinds of commands, send
+//! several commands at a time, and retry at other replicas. They record a history that checkers
+//! judge.
 //!
-//! They treat sessions as the client library does. A write that is abandoned is settled, and the
-//! low-water mark moves past it. A write that was sent once and is refused is sent once more under
-//! a new session. Permanently refused writes are not in the history, so the checkers must find none
-//! of their values. Nor is a write in the history if a replica says that it has not sent it, and no
-//! other replica received it.
+//! They treat sessions as the client library does. A client never sends an abandoned write again,
+//! and its low-water mark moves past the write. If a write was sent only once and is refused
+//! because the session has ended, the client sends it once more under a new session. Permanently
+//! refused writes are not in the history, so no read may return a value of such a write. Another
+//! kind of write is not in the history either: one that a replica reports as unsent, and that no
+//! other replica received.
 //!
 //! In some runs, values are records (`record_shape`), and many puts merge one field into them. In
 //! some runs, clients' connections end now and then (`hang_up`).
@@ -38,7 +40,7 @@ use super::world::World;
 use leasehold_replica::action::ClientHandle;
 
 /// In runs in which clients fall silent: the probability of a silence after a new session begins,
-/// and at an arrival.
+/// and the probability of one whenever a client is about to send new requests.
 const SILENT_AT_FIRST: f64 = 0.5;
 const SILENT: f64 = 0.01;
 /// In runs in which clients abandon requests: the probability that a new session's first requests
@@ -46,16 +48,17 @@ const SILENT: f64 = 0.01;
 /// requests were abandoned.
 const ABANDONS_AT_FIRST: f64 = 0.5;
 const RENEWS_AFTER: f64 = 0.3;
-/// Maximum timeout of a client, as a multiple of its first one. The timeout doubles with each
-/// attempt.
+/// Maximum timeout of a client, as a multiple of the timeout of its first attempt. The timeout
+/// doubles with each attempt.
 pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
-/// Number of replicas that a client tries before it waits again.
+/// Maximum number of random replicas that a client tries for one attempt, if they refuse
+/// connections.
 const DRAWS: usize = 16;
-/// Bits of tokens of clients' alarms: an attempt has waited for long, or a client abandons requests
-/// now. Without either bit, the alarm is an arrival.
+/// Bits in tokens of clients' alarms. The first means that an attempt has timed out, and the second
+/// that a client abandons requests now. If neither is set, a client is to send new requests.
 const RETRY: u64 = 1 << 62;
 const ABANDON: u64 = 1 << 60;
-/// Width of the lowest bits of an alarm's token, which hold the number of operations that were sent
+/// Number of the lowest bits in an alarm's token that contain the number of operations sent
 /// together.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
@@ -65,7 +68,7 @@ pub struct ClientWorkload {
     load: ClientLoad,
     chooser: Chooser,
     clients: Vec<Client>,
-    /// Number of sessions begun, and of connections numbered.
+    /// Number of sessions begun so far, and of connections that were given a number.
     sessions: u64,
     connections: u64,
     operations: Operations,
@@ -111,8 +114,8 @@ impl ClientWorkload {
         workload
     }
 
-    /// Lets a client fall silent in some cases, until its session has nearly ended or has just
-    /// ended.
+    /// With probability `share`, lets a client fall silent until its session has nearly ended or
+    /// has just ended.
     fn fall_silent(&mut self, index: usize, share: f64, world: &World) {
         if let Some(ttl_ns) = self.load.silence_ns
             && self.chooser.rng.random::<f64>() < share
@@ -157,7 +160,7 @@ impl ClientWorkload {
         }
     }
 
-    /// Handles an arrival: the client begins requests, if it can.
+    /// Handles the alarm at which a client is to send new requests: begins them, if the client can.
     fn arrive(&mut self, index: usize, world: &mut World) {
         self.next_arrival(index, world);
         if self.load.renews > 0.0 && self.chooser.rng.random::<f64>() < self.load.renews {
@@ -172,7 +175,7 @@ impl ClientWorkload {
         }
     }
 
-    /// Begins a new session of a client, if its replica can tell it the log time.
+    /// Begins a new session of a client, if the client's replica can tell the log time.
     fn renew(&mut self, index: usize, world: &mut World) {
         if let Some(replica) = world.replica(self.clients[index].home) {
             let log_time_ms = replica.log_time_ms();
@@ -186,8 +189,8 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Sends the unanswered ones of `count` operations from `first` on again, and then waits
-    /// longer.
+    /// Of the `count` operations that begin with number `first`, sends the unanswered ones again.
+    /// Then waits for longer than before.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
@@ -210,8 +213,8 @@ impl ClientWorkload {
         self.wait(first, count, attempts, world);
     }
 
-    /// Abandons the unanswered ones of `count` operations from `first` on. After the heal of all
-    /// faults, no operation is abandoned.
+    /// Of the `count` operations that begin with number `first`, abandons the unanswered ones. Once
+    /// all faults are healed, no operation is abandoned.
     fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;
@@ -228,7 +231,8 @@ impl ClientWorkload {
         }
     }
 
-    /// Abandons an operation, if its client waits for it. Returns the client in that case.
+    /// Abandons an operation, if a client still waits for it. Returns this client; `None` if no
+    /// client waits.
     fn abandon(&mut self, id: u64, world: &mut World) -> Option<usize> {
         let operation = self.end(id)?;
         world.note_fault(FaultKind::Abandon);
@@ -237,7 +241,8 @@ impl ClientWorkload {
         Some(operation.client)
     }
 
-    /// Ends an operation, if it has not ended: its client's lane becomes free, and it is settled.
+    /// Ends an operation and returns it; `None` if it has already ended. The lane of the client
+    /// becomes free, and the command will not be sent again.
     fn end(&mut self, id: u64) -> Option<Operation> {
         let operation = self.operations.end(id)?;
         let client = &mut self.clients[operation.client];
@@ -246,7 +251,7 @@ impl ClientWorkload {
         Some(operation)
     }
 
-    /// Begins and sends requests of a client, as far as it has free lanes.
+    /// Begins and sends requests of a client, at most as many as it has free lanes.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);
@@ -324,8 +329,8 @@ impl ClientWorkload {
         world.request(at, requests);
     }
 
-    /// Waits for the first answers to `count` operations from `first` on. The client may abandon
-    /// the operations.
+    /// Sets the first timeout for the `count` operations that begin with number `first`. The client
+    /// may also decide to abandon them later.
     fn wait_first(&mut self, index: usize, first: u64, count: u64, world: &mut World) {
         self.wait(first, count, 1, world);
         if self.load.abandons == 0.0 {
@@ -342,7 +347,8 @@ impl ClientWorkload {
         }
     }
 
-    /// Sets an alarm to check whether `count` operations from `first` on are answered.
+    /// Sets an alarm to check whether the `count` operations that begin with number `first` are
+    /// answered.
     fn wait(&mut self, first: u64, count: u64, attempts: u64, world: &mut World) {
         let doubled = 1 << (attempts - 1).min(8);
         let retry_timeout_ns =
@@ -351,7 +357,7 @@ impl ClientWorkload {
         world.alarm(late, RETRY | first << COUNT_BITS | count);
     }
 
-    /// Ends the history: operations that are still open remain open in it.
+    /// Ends the history. Operations without an answer are recorded with an unknown outcome.
     pub fn finish(&mut self) {
         for id in 1..=self.operations.begun() {
             if let Some(operation) = self.operations.end(id) {

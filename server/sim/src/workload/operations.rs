@@ -4,7 +4,7 @@ use leasehold_histories::history::HistoryAction;
 use leasehold_wire::Command;
 use smallvec::SmallVec;
 
-/// Effects of an operation: (key, action).
+/// Effects of an operation, as pairs of a key and the action on this key.
 pub(super) type Parts = SmallVec<[(u64, HistoryAction); 1]>;
 
 /// An operation that a client has begun.
@@ -20,9 +20,10 @@ pub(super) struct Operation {
     pub command: Command,
     /// Time at which the operation began, in virtual ns.
     pub began_ns: u64,
-    /// Number of times that the command was sent. Copies sent together with the first are omitted.
+    /// Number of times that the command was sent. Copies that were sent at the same time as the
+    /// first one are not counted.
     pub attempts: u64,
-    /// Number of copies of the command that were sent.
+    /// Number of all copies of the command that were sent.
     pub sent: u64,
     /// Replica to which the last copy was sent.
     pub at: usize,
@@ -32,13 +33,13 @@ pub(super) struct Operation {
     pub ops: Parts,
 }
 
-/// Operations that clients have begun, by their numbers, which rise from 1. Operations are stored
-/// by lane, so that those of one client are close together in memory.
+/// Operations that clients have begun. They are numbered from 1, in the order in which they begin.
+/// They are stored by lane, so that those of one client are close together in memory.
 #[derive(Default)]
 pub(super) struct Operations {
     /// Open operations, by client and lane.
     by_lane: Vec<Vec<Option<Operation>>>,
-    /// Client and lane that each operation has or had.
+    /// For each operation, the client and the lane that it has or had.
     lanes: Vec<(u32, u32)>,
     open: usize,
 }

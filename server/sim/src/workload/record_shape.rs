@@ -1,11 +1,11 @@
 //! Values that are records, in which clients replace one field by a merge.
 //!
-//! A record names two writes. Its first field names the last write, whole or a merge: this field
-//! corresponds to the register that a key is in histories without records. The other fields, the
-//! *rest*, name the last whole write, and merges do not change them. So histories judge the rest as
-//! a separate register, under a separate key. A whole write, a delete and a read concern both
-//! registers, and a merge concerns only the first. If a merge drops, changes or revives a field
-//! that it does not name, reads of the rest are not linearizable.
+//! A record names two writes. The first field names the last write, which may be a whole write or a
+//! merge. This field is judged like the value of a key in runs without records. The other fields,
+//! the *rest*, name the last whole write, and merges do not change them. So the rest is judged as a
+//! separate register: in histories, it has a separate key. A whole write, a delete and a read
+//! concern both registers, and a merge concerns only the first. If a merge wrongly drops, changes
+//! or restores a field that it does not name, reads of the rest are not linearizable.
 //!
 //! A merge into a missing key creates a record with only the first field. Any other stored value is
 //! [`ValueId::DAMAGED`].
@@ -24,8 +24,8 @@ use super::operations::Parts;
 const SALT: u64 = 0x3ec_03d5;
 /// Share of runs with records.
 const RECORDS: f64 = 0.35;
-/// Field that merges change, and its length in long merges, in bytes. Long merges are refused while
-/// short ones wait.
+/// Name of the field that merges change, and the length in bytes that long merges give it. Long
+/// merges are refused while short ones wait.
 const FIRST: &str = "id";
 const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
@@ -47,13 +47,13 @@ pub struct RecordShape {
 struct RecordContent {
     /// Last write of the record.
     last: ValueId,
-    /// Last whole write of the record, if there was one.
+    /// Last whole write of the record; `None` if only merges have written it.
     whole: Option<ValueId>,
 }
 
 impl RecordShape {
     /// Draws whether the values of a seed are records, and their shape. This has a random generator
-    /// of its own, so all other draws of the seed are the same as without it.
+    /// of its own, so it does not change any other draw of the seed.
     pub fn draw(seed: u64) -> Option<RecordShape> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         (rng.random::<f64>() < RECORDS).then(|| RecordShape {
@@ -112,7 +112,7 @@ impl RecordShape {
         }
     }
 
-    /// Parses a stored record; `None` if no run can store it.
+    /// Parses a stored record; `None` if no correct run could have stored it.
     fn parse(&self, stored: &[u8]) -> Option<RecordContent> {
         let record = Record::decode(stored).ok()?;
         let (first, rest) = record.fields.split_first()?;
@@ -155,8 +155,8 @@ pub(super) fn is_rest(key: u64) -> bool {
     key >= KEYS_MAX
 }
 
-/// Adds the effects of an operation on the rest of records. A swap that fails does not affect the
-/// rest.
+/// Adds to `parts` the effects of `op` on the rest of records. A compare-and-swap that fails does
+/// not affect the rest.
 pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
     if op.as_merge().is_some() {
         return;
@@ -196,8 +196,7 @@ mod tests {
         Record::decode(stored).expect("it is a record").fields
     }
 
-    /// Checks what is read from a record after merges that are correct, and after merges that are
-    /// not.
+    /// Checks the values that are read from a record after correct merges and after wrong ones.
     #[test]
     fn a_record_says_what_was_merged_and_what_was_written_whole() {
         let mut rng = Pcg64Mcg::seed_from_u64(1);

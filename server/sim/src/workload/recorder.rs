@@ -8,7 +8,7 @@ use leasehold_wire::Path;
 
 use super::operations::{Operation, Parts};
 
-/// Maximum number of commands of a history that is also judged for all keys together.
+/// Maximum number of commands in a history for which all keys are also judged together.
 pub(crate) const TOGETHER_MAX: usize = 800;
 /// Maximum number of operations for which memory is reserved in advance.
 const EXPECTED_MAX: u64 = 1 << 16;
@@ -19,7 +19,8 @@ pub struct HistoryRecorder {
     window: usize,
     /// History of the operations, key by key.
     pub history: History,
-    /// History of the operations, command by command, up to the number that can be judged together.
+    /// History of the operations, command by command. It contains no more commands than can be
+    /// judged together.
     pub transactions: Vec<Transaction>,
     /// Number of operations that were answered.
     pub answered: u64,
@@ -27,7 +28,7 @@ pub struct HistoryRecorder {
     pub unknown: u64,
     /// Number of operations that were permanently refused, and are not in the history.
     pub refused: u64,
-    /// Number of answered operations for each path.
+    /// For each path by which requests are served, the number of answered operations.
     pub paths: BTreeMap<Path, u64>,
 }
 
@@ -46,7 +47,8 @@ impl HistoryRecorder {
         }
     }
 
-    /// Records an operation with an unknown outcome: it may be executed at any time, or never.
+    /// Records an operation with an unknown outcome: the operation may be executed at any time, or
+    /// never.
     pub(super) fn leave_open(&mut self, operation: &Operation) {
         self.unknown += 1;
         self.push(operation, operation.ops.clone(), None);

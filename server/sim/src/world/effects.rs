@@ -16,11 +16,12 @@ use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId};
 use leasehold_replica::shell::{FencedReply, Host};
 
-/// Time before the end of a permit within which an answered read tests the arithmetic of permits.
+/// Reads are counted if they are answered when less than this time of the permit remains. Only such
+/// reads could reveal that a permit lasts slightly too long.
 const NEAR_END: Duration = Duration::from_millis(10);
 
-/// Newest delivery on a link. Messages of the same step that arrive at the same time are added to
-/// it.
+/// Newest delivery on a link. Further messages of the same step are added to it if they arrive at
+/// the same time.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LastDelivery {
     step: u64,
@@ -28,7 +29,7 @@ pub(super) struct LastDelivery {
     place: usize,
 }
 
-/// Process of one replica (by its index), which performs the replica's actions in the world.
+/// Process of the replica with this index. It performs the replica's actions in the world.
 pub(super) struct ReplicaHost<'a>(pub &'a mut World, pub usize);
 
 impl Host for ReplicaHost<'_> {
@@ -53,8 +54,8 @@ impl Host for ReplicaHost<'_> {
         self.0.replies.push(ClientReply { to, path, outcome });
     }
 
-    /// Answers a read if its permit still lasts by the clock as it reads now. The process may have
-    /// been paused since the read was made.
+    /// Answers a read if its permit has not expired by the present reading of the clock. The clock
+    /// is read again because the process may have been paused since the read was made.
     fn fenced_reply(&mut self, read: FencedReply) {
         let ReplicaHost(world, node) = self;
         let sampled = world.clock(*node);

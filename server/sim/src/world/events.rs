@@ -6,7 +6,7 @@ use super::{ClientReply, World, WorldEvent};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
 
-/// Event that happens at a scheduled time. An event with a `run` concerns only that run of a
+/// Event that happens at a scheduled time. If the event has a `run`, it concerns only this run of a
 /// process.
 pub(super) enum QueuedEvent {
     Deliver {
@@ -39,7 +39,7 @@ pub(super) enum QueuedEvent {
         input: Box<Input>,
         run: u64,
     },
-    /// A full disk has room again, and the replica tries it.
+    /// A full disk has free space again, and the replica tries to write to it.
     DiskRetry {
         node: usize,
     },
@@ -103,7 +103,8 @@ impl World {
         WorldEvent::Nothing
     }
 
-    /// Whether an event is outdated: its run has ended, or its deadline has moved.
+    /// Whether an event is outdated: the run that it concerns has ended, or the replica's deadline
+    /// has changed.
     fn is_stale(&self, event: &QueuedEvent) -> bool {
         match event {
             QueuedEvent::Synced { node, run }

@@ -26,7 +26,7 @@ const FULL_RETRY_NS: u64 = 500_000_000;
 const FOREVER_NS: u64 = 3_000_000_000_000_000_000;
 
 impl World {
-    /// Sets the faults of links between replicas from now on.
+    /// Sets the faults that links between replicas have from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.network.faults = faults;
     }
@@ -36,18 +36,19 @@ impl World {
         self.network.set_cut(from, to, cut);
     }
 
-    /// Limits each link to `bytes_per_s` bytes a second, which its messages share one after
-    /// another; 0: no limit.
+    /// Limits each link to `bytes_per_s` bytes a second. Messages on a link are transmitted one
+    /// after another. 0: no limit.
     pub fn set_bandwidth(&mut self, bytes_per_s: u64) {
         self.network.bytes_per_s = bytes_per_s;
     }
 
-    /// Degrades the link from one replica to another beyond its normal delay, or restores it.
+    /// Makes the link from one replica to another worse than normal, as `degradation` says, or
+    /// restores the link.
     pub fn set_degradation(&mut self, from: usize, to: usize, degradation: LinkDegradation) {
         self.network.set_degradation(from, to, degradation);
     }
 
-    /// Limits one read of a replica's log on its disk to `most` entries.
+    /// Sets the maximum number of log entries that one read of a replica's disk returns.
     #[cfg(test)]
     pub fn set_read_max(&mut self, node: usize, most: usize) {
         self.nodes[node].disk.read_max = most;
@@ -87,8 +88,8 @@ impl World {
         self.queue.schedule(at_ns, QueuedEvent::Start(node));
     }
 
-    /// Ends a replica immediately. Data that was not synced is lost, except for a part of the data
-    /// of the sync in progress.
+    /// Kills a replica immediately. Data that was not synced is lost, except that a part of the
+    /// data in the current sync may survive.
     pub fn crash(&mut self, node: usize) {
         if self.nodes[node].replica().is_none() {
             return;
@@ -105,8 +106,8 @@ impl World {
         self.note_trace(node, format_args!("is killed"));
     }
 
-    /// Tells a replica to end. Its process is killed when it has left, or after a maximum time. It
-    /// is started again `down_ns` later; `None`: never.
+    /// Tells a replica to end. The process is killed when the replica has completed its shutdown,
+    /// or after a maximum time. It is started again `down_ns` later; `None`: never.
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
         self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
@@ -116,7 +117,7 @@ impl World {
             .schedule(at, QueuedEvent::Kill { node, run, down_ns });
     }
 
-    /// Ends the process of a replica that was told to end and has left.
+    /// Ends the process of a replica that was told to end and has completed its shutdown.
     pub(super) fn left(&mut self, node: usize) {
         if let Some(PendingShutdown { down_ns }) = self.nodes[node].shutdown {
             let run = self.nodes[node].process.run();
@@ -126,12 +127,12 @@ impl World {
         }
     }
 
-    /// Ends a replica during its next sync, and starts it again later.
+    /// Lets a replica be killed during its next sync, and be started again `down_ns` later.
     pub fn crash_in_sync(&mut self, node: usize, down_ns: u64) {
         self.nodes[node].crash_in_sync = Some(down_ns);
     }
 
-    /// Removes the trap that is set for a replica, if any.
+    /// Removes the trap or the crash during a sync that is set for a replica, if any.
     pub fn disarm(&mut self, node: usize) {
         self.nodes[node].process.disarm();
         self.nodes[node].crash_in_sync = None;
@@ -144,7 +145,7 @@ impl World {
         self.nodes[node].process.replace_clock(clock);
     }
 
-    /// Changes the rate of a clock within the bound.
+    /// Changes the rate of a clock. The new rate is within the bound on drift.
     pub fn change_rate(&mut self, node: usize) {
         let rate = self.draw_rate();
         let now_ns = self.now_ns;
@@ -161,8 +162,9 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Tells a replica for a while that its clock cannot be trusted. The clock itself stays within
-    /// the bound. This tests that no replica needs the clock meanwhile.
+    /// Tells a replica that its clock cannot be trusted, and after `for_ns` that it can be trusted
+    /// again. The clock itself stays within the bound on drift. This tests that no replica needs
+    /// its clock during this time.
     pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
         self.report_clock_trust(node, false);
         self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));
@@ -173,12 +175,12 @@ impl World {
         self.arrive(node, |inbox| inbox.push(Input::ClockTrusted(trusted)));
     }
 
-    /// Pauses a replica until it is woken. Messages that arrive meanwhile wait.
+    /// Pauses a replica until it is woken. Messages that arrive during the pause wait.
     pub fn freeze(&mut self, node: usize) {
         self.pause(node, FOREVER_NS);
     }
 
-    /// Pauses a replica for a while. Messages that arrive meanwhile wait.
+    /// Pauses a replica for a while. Messages that arrive during the pause wait.
     pub fn pause(&mut self, node: usize, for_ns: u64) {
         if self.is_up(node) {
             self.stop(node, for_ns, Vec::new());
@@ -224,18 +226,18 @@ impl World {
         self.run_iteration(node, take, || ClockReading::alone(reading.get()));
     }
 
-    /// Pauses or ends a replica after `actions` more actions of its steps.
+    /// Sets a trap: pauses or ends a replica after it has performed `actions` more actions.
     pub fn set_trap(&mut self, node: usize, actions: u32, trap: Trap) {
         self.nodes[node].process.set_trap(actions, trap);
     }
 
-    /// Stalls a replica's disk for a while: no sync ends in that time.
+    /// Stalls a replica's disk for `for_ns`: no sync ends in that time.
     pub fn stall_disk(&mut self, node: usize, for_ns: u64) {
         self.nodes[node].disk.stalled_until_ns = self.now_ns + for_ns;
     }
 
-    /// Fills a replica's disk for a while. The replica notices slightly later that there is room
-    /// again.
+    /// Fills a replica's disk for a while. The replica notices slightly later that there is free
+    /// space again.
     pub fn fill_disk(&mut self, node: usize, for_ns: u64) {
         self.nodes[node].disk.set_full(true);
         let at = self.now_ns + for_ns + FULL_RETRY_NS;
@@ -247,7 +249,7 @@ impl World {
         self.nodes[node].disk.set_full(true);
     }
 
-    /// Ends the faults of a disk that can end: a stall, and lack of room.
+    /// Ends the stall of a disk, and frees space on it. Damage to a disk is not repaired.
     pub fn repair_disk(&mut self, node: usize) {
         self.nodes[node].disk.stalled_until_ns = self.now_ns;
         self.try_disk(node);
@@ -260,13 +262,13 @@ impl World {
     }
 
     /// Ends a replica immediately and wipes its disk. If the replica has participated before, it
-    /// finds this out at its next start, and stays silent.
+    /// finds out at its next start that its disk was wiped, and never participates again.
     pub fn wipe(&mut self, node: usize) {
         self.crash(node);
         self.nodes[node].disk.wipe();
     }
 
-    /// Lets a replica try a disk that was full.
+    /// Lets a replica try to write to a disk that was full.
     pub(super) fn try_disk(&mut self, node: usize) {
         if self.nodes[node].disk.set_full(false) {
             self.begin_sync(node);

@@ -16,8 +16,8 @@ use leasehold_replica::message::Message;
 use leasehold_replica::shell;
 
 impl World {
-    /// Hands inputs to a process as one group. A paused process takes them when it resumes; a
-    /// process that is down never takes them.
+    /// Gives a process a group of inputs. A paused process takes the group when it resumes. A
+    /// process that is down never takes it.
     pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
         if let Some(inbox) = self.nodes[node].process.paused_inbox() {
             return take(inbox);
@@ -26,7 +26,7 @@ impl World {
         self.run_iteration(node, take, || ClockReading::alone(now));
     }
 
-    /// Lets a replica do everything that is due now.
+    /// Lets a replica do the work for which it has timers that are due now.
     pub(super) fn run_due(&mut self, node: usize) {
         if self.is_up(node) {
             let now = self.clock(node);
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Sends the answers that the performed actions produced, to peers and to clients.
+    /// Sends to peers and clients the answers that the performed actions produced.
     fn answer(&mut self, node: usize) {
         for (peer, message) in self.answers.take() {
             let replica = self.nodes[node].replica();

@@ -1,6 +1,6 @@
 //! Functions shared by tests over seeds.
 
-/// Returns a number from the environment.
+/// Returns the number in an environment variable, or `default` if the variable is not set.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()
@@ -8,7 +8,8 @@ pub fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Runs `one` for every seed of the range, on all cores, in no particular order.
+/// Calls `one` for every seed of the range, on all cores, in no particular order, and returns all
+/// results.
 pub fn each<T: Send>(seeds: std::ops::Range<u64>, one: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let next = std::sync::atomic::AtomicU64::new(seeds.start);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,5 +1,6 @@
-//! Reads that a replica forwards to a peer: only a limited number at a time, not again while the
-//! peer answers others, and none for clients that have disconnected.
+//! Reads that a replica forwards to a peer. Only a limited number is forwarded at a time. A read is
+//! not forwarded again while the peer answers other reads, and reads of disconnected clients are
+//! not forwarded.
 
 use leasehold_leases::StrategySpec;
 use leasehold_replica::Input;
@@ -11,7 +12,7 @@ use leasehold_wire::outcome::Result as Answer;
 
 use super::cluster::{Cluster, Packet, put, read, votes_on, write};
 
-/// Maximum number of unanswered reads that a replica forwards to a peer.
+/// Maximum number of forwarded reads at a peer that are unanswered.
 const AT_A_TIME: usize = 1024;
 
 fn is_question(packet: &Packet) -> bool {

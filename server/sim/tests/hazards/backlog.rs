@@ -1,5 +1,5 @@
-//! Everything that waits to be executed, or for a disk that accepts no writes, is bounded, and none
-//! of it is lost.
+//! Work that waits for execution, or for a disk that accepts no writes. The amount of such work is
+//! bounded, and none of it is lost.
 
 use bytes::Bytes;
 use leasehold_leases::{Ballot, ReplicaId, StrategySpec};
@@ -12,10 +12,10 @@ use leasehold_wire::{Command, Field, KeyValue};
 use super::cluster::{Cluster, Packet, RequestToken, accept, between, settings, votes_on, write};
 
 pub const VALUE_BYTES: usize = 1 << 20;
-/// Number of writes that is above the limit of waiting ones.
+/// Number of writes. It is above the number that may wait.
 const WRITES: u64 = (BACKLOG_BYTES_MAX / VALUE_BYTES) as u64 + 20;
 
-/// Sends writes of a mebibyte, each to a key of its own.
+/// Sends writes with values of a mebibyte, each to a different key.
 fn write_much(cluster: &mut Cluster) -> Vec<RequestToken> {
     let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
     let put = |client: u64| Op::put(format!("k{client}"), value.clone());
@@ -27,8 +27,8 @@ fn all_done(cluster: &Cluster, writes: &[RequestToken]) -> bool {
     writes.iter().all(|asked| cluster.done(*asked))
 }
 
-/// Returns the number of values that `node` has handed to its disk since `cluster.written` had this
-/// length.
+/// Returns the number of values that `node` has handed to its disk since `cluster.written` had the
+/// length `since`.
 fn handed_to_disk(cluster: &Cluster, node: usize, since: usize) -> usize {
     let records = cluster.written[since..].iter();
     let of_node = records.filter(|(at, _)| *at == node);
@@ -45,8 +45,8 @@ fn refused(cluster: &Cluster, node: usize) -> u64 {
     cluster.counter(node, "refused_backlog")
 }
 
-/// Checks that a replica has taken as many values as it may while its disk accepts none: those that
-/// fit, and the one that exceeds the limit.
+/// Checks that a replica has taken as many values as it may while its disk accepts none: all that
+/// fit within the limit, and the one that exceeds it.
 fn assert_bounded(values: usize) {
     let fit = BACKLOG_BYTES_MAX / VALUE_BYTES;
     assert!((fit - 1..=fit + 1).contains(&values), "{values} of {fit}");
@@ -94,7 +94,7 @@ fn a_leader_whose_disk_takes_nothing_proposes_a_bounded_backlog_and_goes_on() {
     });
 }
 
-/// Entries that are sent repeatedly do not wait for the disk more often than is allowed.
+/// If entries are sent repeatedly, the copies that wait for the disk stay within the limit, too.
 #[test]
 fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -111,9 +111,8 @@ fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
     cluster.assert_agreement();
 }
 
-/// Commits writes in one step, by delivering the missing votes for the first of them. Returns the
-/// number of their slots that the leader executes in the group of inputs in which it learns of
-/// this.
+/// Commits all of `writes` in one step, by delivering the missing votes for the first write.
+/// Returns the number of slots that the leader executes in this step.
 fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<RequestToken>, u64) {
     let before = cluster.node(0).executed();
     let stuck = before.next();
@@ -142,8 +141,9 @@ pub fn nothing_held() -> Settings {
     settings
 }
 
-/// Puts a record with `count` fields, and merges another value of one field into it `merges` times.
-/// Returns how many merges are executed in one step; soon afterwards, all are.
+/// Puts a record with `count` fields, and then merges `merged` into it `merges` times. All merges
+/// commit in one step. Returns how many of them are executed in this step. Checks that the others
+/// are executed soon afterwards.
 fn merged_at_once(count: usize, bytes: usize, merges: u64, merged: &[Field]) -> u64 {
     let mut cluster = Cluster::with(nothing_held());
     let record = fields(count, bytes);
@@ -161,8 +161,8 @@ fn merged_at_once(count: usize, bytes: usize, merges: u64, merged: &[Field]) -> 
     at_once
 }
 
-/// The time of a merge is proportional to the fields and bytes of its record. About 1.2 ms are
-/// available.
+/// The time of a merge is proportional to the number of fields and bytes in the record. A group of
+/// inputs may use about 1.2 ms for execution.
 #[test]
 fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     let one = fields(1, 1);
@@ -173,8 +173,7 @@ fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     assert_eq!(merged_at_once(10, 100, 200, &one), 200);
 }
 
-/// The replica is idle for most of the time at every moment, even if only a few merges arrive at a
-/// time.
+/// Merges leave a replica idle for most of the time, even if only a few of them arrive at a time.
 #[test]
 fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
     let together = |cluster: &mut Cluster, merges| {
@@ -208,7 +207,8 @@ fn assert_merged_in_a_part_of_the_time(ask: impl FnOnce(&mut Cluster, Vec<Comman
     assert_eq!(cluster.node(0).executed().0 - before, 600);
 }
 
-/// Otherwise it would never catch up with other replicas, which execute as fast as clients merge.
+/// A lagging replica that also paused between merges would never catch up with other replicas,
+/// which execute as fast as clients merge.
 #[test]
 fn a_replica_that_is_behind_merges_all_of_the_time() {
     for (left_max, executed_in_time) in [(64 << 20, 200..400), (400 << 10, 590..601)] {
@@ -230,8 +230,8 @@ fn a_replica_that_is_behind_merges_all_of_the_time() {
     }
 }
 
-/// Commands that need execution would wait at the new leader for its whole backlog, although other
-/// replicas have executed it.
+/// If a replica with a long backlog became the leader, commands that need execution would wait
+/// until it has executed this backlog, although other replicas have executed it already.
 #[test]
 fn who_has_much_to_execute_does_not_take_over() {
     let mut cluster = Cluster::with(slow_to_execute());
@@ -283,7 +283,7 @@ fn accept_of_leader(cluster: &Cluster) -> Ballot {
     accepts.last().expect("the leader proposed").ballot
 }
 
-/// The entire record is read before the merge can be refused.
+/// A refused merge also takes time: the entire record is read before the merge can be refused.
 #[test]
 fn refused_merges_count_as_work() {
     let one_too_many = [Field {
@@ -294,7 +294,7 @@ fn refused_merges_count_as_work() {
     assert!((105..120).contains(&refused), "{refused} at once");
 }
 
-/// A slot is executed in one step.
+/// A slot must not have more merges, because a slot is always executed in one step.
 #[test]
 fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -321,7 +321,7 @@ fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
     assert!((35..50).contains(&large), "{large} in a slot");
 }
 
-/// A command before a merge in the same slot may make the merge's record large.
+/// An earlier command in the same slot may make the record of a merge large.
 #[test]
 fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -336,7 +336,7 @@ fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     assert!(all_done(&cluster, &asked));
 }
 
-/// So other commands wait for them neither in the leader's queue nor in the log.
+/// Other commands then do not wait for merges, neither in the leader's queue nor in the log.
 #[test]
 fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -380,7 +380,7 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     cluster.assert_agreement();
 }
 
-/// Their origin cannot know which record they will find.
+/// When the merges are sent, their origin cannot know how large the record will be.
 #[test]
 fn merges_that_are_sent_with_the_write_that_makes_their_record_large_are_held_too() {
     for put_at in [0, 1] {
@@ -400,7 +400,7 @@ fn merges_that_are_sent_with_the_write_that_makes_their_record_large_are_held_to
     }
 }
 
-/// With this many keys, the origin cannot know all records.
+/// There are so many keys that the origin cannot know all records.
 #[test]
 fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -432,7 +432,8 @@ fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     cluster.assert_agreement();
 }
 
-/// The puts that they had to wait for are executed by then.
+/// When the merges leave, the puts that they had to wait for are executed, so the size of each
+/// record is known.
 #[test]
 fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -466,7 +467,7 @@ fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
     cluster.assert_agreement();
 }
 
-/// Hundreds of merges at a time go to one key with a small record.
+/// Hundreds of merges into one small record are sent at the same time.
 #[test]
 fn merges_into_a_small_record_hardly_wait_for_each_other() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -514,7 +515,8 @@ fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
     cluster.assert_agreement();
 }
 
-/// Otherwise, puts that arrive faster than a group's minimum is executed would never be executed.
+/// Each group of inputs executes at least a share of the backlog. If it executed only a fixed
+/// minimum, and puts arrived faster than that, the backlog would grow for ever.
 #[test]
 fn a_group_of_inputs_executes_a_share_of_what_is_left() {
     let mut settings = settings(3, StrategySpec::None);
@@ -562,8 +564,8 @@ fn forwarded(packet: &Packet) -> usize {
     }
 }
 
-/// Returns settings with which a few of [`small_writes`] exceed the limit of entries that wait for
-/// execution.
+/// Returns settings with a low limit of entries that wait for execution: a few of [`small_writes`]
+/// exceed it.
 fn slow_to_execute() -> Settings {
     let mut settings = settings(3, StrategySpec::None);
     settings.executed_work_max = 1;
@@ -591,9 +593,9 @@ fn a_leader_with_much_to_execute_proposes_nothing_more_until_it_is_executed() {
     cluster.assert_agreement();
 }
 
-/// Returns Accepts of far more writes than may wait for execution. Replica 2 has received none of
-/// them. The first one is returned separately: without it, replica 2 can execute none of the
-/// others.
+/// Returns Accepts for replica 2 that it has not received, with far more writes than may wait for
+/// execution. The first Accept is returned separately: without it, replica 2 can execute none of
+/// the others.
 fn withheld_accepts(cluster: &mut Cluster) -> (Packet, Vec<Packet>) {
     cluster.hold(|(_, to)| *to == ReplicaId(2));
     for command in small_writes(1..60) {
@@ -628,7 +630,8 @@ fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
     cluster.assert_agreement();
 }
 
-/// Even if many entries have waited for long, sending them again takes no long step.
+/// Many entries have waited for long and are sent again. They are sent in several steps, so that no
+/// step takes long.
 #[test]
 fn what_waits_long_is_sent_again_in_parts() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

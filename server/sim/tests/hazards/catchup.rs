@@ -16,8 +16,8 @@ fn is_catchup(packet: &Packet) -> bool {
     )
 }
 
-/// Lets time pass until `node` has executed `goal`, with fetched entries that arrive late and one
-/// at a time. Returns the number of fetches that this took.
+/// Lets time pass until `node` has executed slot `goal`. Fetched entries arrive late, and one at a
+/// time. Returns the number of fetches that were needed.
 fn catch_up(cluster: &mut Cluster, node: usize, goal: Slot) -> usize {
     let mut on_its_way: VecDeque<(u64, Packet)> = VecDeque::new();
     let mut fetches = 0;

@@ -1,4 +1,5 @@
-//! Writing of checkpoints: a large one is written in parts, between which other writes proceed.
+//! Writing of checkpoints. A large checkpoint is written in parts, and other writes proceed between
+//! them.
 
 use bytes::Bytes;
 use leasehold_leases::{Key, Slot, StrategySpec};
@@ -16,7 +17,8 @@ const RECORD_BYTES: usize = 200_000;
 /// Number of large records. Together they are as large as several pieces of a checkpoint.
 const RECORDS: u64 = 20;
 
-/// Returns a cluster with large records that are in its checkpoints. Merges can change them later.
+/// Returns a cluster with large records, which the checkpoints of all replicas contain. Merges can
+/// change the records later.
 fn with_records() -> Cluster {
     let settings = Settings {
         checkpoint_piece_bytes: PIECE_BYTES,
@@ -47,8 +49,8 @@ fn merge_into_all(cluster: &mut Cluster, sequence: u64) {
     }
 }
 
-/// Returns the parts of the state that `node` has handed to its disk since `cluster.written` was
-/// `since` long: values that were written in advance, and checkpoints.
+/// Returns the parts of the state that `node` has handed to its disk since `cluster.written` had
+/// the length `since`: values written in advance, and checkpoints.
 fn handed_over(
     cluster: &Cluster,
     node: usize,
@@ -68,7 +70,8 @@ fn handed_over(
 
 type StagedEntries = Vec<(Key, StoredValue)>;
 
-/// Whether the newest record of the state that `node` has handed over is a part of a checkpoint.
+/// Whether `node` is in the middle of a checkpoint. This is so if the newest state that it handed
+/// to its disk is a part written in advance.
 fn is_staging(cluster: &Cluster, node: usize) -> bool {
     let of_node = cluster.written.iter().filter(|(at, _)| *at == node);
     let newest = of_node.rev().find_map(|(_, record)| match record {
@@ -79,8 +82,9 @@ fn is_staging(cluster: &Cluster, node: usize) -> bool {
     newest == Some(true)
 }
 
-/// Returns a cluster in which the disk of replica 2 accepts no writes, while the first part of a
-/// checkpoint is on its way to it. The returned function counts the parts handed over.
+/// Returns a cluster in which replica 2 has handed the first part of a checkpoint to its disk, and
+/// the disk accepts no writes. The returned function counts the parts of this checkpoint that
+/// replica 2 has handed over so far.
 fn with_a_part_on_its_way() -> (Cluster, impl Fn(&Cluster) -> usize) {
     let mut cluster = with_records();
     cluster.pass(1000);
@@ -96,7 +100,8 @@ fn bytes<'a>(values: impl IntoIterator<Item = &'a StoredValue>) -> usize {
     values.into_iter().map(|stored| stored.value.len()).sum()
 }
 
-/// An entry that is accepted meanwhile waits for one write, not for the entire checkpoint.
+/// An entry that is accepted during a checkpoint waits for the write of one part, not for the
+/// entire checkpoint.
 #[test]
 fn a_large_checkpoint_is_written_in_parts() {
     let mut cluster = with_records();
@@ -124,8 +129,8 @@ fn a_large_checkpoint_is_written_in_parts() {
     }
 }
 
-/// A replica begins a checkpoint. Entries that it executes while the parts are written are not in
-/// the checkpoint. The replica ends, and starts from the checkpoint and the log above it.
+/// Entries that a replica executes while the parts of a checkpoint are written are not in this
+/// checkpoint. The replica ends, and starts from the checkpoint and the log above it.
 #[test]
 pub fn h86_a_checkpoint_in_parts_holds_the_state_of_one_slot() {
     let mut cluster = with_records();
@@ -173,7 +178,7 @@ fn a_replica_that_ends_within_a_checkpoint_begins_with_the_one_before() {
     cluster.assert_agreement();
 }
 
-/// So other writes can proceed meanwhile.
+/// Other writes can proceed between two parts.
 #[test]
 fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
     let (mut cluster, parts) = with_a_part_on_its_way();
@@ -185,7 +190,8 @@ fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
     assert!(parts(&cluster) > 1);
 }
 
-/// Otherwise the values that changed meanwhile would make the next checkpoint long.
+/// With pauses between the parts, the values that change in the meantime would make the next
+/// checkpoint long.
 #[test]
 fn parts_of_a_checkpoint_follow_at_once_if_much_has_changed() {
     let (mut cluster, parts) = with_a_part_on_its_way();
@@ -221,8 +227,8 @@ fn write_large(cluster: &mut Cluster, key: impl Fn(u64) -> String) {
     }
 }
 
-/// A leader that restarts proposes all entries above the checkpoint again, and a restart keeps them
-/// in memory.
+/// A replica that restarts keeps all entries above the checkpoint in memory, and a leader that
+/// restarts proposes them again.
 #[test]
 fn little_is_above_a_checkpoint_however_fast_large_values_are_written() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -237,7 +243,8 @@ fn little_is_above_a_checkpoint_however_fast_large_values_are_written() {
     }
 }
 
-/// While a part waits for a slow disk, so many entries are written that the next parts do not wait.
+/// While a part waits for a slow disk, many entries are written above the last checkpoint. So the
+/// next parts follow without a pause.
 #[test]
 fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
     let (mut cluster, parts) = with_a_part_on_its_way();
@@ -251,8 +258,8 @@ fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
     assert!(parts(&cluster) > 1, "half of 20 ms");
 }
 
-/// A slow disk receives as much of the checkpoint as of the log. Otherwise the checkpoint would
-/// never catch up.
+/// A slow disk receives as much of the checkpoint as of the log. With smaller parts, the checkpoint
+/// would never catch up with the log.
 #[test]
 fn a_part_is_as_large_as_what_waits_for_the_disk() {
     let mut cluster = with_records();

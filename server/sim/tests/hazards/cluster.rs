@@ -20,7 +20,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, Outcome, Path};
 
-/// A message and its addressee.
+/// A message in an envelope, and the replica that it is addressed to.
 pub type Packet = (Envelope, ReplicaId);
 type Rule = Box<dyn Fn(&Packet) -> bool>;
 
@@ -46,21 +46,22 @@ pub struct Cluster {
     /// All records ever written, with the replica that wrote each.
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
-    /// Answers to reads that peers forwarded, from the batch of inputs being handled.
+    /// Answers to reads that peers forwarded. They come from the group of inputs that is being
+    /// processed.
     answers: FencedAnswers,
     requests: u64,
     lives: u64,
     /// Answers to admin requests: (replica, number of the request, answer).
     pub lease_answers: Vec<(usize, u64, LeaseAnswer)>,
-    /// Whether replica 0 may request leadership back.
+    /// Whether replica 0, the preferred leader, may request leadership when another replica leads.
     pub transfers: bool,
 }
 
-/// Handle of a client's request, with which a test finds its answer.
+/// Handle of a client's request. A test uses it to find the answer to the request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestToken(u64);
 
-/// Returns settings for `n` replicas, of which 0 leads when it can at the first start.
+/// Returns settings for `n` replicas. Replica 0 becomes the first leader, if it can.
 pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settings {
     let mut settings = Settings::new(ReplicaId(0), n);
     settings.strategies = strategy.into();
@@ -126,7 +127,7 @@ impl Cluster {
         Cluster::with(settings(n, strategy))
     }
 
-    /// Returns the cluster of [`new`](Self::new) with these settings.
+    /// Returns a cluster as [`new`](Self::new) does, but with these settings.
     pub fn with(settings: Settings) -> Cluster {
         let mut cluster = Cluster::asleep(settings);
         // Only the clock of replica 0 runs yet, so no other replica campaigns before it.
@@ -138,7 +139,7 @@ impl Cluster {
         cluster
     }
 
-    /// Returns a cluster that has just started.
+    /// Returns a cluster of replicas that have just started. There is no leader yet.
     pub fn asleep(settings: Settings) -> Cluster {
         let nodes = (0..settings.n).map(|index| Node {
             replica: None,
@@ -181,7 +182,7 @@ impl Cluster {
         self.nodes[node].replica.as_ref().expect("it runs")
     }
 
-    /// Returns a counter of `node` in its present run, as operators see it.
+    /// Returns a counter of the present run of `node`, by the name that operators see.
     pub fn counter(&self, node: usize, name: &str) -> u64 {
         let status = self.node(node).status(self.clock(node));
         let mut counters = status.counters.iter();
@@ -229,8 +230,8 @@ impl Cluster {
         self.nodes[node].disk.clone()
     }
 
-    /// Ends a replica as a power failure does: its disk goes back to the state `held`, as if
-    /// nothing had been synced since.
+    /// Ends a replica as a power failure does. The disk of the replica is replaced by `held`, an
+    /// earlier copy, as if nothing had been synced since.
     pub fn lose_power(&mut self, node: usize, held: Disk) {
         self.crash(node);
         self.nodes[node].disk = held;
@@ -241,7 +242,7 @@ impl Cluster {
         self.nodes[node].stalled = true;
     }
 
-    /// Ends the stall of the disk of `node`, and makes durable the records that waited.
+    /// Ends the stall of the disk of `node`. All records that waited become durable.
     pub fn unstall(&mut self, node: usize) {
         self.nodes[node].stalled = false;
         self.sync(node);
@@ -377,7 +378,7 @@ impl Cluster {
         assert!(done(self), "after {ms} ms still not so: {what}");
     }
 
-    /// Makes `node` campaign, as if the leader that it knows had transferred leadership to it.
+    /// Makes `node` campaign, as if the current leader had transferred leadership to it.
     pub fn elect(&mut self, node: usize) {
         let leader = self.node(node).leader().expect("somebody hands over");
         let news = self
@@ -439,12 +440,12 @@ impl Cluster {
         self.ask(node, read(key))
     }
 
-    /// Returns the answer to a request, if it was given.
+    /// Returns the answer to a request; `None` if there is none yet.
     pub fn answer(&self, request: RequestToken) -> Option<&(ClientHandle, Path, Outcome)> {
         self.replies.iter().find(|(to, ..)| to.request == request.0)
     }
 
-    /// Returns the answers on a connection.
+    /// Returns all answers that were sent on a connection.
     pub fn replies_to(&self, connection: u64) -> Vec<&(ClientHandle, Path, Outcome)> {
         let replies = self.replies.iter();
         replies
@@ -473,7 +474,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a write was answered and executed.
+    /// Whether the answer to a write says that the write was executed.
     pub fn done(&self, request: RequestToken) -> bool {
         let outcome = self
             .answer(request)
@@ -507,7 +508,7 @@ impl Cluster {
             })
     }
 
-    /// Returns the Accepts of commands that `from` has sent, oldest first.
+    /// Returns the Accepts for the log of commands that `from` has sent, oldest first.
     pub fn accepts(&self, from: usize) -> Vec<Accept> {
         let accepts = self
             .sent
@@ -525,12 +526,14 @@ impl Cluster {
     }
 }
 
-/// Returns a write of `value` under `key`. The client has received every answer before it.
+/// Returns a write of `value` under `key`. The client has received the answers to all of its
+/// earlier writes.
 pub fn put(client: u64, sequence: u64, key: &'static str, value: &'static str) -> Command {
     write(client, sequence, Op::put(key, value))
 }
 
-/// Returns a write with any operation. The client has received every answer before it.
+/// Returns a write with operation `op`. The client has received the answers to all of its earlier
+/// writes.
 pub fn write(client: u64, sequence: u64, op: Op) -> Command {
     Command {
         client,
@@ -555,7 +558,7 @@ pub fn between(packet: &Packet, a: usize, b: usize) -> bool {
     envelope.from.index() == a && to.index() == b
 }
 
-/// Returns the Accept of commands in a packet, if it is one.
+/// Returns the Accept in a packet, if the packet is an Accept for the log of commands.
 pub fn accept(packet: &Packet) -> Option<&Accept> {
     match &packet.0.message {
         Message::Accept(accept) if accept.log == LogId::Commands => Some(accept),
@@ -563,7 +566,8 @@ pub fn accept(packet: &Packet) -> Option<&Accept> {
     }
 }
 
-/// Whether a packet contains votes on commands, and on `slot` if one is given.
+/// Whether a packet contains votes in the log of commands. If `slot` is given, there must be a vote
+/// on this slot.
 pub fn votes_on(packet: &Packet, slot: Option<Slot>) -> bool {
     match &packet.0.message {
         Message::Accepted {

@@ -1,4 +1,4 @@
-//! Phase 1, ballots, and the entries that remain from earlier ballots.
+//! Phase 1, ballots, and entries that were accepted at earlier ballots and are not chosen yet.
 
 use std::sync::Arc;
 
@@ -166,8 +166,9 @@ pub(super) fn h27_a_candidate_behind_its_quorum_fetches_first() {
     assert_eq!(cluster.value(read).as_deref(), Some("new"));
 }
 
-/// A candidate that fetches for longer than an election timeout continues while entries arrive, and
-/// a replica that has promised waits with it. If nothing arrives, another replica campaigns.
+/// A candidate may have to fetch entries for longer than an election timeout. It continues as long
+/// as entries arrive, and a replica that has promised to it waits, too. If no entries arrive,
+/// another replica campaigns.
 #[test]
 fn a_candidate_waits_for_as_long_as_it_hears_something_new() {
     for arrives in [true, false] {
@@ -472,8 +473,8 @@ fn parts_of_two_answers_make_no_promise() {
     assert_eq!(again.expect("it is proposed").value, chosen.value);
 }
 
-/// Returns a cluster of replicas that do a pre-vote before they campaign, as they do when they
-/// serve.
+/// Returns a cluster of replicas that do a pre-vote before they campaign. Most tests do without it,
+/// but real clusters use it.
 fn asking(n: usize) -> Cluster {
     let mut settings = super::cluster::settings(n, StrategySpec::Leader);
     settings.elections.pre_vote = true;
@@ -591,8 +592,8 @@ fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
     assert!(cluster.leads(0));
 }
 
-/// A replica that was paused finds an old transfer of leadership in its inbox, and behind it a
-/// heartbeat of the present leader.
+/// A replica resumes after a pause. In its inbox, it finds an old transfer of leadership, followed
+/// by a heartbeat of the present leader.
 #[test]
 fn an_old_hand_over_deposes_nobody() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -617,7 +618,8 @@ fn an_old_hand_over_deposes_nobody() {
     assert!(!cluster.sent[since..].iter().any(prepare));
 }
 
-/// A replica that knows of commits that it lacks would spend its campaign on fetching them.
+/// If a replica knows of committed entries that it lacks, it would spend a campaign on fetching
+/// them.
 #[test]
 fn who_lags_takes_nothing_over() {
     for lags in [false, true] {

@@ -1,5 +1,5 @@
-//! Messages with numbers that jump out of range, as no honest replica sends them. No replica
-//! believes them, the cluster continues, and every directory can be opened again.
+//! Messages with numbers far out of range, which no honest replica sends. No replica believes these
+//! numbers, the cluster continues, and every replica can open its directory again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn accept(ballot: Ballot, slot: Slot, log_time_ms: u64) -> Message {
     })
 }
 
-/// Returns a message of replica 1 for each kind that contains a round.
+/// Returns one message of replica 1 for each kind of message that contains a round.
 fn of_round(round: u64) -> [Message; 5] {
     let ballot = ballot(round, 1);
     [
@@ -284,7 +284,8 @@ pub(super) fn h81_a_lease_of_years_is_not_believed() {
     assert_eq!(refused, 1);
 }
 
-/// After each restart, a replica waits for the longest lease that was ever configured.
+/// Such a configuration would do lasting harm: after each restart, a replica waits for the longest
+/// lease that was ever configured.
 #[test]
 pub(super) fn h81_a_configuration_of_years_is_not_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::All);

@@ -9,7 +9,7 @@ use super::cluster::{Cluster, accept, between, read, votes_on, write};
 
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Returns writes of the longest values, each by another client.
+/// Returns writes of values with the maximum length, each by a different client.
 fn large() -> Vec<Command> {
     let put = |(client, key): (u64, &&'static str)| {
         write(client, 1, Op::put(*key, vec![7; VALUE_BYTES_MAX]))

@@ -17,7 +17,8 @@ fn joined_for(packet: &Packet, node: usize) -> bool {
     to.index() == node && matches!(envelope.message, Message::Joined { .. })
 }
 
-/// Returns the messages of `node` since `since` on which others could rely.
+/// Of the messages that `node` has sent since `cluster.sent` had the length `since`, returns those
+/// on which other replicas could rely.
 fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
     let said = cluster.sent[since..].iter().map(|(envelope, _)| envelope);
     let said = said.filter(|envelope| envelope.from.index() == node);
@@ -201,8 +202,8 @@ fn no_time_is_lost_over_a_first_start() {
     assert!(cluster.leads(0));
 }
 
-/// A replica that is wrong about its own directory before it has ever participated excludes only
-/// itself.
+/// A replica may be wrong about its own directory before it has ever participated. Then it excludes
+/// only itself.
 #[test]
 fn a_wrong_life_keeps_out_only_who_says_it() {
     let mut cluster = Cluster::asleep(settings(5, StrategySpec::None));

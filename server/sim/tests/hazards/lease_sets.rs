@@ -1,5 +1,5 @@
-//! Changes of leases that operators make while a cluster runs, and what clients must not notice of
-//! them.
+//! Changes of strategies and lease durations that operators make while a cluster runs. Clients must
+//! not notice these changes.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn ask(cluster: &mut Cluster, node: usize, ask: u64, set: &LeaseSet) {
     cluster.input(node, Input::Operator(OperatorRequest::Lease { ask, set }));
 }
 
-/// Returns the answer to request `ask` at `node`, once it is given.
+/// Waits for the answer to request `ask` at `node`, and returns it.
 fn answer(cluster: &mut Cluster, node: usize, ask: u64) -> LeaseAnswer {
     let find = |cluster: &Cluster| {
         let mut answers = cluster.lease_answers.iter().rev();
@@ -179,7 +179,7 @@ fn durations(durations: Durations) -> LeaseSet {
     }
 }
 
-/// Returns the reason that the leader gives for not accepting a request now.
+/// Returns the reason with which a request was refused for now.
 fn busy(cluster: &mut Cluster, node: usize, nth: u64) -> String {
     match answer(cluster, node, nth) {
         Err(Refusal::Busy(reason)) => reason,
@@ -187,7 +187,8 @@ fn busy(cluster: &mut Cluster, node: usize, nth: u64) -> String {
     }
 }
 
-/// Each request is compatible with the durations in force, but both together are not.
+/// Each of two requests is compatible with the durations in force, but both requests together are
+/// not.
 #[test]
 fn a_change_is_judged_with_those_that_are_under_way() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -236,8 +237,8 @@ fn a_change_is_judged_with_those_that_are_under_way() {
     );
 }
 
-/// More requests wait than a leader keeps. The requester above the limit may retry, and is not told
-/// that its change is impossible.
+/// More requests wait than a leader keeps. The request above the limit is refused as one that may
+/// be retried, not as an impossible change.
 #[test]
 fn a_leader_that_keeps_as_many_changes_as_it_may_is_busy() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -333,8 +334,8 @@ fn a_late_copy_of_a_change_that_was_answered_undoes_no_later_one() {
     assert!(configs(&cluster, 0).holders(b"k").is_empty());
 }
 
-/// A leader that was replaced, and does not know this yet, must not answer that a change is already
-/// in force that its successor has replaced.
+/// A leader that was replaced may not know this yet. It must not answer that a change is already in
+/// force, because the new leader may already have replaced that change by another.
 #[test]
 fn who_was_replaced_does_not_say_that_a_change_is_in_force_already() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -361,8 +362,8 @@ fn who_was_replaced_does_not_say_that_a_change_is_in_force_already() {
     assert_eq!(holders, ReplicaSet::one(ReplicaId(1)));
 }
 
-/// Puts `spec` in force. Checks throughout that each replica that held `key` before and holds it
-/// afterwards may read it.
+/// Puts `spec` in force. Checks at every moment that `key` can be read locally by each replica that
+/// holds the key both before and after the change.
 fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {
     let holders = |cluster: &Cluster| configs(cluster, 0).holders(key);
     let before = holders(cluster);
@@ -389,8 +390,8 @@ fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {
 }
 
 /// §11: old grants are obeyed while they last, new ones begin immediately, and a strategy that
-/// lists keys changes the default holders last. So a read that is local under both strategies
-/// always stays local. There are more keys than one log entry may list.
+/// lists keys changes the default holders last. So a read that is local under both strategies is
+/// local at every moment. There are more keys than one log entry may list.
 #[test]
 fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
     let mut cluster = Cluster::new(5, quorum());
@@ -429,8 +430,8 @@ fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
     }
 }
 
-/// A leader that loses leadership forgets the reports that it received. A pass over them ends, and
-/// is not continued with reports to a later leadership.
+/// A leader that loses leadership forgets the reports of demand that it received. A pass over these
+/// reports ends. When the replica leads again, it does not continue the pass with new reports.
 #[test]
 fn a_pass_over_the_demand_ends_with_the_leadership() {
     let mut cluster = Cluster::new(3, quorum());

@@ -1,4 +1,4 @@
-//! Promises and tags, as the replica uses them.
+//! Promises of leases, and tags of votes, in the replica.
 
 use std::time::Duration;
 
@@ -163,8 +163,8 @@ pub(super) fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
     assert_ne!(cluster.path(refused), Some(Path::Local));
 }
 
-/// Promises under the configuration without the suspect have the blocked slot as barrier, but
-/// continue the earlier chains.
+/// Promises under the configuration that excludes the suspect have the blocked slot as barrier, but
+/// they continue the earlier chains of promises.
 #[test]
 fn other_keys_are_read_locally_while_a_slot_waits_for_a_suspect() {
     let mut settings = super::cluster::settings(3, StrategySpec::All);
@@ -234,7 +234,8 @@ pub(super) fn h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_n
     assert_eq!(cluster.value(read).as_deref(), Some("v"));
 }
 
-/// Replica 1's clock may have run fast when replica 1 let its promise to 2 lapse.
+/// A clock that is not trusted may run fast. If replica 1 let its promise to replica 2 lapse by
+/// such a clock, replica 2 could still read at that time.
 #[test]
 pub(super) fn h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse() {
     let mut cluster = Cluster::new(3, StrategySpec::All);

@@ -1,4 +1,4 @@
-//! Reads of several keys that go through the log: they take no more space in it than other
+//! Reads of several keys that go through the log. In the log, they take no more space than other
 //! commands.
 
 use leasehold_leases::{Key, StrategySpec};
@@ -16,7 +16,8 @@ fn reads(value: &Value) -> impl Iterator<Item = &Command> {
     commands.filter(|command| !command.is_write())
 }
 
-/// A client that may only read cannot fill disks, and others do not wait for its list of keys.
+/// The list of keys in a read is not written to the log. So a client that may only read cannot fill
+/// disks, and other clients do not wait for such lists.
 #[test]
 fn what_a_read_names_stays_where_it_was_asked() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

@@ -1,6 +1,6 @@
-//! Directed tests of the hazards in the replica (protocol §6). Each test replays the schedule that
-//! broke an earlier wording of a rule, and fails without the rule. Numbers in names and comments
-//! are those of §6.
+//! Directed tests of the hazards in the replica (protocol §6). Each test replays a schedule of
+//! events under which an earlier wording of a rule was wrong, and fails without the rule. Numbers
+//! in names and comments are the numbers of hazards in §6.
 
 mod asking;
 mod backlog;

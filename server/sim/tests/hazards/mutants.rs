@@ -1,4 +1,4 @@
-//! Directed tests, each run without the rule that it tests: it must fail.
+//! Runs each directed test without the rule that it tests, and checks that the test fails.
 
 use std::panic::catch_unwind;
 
@@ -6,7 +6,7 @@ use leasehold_leases::mutants::{Rule, with};
 
 macro_rules! directed {
     ($($rule:ident: $module:ident::$test:ident;)*) => {
-        /// (the rule, the test that must fail without it, its name)
+        /// For each rule: (rule, test that must fail without the rule, name of the test).
         const DIRECTED: &[(Rule, fn(), &str)] = &[
             $((Rule::$rule, super::$module::$test, stringify!($module::$test)),)*
         ];

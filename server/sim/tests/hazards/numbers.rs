@@ -1,5 +1,5 @@
-//! Every kind of message, and every number in it. Both are listed by exhaustive matches: an added
-//! kind or field does not compile until it is listed here.
+//! Lists of every kind of message, and of every number in each kind. The lists are exhaustive
+//! matches: if a kind or a field is added, this file does not compile until it is listed here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub enum Number<'a> {
 }
 
 impl Number<'_> {
-    /// Sets the number to `value`, or to as much of it as fits.
+    /// Sets the number to `value`, or to the maximum if `value` is too large for the type.
     pub fn set(self, value: u64) {
         match self {
             Number::Long(number) => *number = value,
@@ -32,7 +32,8 @@ impl Number<'_> {
 
 macro_rules! kinds {
     ($($kind:ident,)*) => {
-        /// Kind of a message. Each kind of lease message is a kind of its own.
+        /// Kind of a message. Lease messages are not one kind: each of their variants is a separate
+        /// kind.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Kind { $($kind,)* }
 
@@ -244,7 +245,8 @@ impl Visitor<'_> {
         self.slot(configs);
     }
 
-    /// The sender is known from the connection, and `replica` is compared with it.
+    /// Visits only the round. `replica` is not visited, because receivers compare it with the
+    /// sender that they know from the connection.
     fn ballot(&mut self, Ballot { round, replica: _ }: &mut Ballot) {
         self.long(round);
     }

@@ -8,7 +8,8 @@ use leasehold_wire::Path;
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
 
-/// Returns the tags of the votes on commands that `node` has sent since `since`.
+/// Returns the tags of the votes that `node` has sent in the log of commands since `cluster.sent`
+/// had the length `since`.
 fn tags(cluster: &Cluster, node: usize, since: usize) -> Vec<ReplicaSet> {
     let sent = cluster.sent[since..]
         .iter()
@@ -364,7 +365,7 @@ fn what_the_disk_does_not_have_yet_is_not_read_from_it() {
     assert!(told > 0);
 }
 
-/// Whether `node` has recorded that its next run need not wait.
+/// Whether `node` has recorded that its next run need not wait before it votes.
 fn needs_no_wait(cluster: &Cluster, node: usize) -> bool {
     let zero = Record::RestartWait(std::time::Duration::ZERO);
     let of_it = cluster.written.iter().filter(|(by, _)| *by == node);
@@ -462,7 +463,7 @@ fn a_leader_that_ends_hands_over_first() {
     assert!(cluster.done(write), "nobody waits for who has left");
 }
 
-/// A promise that was in transit when its grantor left is refused, however late it arrives.
+/// A promise that was in transit when the grantor shut down is refused, however late it arrives.
 #[test]
 fn a_promise_on_its_way_is_refused_after_its_grantor_left() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
@@ -495,8 +496,8 @@ fn a_wiped_replica_that_ends_writes_down_no_wait() {
     assert_eq!(records.iter().filter(waits).count(), 0);
 }
 
-/// Checks the claims of docs/operating.md about durability `async`, which is outside of the
-/// guarantees: a write is confirmed when a majority has handed it to the operating system.
+/// Checks the claims of docs/operating.md about durability `async`, which gives up the usual
+/// guarantees: a write is confirmed as soon as a majority has handed it to the operating system.
 #[test]
 fn without_syncs_one_loss_of_power_loses_a_confirmed_write_and_replicas_differ_for_good() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

@@ -1,4 +1,4 @@
-//! Sessions that end to make room for others.
+//! Sessions that end to make room for other sessions.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ fn do_write(cluster: &mut Cluster, command: Command) {
     assert!(cluster.done(asked), "{:?}", cluster.answer(asked));
 }
 
-/// Lets a client receive its answer, and then stay silent until its session may end to make room.
-/// Returns the client's command.
+/// Sends a client's write and lets it be answered. Then the client stays silent until its session
+/// may end to make room. Returns the command that was sent.
 fn falls_silent(cluster: &mut Cluster, client: u64) -> Command {
     let command = first(cluster, client, "k");
     do_write(cluster, command.clone());
@@ -121,8 +121,8 @@ pub(super) fn h31_a_write_whose_session_may_make_room_is_not_answered_at_commit(
     assert_eq!(code(&cluster, next), Some(ErrorCode::SessionExpired));
 }
 
-/// The log holds three writes of one client: a first one that found no room, a second one that did,
-/// and a copy of the first. The new leader has executed two of them.
+/// The log contains three writes of one client: the first found no room for a session, the second
+/// found room, and the third is a copy of the first. The new leader has executed the first two.
 #[test]
 pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
     let mut settings = narrow(1);
@@ -163,8 +163,8 @@ pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
     cluster.assert_agreement();
 }
 
-/// The new leader knows that a write is committed, and has not executed it when the client sends it
-/// once more.
+/// The client sends a write once more to the new leader, which knows that the write is committed,
+/// but has not executed it yet.
 #[test]
 pub(super) fn h31_a_committed_write_is_in_flight_until_it_is_executed() {
     let mut settings = settings(3, StrategySpec::All);
@@ -210,7 +210,8 @@ fn a_write_whose_session_stays_is_answered_at_commit() {
     assert_eq!(code(&cluster, other), Some(ErrorCode::Unavailable));
 }
 
-/// Replicas with different configured bounds execute alike: the leader's bound is authoritative.
+/// Replicas have different configured limits on sessions, but execute commands with the same
+/// results, because all use the leader's limit.
 #[test]
 fn the_leaders_bound_counts_on_every_replica() {
     let mut cluster = Cluster::with(narrow(2));

@@ -1,4 +1,5 @@
-//! Transfer of leadership, agreement with other candidates, and what must not happen meanwhile.
+//! Transfer of leadership, agreement of replicas with candidates, and actions that must not happen
+//! in the meantime.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,8 @@ fn asking(n: usize) -> Cluster {
     Cluster::with(settings)
 }
 
-/// A candidate that gave way would abandon its own campaign before the promises arrive.
+/// If a candidate gave way to another, it would abandon its own campaign before the promises
+/// arrive.
 #[test]
 fn a_candidate_that_agrees_with_another_waits_on_for_its_own_promises() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
@@ -65,9 +67,9 @@ fn a_candidate_that_agrees_with_another_waits_on_for_its_own_promises() {
     assert!(cluster.leads(1));
 }
 
-/// A replica that takes over refuses the old leader's heartbeats before its own promise is durable
-/// and the others learn of it. The old leader must not take the refusal for a lost election and
-/// lead on.
+/// A replica that takes over refuses the old leader's heartbeats already before its own promise is
+/// durable and other replicas learn of the new ballot. The old leader must not conclude from a
+/// refusal that it should campaign to lead on.
 #[test]
 fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     let mut cluster = asking(3);
@@ -95,7 +97,8 @@ fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     });
 }
 
-/// A replica that is about to end would lead for only a moment, and then leave a gap again.
+/// If a replica that is about to end were elected, it would lead for only a moment, and then the
+/// cluster would be without a leader again.
 #[test]
 fn who_is_to_end_campaigns_no_more() {
     // The time for its pre-vote comes.
@@ -156,7 +159,8 @@ fn a_candidate_that_is_to_end_hands_over_once_it_leads() {
     });
 }
 
-/// An operator that repeats an impossible request would delay every write.
+/// If each repetition of a request got more time, an operator that repeats an impossible request
+/// would delay every write.
 #[test]
 fn a_move_that_is_asked_for_again_gets_no_more_time() {
     let mut cluster = asking(3);
@@ -173,8 +177,8 @@ fn a_move_that_is_asked_for_again_gets_no_more_time() {
     assert!(cluster.done(write), "the leader gave the move up in time");
 }
 
-/// A configuration that is proposed meanwhile would have to commit first, and the successor would
-/// propose another one.
+/// A configuration that is proposed during a transfer would have to commit before the transfer, and
+/// the successor would then propose another one.
 #[test]
 fn nothing_is_configured_while_leadership_is_handed_over() {
     let mut cluster = asking(3);
@@ -199,13 +203,15 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(configures(&cluster, since), "it was given up");
 }
 
-/// Returns the target of the first packet since `since` that transfers leadership.
+/// Of the packets sent since `cluster.sent` had the length `since`, finds the first that transfers
+/// leadership, and returns the replica to which it does.
 fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
     let mut sent = cluster.sent[since..].iter();
     sent.find(|packet| transfer(packet)).map(|packet| packet.1)
 }
 
-/// 1 is heard, but hears no other replica, so it could not take over.
+/// Messages from replica 1 arrive at others, but none arrive at replica 1, so it could not take
+/// over.
 #[test]
 fn a_leader_that_ends_hands_over_to_who_answers() {
     let mut cluster = asking(3);
@@ -218,7 +224,7 @@ fn a_leader_that_ends_hands_over_to_who_answers() {
     assert!(cluster.leads(2));
 }
 
-/// The leader's proposal does not commit, so the leader always has something to wait for.
+/// A proposal of the leader never commits. A leader that waited for it would never end.
 #[test]
 fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
     let mut cluster = asking(3);
@@ -231,7 +237,8 @@ fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
     });
 }
 
-/// The preferred replica requests leadership, but would not receive the transfer.
+/// The preferred replica requests leadership, but no messages arrive at it, so it would not receive
+/// the transfer.
 #[test]
 fn a_leader_hands_over_by_preference_only_to_who_answers() {
     let mut cluster = asking(3);
@@ -247,8 +254,8 @@ fn a_leader_hands_over_by_preference_only_to_who_answers() {
     assert!(cluster.done(write), "the leader leads on");
 }
 
-/// A candidate does not immediately repeat a campaign that took long and failed. The replicas
-/// that promised have waited, too, and may succeed.
+/// A candidate does not immediately repeat a campaign that took long and failed. The replicas that
+/// promised to it have waited, too, and one of them may succeed.
 #[test]
 fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
     let mut cluster = asking(5);
@@ -282,7 +289,7 @@ fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
     assert_ne!(first.0.from, candidate);
 }
 
-/// Returns the ballot that a message requests or promises.
+/// Returns the ballot that a message of Phase 1 requests or promises; `None` for other messages.
 fn asked_for(message: &Message) -> Option<Ballot> {
     match message {
         Message::PreVote { ballot, .. } | Message::Prepared { ballot, .. } => Some(*ballot),

@@ -1,5 +1,5 @@
-//! Ends of the windows of logs: the limit of the slots that a replica accepts above its durable
-//! checkpoint.
+//! Log windows. A replica accepts only a limited number of slots, its window, above its durable
+//! checkpoint. The tests reach the end of the window.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::cluster::{Cluster, Packet, RequestToken, accept, put};
 
 const WINDOW: u64 = 16;
 
-/// Returns settings with small windows, in which only a window that is nearly full causes a
-/// checkpoint.
+/// Returns settings with small log windows. Replicas make a checkpoint only when a window is nearly
+/// full.
 fn settings(n: usize) -> Settings {
     let mut settings = super::cluster::settings(n, StrategySpec::None);
     settings.log_window = WINDOW;
@@ -45,7 +45,8 @@ fn asked(cluster: &Cluster, node: usize) -> (Ballot, PerLog<Slot>) {
     prepare.expect("it campaigns")
 }
 
-/// Returns the answer of `from` to candidate 1 that it has accepted `value` in `slot`.
+/// Returns the answer in which `from` reports to candidate 1 that it has accepted `value` in
+/// `slot`.
 fn report(cluster: &Cluster, from: usize, slot: Slot, value: Value) -> Packet {
     let (ballot, commits) = asked(cluster, 1);
     let round = ballot.round - 1;

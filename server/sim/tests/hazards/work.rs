@@ -1,5 +1,6 @@
-//! Processor time of requests that one client can repeat: it must not grow faster than their
-//! subject does. The tests compare processor times of this thread.
+//! Processor time of requests that one client can send repeatedly. The time must not grow faster
+//! than the amount of data that a request concerns. The tests compare processor times of this
+//! thread.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the least processor time of several runs, which belongs to the least disturbed run.
+/// Runs `does` several times, and returns the shortest processor time: that run was disturbed
+/// least.
 fn least(runs: usize, mut does: impl FnMut()) -> Duration {
     let each = (0..runs).map(|_| {
         let began = cpu();
@@ -30,8 +32,8 @@ fn least(runs: usize, mut does: impl FnMut()) -> Duration {
     each.min().expect("it runs at least once")
 }
 
-/// Returns the processor time in which the leader answers 100 status requests with the holders of
-/// the hottest key, after clients have read `keys` keys.
+/// Returns the processor time that the leader needs to answer 100 status requests. Each answer
+/// contains the holders of the hottest key. Before, clients have read `keys` different keys.
 fn hundred_statuses(keys: u32) -> Duration {
     let unlisted = UnlistedHolders::Nearest;
     let mut cluster = Cluster::new(3, StrategySpec::Quorum { unlisted });
@@ -68,15 +70,16 @@ fn hundred_statuses(keys: u32) -> Duration {
     })
 }
 
-/// Without the rule, a status took 4 to 9 ms at 600,000 keys, and one round served 16 of them.
+/// When the leader searched all keys for the hottest one, a status request took 4 to 9 ms at
+/// 600,000 keys, and up to 16 such requests were served in one round.
 #[test]
 fn the_hottest_key_is_found_without_a_pass_over_all_keys() {
     let (few, many) = (hundred_statuses(200), hundred_statuses(100_000));
     assert!(many < few * 20, "{few:?} at 200 keys, {many:?} at 100,000");
 }
 
-/// Returns a map of 600 ranges, above those of [`small_range`]. A change passes over about as many
-/// ranges, however many changes wait.
+/// Returns a map of 600 ranges, above those of [`small_range`]. Because of them, a change passes
+/// over about the same number of ranges, however many changes wait.
 fn many_ranges() -> RangeMap<StrategySpec> {
     let ranges = (0..600).map(|nth| {
         let spec = [StrategySpec::Leader, StrategySpec::None][nth % 2].clone();
@@ -120,8 +123,8 @@ fn one_more_change(waiting: usize) -> Duration {
     again.min().expect("it runs at least once")
 }
 
-/// Waiting changes are merged once, and not again for each new one. Before this rule,
-/// a change behind 60 cost five times as much as one behind 8.
+/// Waiting changes are merged once, and not again for each new change. When they were merged again,
+/// a change cost five times as much with 60 changes ahead of it as with 8.
 #[test]
 fn changes_of_leases_that_wait_are_not_merged_again() {
     let (few, many) = (one_more_change(8), one_more_change(60));

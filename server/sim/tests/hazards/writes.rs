@@ -73,7 +73,7 @@ fn h20_an_origin_without_the_value_answers_nothing() {
     assert!(cluster.done(write));
 }
 
-/// Returns the slot of the newest Accept of commands that replica 0 sent.
+/// Returns the slot of the newest Accept that replica 0 sent for the log of commands.
 fn slot_of(cluster: &Cluster) -> Slot {
     cluster.accepts(0).last().expect("it proposed").slot
 }
@@ -117,9 +117,9 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
     assert_eq!(cluster.value(read).as_deref(), Some("second"));
 }
 
-/// Sends two writes of a client at replica 1. The client abandons the first, which has not reached
-/// the leader. The second has reached it: it writes `v2`, and its low-water mark is past the first.
-/// Replica 1 has not learned the outcome of the second.
+/// Sends two writes of a client at replica 1. The first does not reach the leader, and the client
+/// abandons it. The second, which writes `v2`, reaches the leader, and its low-water mark is past
+/// the first. Replica 1 has not learned the outcome of the second.
 fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> RequestToken {
     cluster.lose(|packet| between(packet, 1, 0));
     let first = cluster.ask(1, put(1, 1, "k", "v1"));
@@ -132,8 +132,8 @@ fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> RequestTo
     second
 }
 
-/// Checks that the write of `v2` was executed once, before that of `x`. If the client were told
-/// that the write was refused, it would write `v2` again.
+/// Checks that the write of `v2` was executed exactly once, before the write of `x`. The client
+/// must not be told that the write was refused, because it would then write `v2` again.
 fn assert_executed_once(cluster: &Cluster, second: RequestToken) {
     assert!(cluster.done(second), "{:?}", cluster.answer(second));
     cluster.assert_agreement();
@@ -342,7 +342,8 @@ pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
     assert_eq!(cluster.value(found).as_deref(), Some("two"));
 }
 
-/// Returns ranges that begin at these keys, each with its holders.
+/// Returns a map of ranges. Each range begins at one of these keys and has the holders that are
+/// listed with the key.
 fn fixed<const N: usize>(ranges: [(&'static str, &[u8]); N]) -> RangeMap<StrategySpec> {
     let fixed = |(from, ids): (&'static str, &[u8])| {
         let holders = Some(ids.iter().copied().map(ReplicaId).collect());
@@ -374,7 +375,8 @@ fn a_class_that_is_blocked_leaves_room_for_the_others() {
     });
 }
 
-/// §3.9: the holders at hand answer as soon as any majority does, so they delay no other key.
+/// §3.9: holders that are at hand answer as soon as any majority does. So writes of the keys that
+/// they hold delay no other write in the batch.
 #[test]
 fn writes_share_a_batch_if_all_their_holders_answer_at_hand() {
     let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
@@ -393,7 +395,7 @@ fn writes_share_a_batch_if_all_their_holders_answer_at_hand() {
     assert_eq!(one, other, "everybody has just answered");
 }
 
-/// §3.7: the holder answers probes all the time, so it seems to be at hand.
+/// §3.7: the disk of a holder hangs. The holder still answers probes, so it seems to be at hand.
 #[test]
 fn a_holder_at_hand_whose_disk_hangs_holds_up_no_other_key() {
     let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
@@ -413,7 +415,8 @@ fn a_holder_at_hand_whose_disk_hangs_holds_up_no_other_key() {
     assert!(cluster.done(first));
 }
 
-/// §3.9: all holders of one key are also holders of the other key, which has one more.
+/// §3.9: all holders of one key are also holders of the other key. The other key has one more
+/// holder, which is dead.
 #[test]
 fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);
@@ -431,7 +434,7 @@ fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
     }
 }
 
-/// A new leader has not heard yet from the replicas that died before it led.
+/// A new leader has never received a message from replicas that died before it began to lead.
 #[test]
 fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[1, 2])]);
@@ -448,7 +451,8 @@ fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     assert_eq!(done, [false, true, false, true]);
 }
 
-/// Replica 4 has died, and many writes wait for its leases. The disk of replica 3 stalls.
+/// Replica 4 has died, and many writes wait until the leases of replica 4 end. The disk of replica
+/// 3 stalls.
 #[test]
 fn a_holder_whose_disk_hangs_holds_up_no_other_key_while_many_wait_for_a_dead_one() {
     let ranges = fixed([("", &[0, 1, 4]), ("h", &[0, 1, 3]), ("m", &[0, 1, 2])]);
@@ -470,7 +474,8 @@ fn a_holder_whose_disk_hangs_holds_up_no_other_key_while_many_wait_for_a_dead_on
     }
 }
 
-/// Writes were queued while all replicas were at hand, long before one of them died.
+/// Writes were queued while all replicas were at hand. Only long afterwards, one of the replicas
+/// died.
 #[test]
 fn who_dies_holds_up_no_other_key_that_was_queued_before() {
     let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);

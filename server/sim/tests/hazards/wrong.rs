@@ -1,6 +1,6 @@
-//! A faulty member: it sends absurd numbers, sends messages in the name of an ended run of itself,
-//! and repeats old messages. For every kind of message, the cluster must continue, elect, serve,
-//! and start again from its disks.
+//! A faulty member: it sends absurd numbers, sends messages in the name of an earlier run of
+//! itself, and repeats old messages. After every kind of such message, the cluster must continue,
+//! elect leaders, serve clients, and start again from its disks.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use leasehold_wire::{Outcome, Path, Version};
 use super::cluster::{Cluster, Packet, heartbeat_of, put, write};
 use super::numbers::{KINDS, Kind, each_number, kind_of};
 
-/// Numbers that no honest replica sends, and the limits of the decoders.
+/// Absurd numbers that no honest replica sends: 0, the largest numbers around the limit of the
+/// decoders, and the largest number of all.
 const ABSURD: [u64; 4] = [0, NUMBER_MAX - 1, NUMBER_MAX, u64::MAX];
 const SPAN: Duration = Duration::from_millis(500);
 
@@ -36,8 +37,8 @@ struct FaultyReplica<'a> {
 }
 
 impl FaultyReplica<'_> {
-    /// Returns a ballot at which the replica leads or has led. Others do not believe a ballot of
-    /// another replica from it.
+    /// Returns a ballot at which the faulty replica leads or has led. Other replicas would not
+    /// believe it if it sent a ballot of another replica.
     fn ballot(&self) -> Ballot {
         let newest = newest_ballot(self.cluster);
         if newest.replica.index() == self.me {
@@ -67,7 +68,7 @@ impl FaultyReplica<'_> {
         }
     }
 
-    /// Returns the last Accept that was sent with a value like this.
+    /// Returns the last Accept that was sent with a value for which `like` is true.
     fn accept(&self, like: fn(&Value) -> bool) -> Message {
         let mut sent = self.cluster.sent.iter().rev();
         let found = sent.find_map(|(envelope, _)| match &envelope.message {
@@ -254,12 +255,13 @@ fn variants(message: Message) -> Vec<Message> {
     all
 }
 
-/// Returns the envelope as its addressee receives it, if the decoder accepts it.
+/// Returns the envelope as the addressee decodes it; `None` if the decoder refuses it.
 fn decoded(envelope: Envelope) -> Option<Envelope> {
     FrameOracle::default().pass(envelope).ok()
 }
 
-/// Sends `message` from `from` to all others in its present run. Returns how many receive it.
+/// Sends `message` from the present run of replica `from` to all other replicas. Returns how many
+/// of them receive it.
 fn say(cluster: &mut Cluster, from: usize, message: &Message) -> usize {
     say_as(cluster, from, message, |_| {})
 }
@@ -286,8 +288,8 @@ fn say_as(
     heard
 }
 
-/// Returns three replicas with a history: all have run before, each has led, and values of all
-/// kinds were proposed.
+/// Returns a cluster of three replicas with a history. All replicas have been restarted, each has
+/// led, and values of all kinds were proposed.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     for (client, leader) in [(1, 1), (2, 2), (3, 0)] {
@@ -303,7 +305,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Writes and reads at every replica, by clients with numbers from `first` on.
+/// Writes and reads at every replica. The numbers of the clients begin at `first`.
 fn serves(cluster: &mut Cluster, first: u64, what: &str) {
     for node in 0..3 {
         let written = cluster.ask(node, put(first + node as u64, 1, "k", "after"));

@@ -1,10 +1,10 @@
-//! Clients, what they know, and which answers are allowed.
+//! Clients, their knowledge of values, and the answers that are allowed.
 //!
-//! One client writes 1, 2, … under one key, each after the answer to the previous write. The others
-//! read. A history of such a register is linearizable if and only if each read returns a value that
-//! some client has begun to write, and the value is not older than any that was acknowledged or
-//! read before the read began (Lamport 1986, "On interprocess communication": regular, and no
-//! new-old inversion).
+//! One client writes the values 1, 2, … under one key. It sends each write after the answer to the
+//! previous one. The other clients read. A history of such a register is linearizable if and only
+//! if each read returns a value that some client has begun to write, and this value is not older
+//! than any value that was acknowledged or read before the read began (Lamport 1986, "On
+//! interprocess communication": regular, and no new-old inversion).
 
 use leasehold_leases::Key;
 use leasehold_replica::action::ClientHandle;
@@ -14,7 +14,7 @@ use leasehold_wire::{Command, Outcome};
 
 use super::scenario::{Scenario, Step};
 
-/// The only key.
+/// The only key in the model.
 pub const KEY: &str = "k";
 
 /// State of a client.
@@ -22,15 +22,15 @@ pub const KEY: &str = "k";
 struct Client {
     /// Number of commands sent.
     sent: u8,
-    /// For a command without an answer: (replica that it was sent to, newest value that any client
-    /// knew when it was sent).
+    /// If a command has no answer yet: (replica to which the command was sent, newest value that
+    /// any client knew at that time). Otherwise `None`.
     open: Option<(u8, u8)>,
-    /// Whether the client's replica ended before it answered, so that the client never learns the
-    /// outcome.
+    /// Whether a replica ended before it answered the client's command, so that the client never
+    /// learns the outcome.
     lost: bool,
 }
 
-/// All clients, and the values that they have begun and know.
+/// All clients, with the values that they have begun to write and those that they know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Clients {
     clients: [Client; 2],
@@ -41,14 +41,15 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Whether a client has a next command and has received the answer to the last one.
+    /// Whether a client may send its next command: there is one, and the previous command was
+    /// answered.
     pub fn may_ask(&self, scenario: &Scenario, client: usize) -> bool {
         let at = &self.clients[client];
         let program = &scenario.programs[client];
         at.open.is_none() && !at.lost && usize::from(at.sent) < program.len()
     }
 
-    /// Whether no read remains to be sent or answered.
+    /// Whether every read was sent and answered, or will never be answered.
     pub fn done(&self, scenario: &Scenario) -> bool {
         let to_come = |client: usize| {
             let sent = usize::from(self.clients[client].sent);
@@ -58,7 +59,7 @@ impl Clients {
         !self.reading(scenario) && !(0..scenario.programs.len()).any(to_come)
     }
 
-    /// Whether a read has not been answered.
+    /// Whether some read was sent and has not been answered.
     pub fn reading(&self, scenario: &Scenario) -> bool {
         let reads = |client: usize| {
             let at = &self.clients[client];
@@ -68,8 +69,8 @@ impl Clients {
         (0..scenario.programs.len()).any(reads)
     }
 
-    /// Lets a client send its next command. Returns its replica, the handle of the request, and the
-    /// command.
+    /// Lets a client send its next command. Returns the replica that receives the command, the
+    /// handle of the request, and the command.
     pub fn ask(&mut self, scenario: &Scenario, client: usize) -> (usize, ClientHandle, Command) {
         let newest = self.newest;
         let at = &mut self.clients[client];
@@ -96,7 +97,7 @@ impl Clients {
         (node, from, command)
     }
 
-    /// Notes that a replica has ended, and will not answer its clients.
+    /// Notes that a replica has ended. It will not answer the commands that it has received.
     pub fn lost(&mut self, node: usize) {
         for client in &mut self.clients {
             if client.open.is_some_and(|(at, _)| usize::from(at) == node) {

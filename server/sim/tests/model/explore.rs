@@ -12,7 +12,7 @@ use super::scopes::Strategy;
 /// Visits every state of all scenarios.
 ///
 /// # Panics
-/// If a state is wrong, or if a state that must be reachable is not.
+/// If a state is wrong, or if a milestone that must be reached is not reached.
 // The time is measured only for the reader of the report.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
@@ -54,8 +54,9 @@ pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
     }
 }
 
-/// Explores replicas that do not apply `rule` until a state is wrong. Returns the violated
-/// property, and the number of actions on the path to the state.
+/// Explores a scenario with replicas that do not apply `rule`, until a wrong state is found.
+/// Returns the property that the state violates, and the number of actions that lead to the state.
+/// `None` if no state is wrong.
 #[cfg_attr(not(feature = "mutants"), allow(dead_code))]
 pub fn hunt(scenario: Scenario, rule: Rule) -> Option<(&'static str, usize)> {
     let checker = Leasehold::new(scenario, Some(rule)).checker().threads(2);

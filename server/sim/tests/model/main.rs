@@ -2,35 +2,35 @@
 //! replicas are the ones that serve clients, not a model of them.
 //!
 //! # What is explored
-//! There are three replicas, one key, a client that writes and one that reads. A fixed schedule
+//! There are three replicas, one key, one client that writes, and one that reads. A fixed schedule
 //! elects r0, puts the configuration in force and makes promises. From there, every possible next
 //! event is explored, in every order: a packet arrives, a write becomes durable, a clock ticks, a
-//! replica crashes and restarts, another replica campaigns, or a client sends its next command. A
-//! message that never arrives is a message that is late for ever. `scopes.rs` lists, for each
-//! strategy, how many of these events are combined.
+//! replica crashes and restarts, another replica campaigns, or a client sends its next command. The
+//! loss of a message needs no event of its own: it is the same as a message that is late for ever.
+//! `scopes.rs` lists, for each strategy, how many of these events are combined.
 //!
 //! # What is judged
 //! In every state: there is one value per slot; answers are linearizable; a holder's belief ends
-//! before its grantor's grant; a replica that may read has executed, or marked, every write that
-//! any replica knows to be committed; no assertion of the core is broken. At the end: every
-//! milestone that should be reached was reached, because a check that is never exercised finds
-//! nothing.
+//! before the grant from which it follows; a replica that may read has executed, or marked, every
+//! write that any replica knows to be committed; no assertion of the core is broken. At the end:
+//! every milestone that should be reached was reached, because a check that is never exercised
+//! finds nothing.
 //!
 //! # What bounds it
-//! - Lease and guard last one tick. Clocks tick until all promises made before have
-//!   ended at their grantors, and no further: no restart wait ends, nothing is
-//!   renewed on a timer, and no heartbeat, retransmission, fetch, suspicion,
-//!   checkpoint or reconfiguration falls due. After a restart, the replica receives and
-//!   makes promises anew; a new leader has the configuration of the old one.
+//! - Lease and guard last one tick. Clocks tick until all promises from the preparation have ended
+//!   at their grantors, and no further: no restart wait ends, nothing is renewed on a timer, and no
+//!   heartbeat, retransmission, fetch, suspicion, checkpoint or reconfiguration falls due. After a
+//!   restart, the replica receives and makes promises anew; a new leader keeps the configuration of
+//!   the old one.
 //! - Packets between two replicas keep their order, except in the scopes that say
 //!   otherwise. Messages that one step sends to one peer arrive together. Nothing is
 //!   duplicated.
 //! - With a crash or a ballot change, the reader's clock may lag a tick behind the two
 //!   others. Without them, each clock drifts independently.
-//! - Only the disk of the replica that may crash takes time. Any replica may crash, but
-//!   with a ballot change only r0, which leads at first. Under leases, the ballot changes
-//!   after that crash; without leases, also before or during it. One fixed replica
-//!   campaigns, once. With both a crash and a ballot change, no promises are made anew.
+//! - Only the disk of the replica that may crash takes time. Any replica may crash. In scopes with
+//!   a ballot change, only r0, the first leader, may crash. Under leases, the ballot changes after
+//!   that crash; without leases, also before or during it. One fixed replica campaigns, once. In
+//!   scopes with both a crash and a ballot change, no promises are made after the preparation.
 //! - A client of a crashed replica does not retry elsewhere. Answers reach clients, and
 //!   commands reach replicas, without delay. Reads leave no trace in the logs, so nothing
 //!   is explored after the answer to the last read.
@@ -96,7 +96,7 @@ fn every_strategy_is_safe_at_length() {
     }
 }
 
-/// A model that finds nothing wrong with wrong replicas proves nothing.
+/// If the model found nothing wrong with replicas that lack a rule, it would prove nothing.
 #[test]
 #[cfg(feature = "mutants")]
 fn mutants_are_caught() {

@@ -1,4 +1,5 @@
-//! The model: replicas that a fixed schedule prepares, and then every event that can happen.
+//! The model: a fixed schedule prepares the replicas. After that, every event that can happen is
+//! explored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use super::world::{Action, World};
 pub struct LeasesOfNode {
     /// Whether the replica may read.
     pub may_read: bool,
-    /// Whether another replica may read because of a grant of this one.
+    /// Whether this replica has an unexpired grant to another replica.
     pub grants: bool,
 }
 
@@ -30,11 +31,12 @@ pub struct LeasesOfNode {
 pub enum Milestone {
     /// A write was acknowledged.
     Written,
-    /// A write was acknowledged that a holder does not know, because its lease has ended.
+    /// A write was acknowledged that some holder of the key does not know. This is allowed because
+    /// the holder's lease has ended.
     WrittenWithoutHolder,
-    /// A read was answered under a lease, without being held.
+    /// A read was answered under a lease immediately.
     Local,
-    /// A read was answered under a lease, after it was held for a write in flight.
+    /// A read was answered under a lease after it had waited for a write in flight.
     Held,
     /// A read was answered under the lease of another replica.
     Forwarded,
@@ -42,7 +44,7 @@ pub enum Milestone {
     ReadIndex,
     /// A read was answered while a replica other than r0 led.
     ReadAfterElection,
-    /// A replica took leadership.
+    /// A replica became the leader.
     Elected,
     /// A tick of a clock ended a lease.
     LeaseLapsed,
@@ -50,7 +52,7 @@ pub enum Milestone {
     GrantLapsed,
     /// A replica voted after its restart.
     RestartedVotes,
-    /// A replica answered under a lease that it got after its restart.
+    /// A replica answered a read under a lease that it got after its restart.
     RestartedReads,
 }
 
@@ -81,7 +83,7 @@ pub struct Leasehold {
     holders: ReplicaSet,
     exploring: bool,
     pub reactions: Reactions,
-    /// Rule that replicas do not apply, in a hunt for a mutant.
+    /// In a hunt for a mutant, the rule that replicas do not apply. Otherwise `None`.
     pub without: Option<Rule>,
     base: Option<World>,
     reached: [AtomicU64; MILESTONES.len()],
@@ -158,7 +160,7 @@ impl Leasehold {
         self.exploring
     }
 
-    /// Whether a message can change anything that is judged.
+    /// Whether the delivery of a message can change anything that is judged.
     pub fn matters(&self, envelope: &Envelope, to: usize, reading: bool) -> bool {
         if !self.exploring {
             return self.scenario.sole_grantor.is_none_or(|sole| {
@@ -182,24 +184,24 @@ impl Leasehold {
         }
     }
 
-    /// Counts a transition that reaches `what`.
+    /// Counts a transition that reaches the milestone `what`.
     pub fn reach(&self, what: Milestone) {
         self.reached[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of transitions that reached `what`.
+    /// Returns the number of transitions that reached the milestone `what`.
     pub fn times(&self, what: Milestone) -> u64 {
         self.reached[what as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts an event that a replica announced.
+    /// If an event that a replica announced is a milestone, counts it.
     pub fn note(&self, event: &Event) {
         if matches!(event, Event::Leading(_)) {
             self.reach(Milestone::Elected);
         }
     }
 
-    /// Counts a lease and a grant if a tick ended them.
+    /// Counts the milestones of a tick: the end of a lease, and the end of a grant.
     pub fn count_lapses(&self, before: LeasesOfNode, after: LeasesOfNode) {
         if before.may_read && !after.may_read {
             self.reach(Milestone::LeaseLapsed);
@@ -209,7 +211,8 @@ impl Leasehold {
         }
     }
 
-    /// Counts an answer by its path.
+    /// Counts the milestones that an answer reaches, which depend on the path by which it was
+    /// served.
     pub fn note_answer(&self, world: &World, node: usize, path: Path, outcome: &Outcome) {
         use leasehold_wire::outcome::Result as Answer;
         if let Some(Answer::Written(version)) = &outcome.result {
@@ -241,7 +244,8 @@ impl Leasehold {
         }
     }
 
-    /// Whether every belief of a holder ends before its grantor's grant (oracle 1; §3.5, §3.7).
+    /// Whether every belief of a holder ends before the grant from which it follows (oracle 1;
+    /// §3.5, §3.7).
     fn contained(&self, world: &World) -> bool {
         let pairs = (0..N).flat_map(|g| (0..N).map(move |h| (g, h)));
         pairs.filter(|(g, h)| g != h).all(|(g, h)| {

@@ -1,9 +1,9 @@
-//! One replica with its disk, and its reactions.
+//! One replica with its disk, and the reactions of the replica to events.
 //!
-//! The replica is the one that serves clients, driven as `server::node` drives it: it takes a step
+//! The replica is the one that serves clients, driven as `leasehold-node` drives it: it takes a step
 //! with all inputs that arrived together, then flushes, then performs its actions. Reactions are
 //! remembered, because the same replica receives the same packet in very many states of the world.
-//! Its reaction depends only on its fingerprint.
+//! A reaction depends only on the fingerprint of the replica, the event, and its circumstances.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +52,7 @@ pub enum Stimulus {
     Tick,
     /// The replica ends, loses everything that is not durable, and starts again.
     Crash,
-    /// The replica's election timeout passes without a message of the leader.
+    /// The replica's election timeout passes, and no message of the leader arrives.
     Silence,
     /// A client sends a command.
     Ask(ClientHandle, Command),
@@ -77,7 +77,7 @@ pub struct ReactionContext {
     pub me: usize,
     pub now: Time,
     pub crashes_left: u8,
-    /// Whether any read has not been answered.
+    /// Whether some read was sent and has not been answered.
     pub reading: bool,
 }
 
@@ -86,10 +86,10 @@ pub struct Reaction {
     pub node: Arc<Node>,
     pub sent: Vec<(usize, Arc<Packet>)>,
     pub answers: Vec<(ClientHandle, Path, Outcome)>,
-    /// Slots that the replica executed, with fingerprints of their values.
+    /// Slots that the replica executed, each with the fingerprint of the executed value.
     pub executed: Vec<(LogId, Slot, u64)>,
     pub events: Vec<Event>,
-    /// Whether the replica voted in a run that is not its first.
+    /// Whether the replica voted after a restart.
     pub restarted_votes: bool,
 }
 
@@ -101,7 +101,7 @@ impl Reaction {
     }
 }
 
-/// Remembered reactions. All are forgotten when they would take too much memory.
+/// Remembered reactions. They are forgotten as soon as there are too many for the memory.
 #[derive(Default)]
 pub struct Reactions(Vec<Mutex<Shard>>);
 
@@ -116,7 +116,8 @@ impl Reactions {
         Reactions((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    /// Returns the reaction of `node`; `Err` if an invariant of the core is broken.
+    /// Returns the reaction of `node` to a stimulus; `Err` if the replica finds an invariant of its
+    /// own broken.
     pub fn of(
         &self,
         node: &Arc<Node>,
@@ -201,7 +202,7 @@ impl Node {
         node.drive(at, inputs, model)
     }
 
-    /// Hands the replica inputs that arrived together, and performs its actions.
+    /// Gives the replica inputs that arrived together, and performs the resulting actions.
     fn drive(mut self, at: ReactionContext, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
         let before = LogId::ALL.map(|log| self.replica.executed_of(log));
         let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
@@ -263,7 +264,8 @@ impl Node {
         executed
     }
 
-    /// Returns the digest. The contents of a disk are included only if a crash may still happen.
+    /// Returns the digest of the node. The contents of the disk are included only if a crash may
+    /// still happen.
     pub fn sum(&self, at: ReactionContext, model: &Leasehold) -> u64 {
         let replica = self.replica.fingerprint(model.start, model.horizon);
         let records: Vec<_> = self.writing.iter().map(|(_, records)| records).collect();
@@ -373,7 +375,7 @@ pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runs code of replicas. Only builds for mutants can omit a rule.
+/// Runs code of replicas with every rule. Only builds for mutants can omit a rule.
 #[cfg(not(feature = "mutants"))]
 pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
     assert!(without.is_none(), "this build keeps every rule");

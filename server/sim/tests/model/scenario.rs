@@ -1,4 +1,4 @@
-//! Bounds of one exploration, and the settings that prevent every other event.
+//! Bounds of one exploration, and the settings with which no event outside of these bounds happens.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use leasehold_replica::action::ClientHandle;
 
 /// Number of replicas.
 pub const N: usize = 3;
-/// Duration of a tick. It is so short that log time does not advance.
+/// Duration of a tick. A tick is so short that log time does not advance.
 pub const TICK: Duration = Duration::from_micros(1);
-/// Time for which the cluster runs before exploration begins. Within it, promises are renewed and
-/// the state is checkpointed, and both are due again only after the same time.
+/// Time for which the cluster runs before exploration begins. Promises are renewed and the state is
+/// checkpointed at intervals of this duration. So both happen before exploration begins, and
+/// neither during it.
 pub const PREFIX: Duration = Duration::from_millis(500);
 /// Duration that never passes. It is shorter than a day, because no replica accepts longer leases.
 const NEVER: Duration = Duration::from_secs(80_000);
@@ -35,53 +36,53 @@ impl Step {
 /// Order in which packets of one link arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Order in which they were sent.
+    /// The order in which the packets were sent.
     Fifo,
-    /// Any order. So each packet may be late for ever, which is the same as its loss.
+    /// Any order. So each packet may be late for ever, which has the same effect as a loss.
     Any,
 }
 
-/// Drift of the clocks. At any time, their readings differ by at most one tick.
+/// Drift of the clocks. At any time, the readings of two clocks differ by at most one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// Each clock ticks independently. While one clock ticks three times, another ticks at least
-    /// once. So leases are stretched by a factor of three (rho is one half), which is exactly
-    /// sufficient.
+    /// Each clock ticks independently. While one clock ticks three times, every other clock ticks
+    /// at least once. So leases are stretched by a factor of three (rho is one half), which is
+    /// exactly sufficient.
     Free,
-    /// This clock may lag a tick behind the two others, which tick together. While they tick twice,
-    /// it ticks at least once, so leases are stretched by a factor of two.
+    /// This clock may lag a tick behind the two others, which tick together. While those two tick
+    /// twice, this clock ticks at least once, so leases are stretched by a factor of two.
     Lag(usize),
 }
 
-/// One exploration.
+/// Bounds of one exploration.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub strategies: RangeMap<StrategySpec>,
     pub name: String,
-    /// Commands of each client, one after the other; the first client writes.
+    /// For each client, the commands that it sends, one after the other. The first client writes.
     pub programs: [Vec<Step>; 2],
     pub clocks: Clocks,
     /// Number of ticks of each clock.
     pub horizon: u8,
     pub crashes: u8,
-    /// Replicas that may crash. Only their writes to disk take time; all others are durable
-    /// immediately.
+    /// Replicas that may crash. Writes to their disks take time. Writes to all other disks are
+    /// durable immediately.
     pub may_crash: Vec<usize>,
     pub campaigns: u8,
     pub may_campaign: Vec<usize>,
-    /// Whether no replica campaigns before the crash.
+    /// Whether a replica may campaign only after the crash.
     pub campaign_after_crash: bool,
-    /// Whether promises are also made after the preparation, to and by the replica that restarted.
+    /// Whether a replica that restarted receives and makes promises again.
     pub promises: bool,
-    /// Grantor on which alone the lease of the reading replica rests at first, if there is one.
-    /// Among three replicas, one grantor is enough.
+    /// If the reading replica's first lease is to have only one grantor: this grantor. Among three
+    /// replicas, one grantor is enough for a lease.
     pub sole_grantor: Option<usize>,
     pub order: Order,
 }
 
 impl Scenario {
-    /// Returns parameters in which lease and guard are one tick, and rho is the least that covers
-    /// the drift of the clocks.
+    /// Returns lease parameters. Lease and guard last one tick, and rho is the smallest value that
+    /// covers the drift of the clocks.
     fn params(&self) -> LeaseParams {
         let rho_ppm = match self.clocks {
             Clocks::Free => 500_000,
@@ -120,7 +121,7 @@ impl Scenario {
         steps.any(|step| matches!(step, Step::Read(at) if *at == node))
     }
 
-    /// Returns the replica that a request was sent to.
+    /// Returns the replica to which a request was sent.
     pub fn origin(&self, request: ClientHandle) -> usize {
         let program = &self.programs[request.connection as usize];
         program[request.request as usize - 1].node()

@@ -1,4 +1,4 @@
-//! Scopes of exploration for each strategy.
+//! Scopes of exploration: for each strategy, the scenarios that are explored.
 
 use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, UnlistedHolders};
 
@@ -6,11 +6,11 @@ use super::clients::KEY;
 use super::model::Milestone;
 use super::scenario::{Clocks, N, Order, Scenario, Step};
 
-/// A strategy, and the replicas with a part in its explorations.
+/// A strategy, and the roles of replicas in the explorations of this strategy.
 pub struct Strategy {
     spec: RangeMap<StrategySpec>,
     writer: usize,
-    /// Replica that receives reads: a holder, if there is one.
+    /// Replica that receives reads. If the key has holders, it is one of them.
     reader: usize,
     /// Replica that receives a second read.
     second: usize,
@@ -54,7 +54,8 @@ impl Strategy {
         }
     }
 
-    /// r0 and r1, which are nearest, hold the key. Reads are sent to r1, then to r0.
+    /// r0, the leader, and r1, the replica nearest to it, hold the key. Reads are sent to r1, then
+    /// to r0.
     pub fn quorum() -> Strategy {
         let unlisted = UnlistedHolders::Nearest;
         Strategy {
@@ -67,7 +68,8 @@ impl Strategy {
         }
     }
 
-    /// Only r2 holds the key, by a range. Reads are sent to r2.
+    /// Only r2 holds the key, because a range with the key has r2 as its fixed holder. Reads are
+    /// sent to r2.
     pub fn fixed() -> Strategy {
         let fixed = |holders| StrategySpec::Fixed { holders };
         let second = Some([ReplicaId(2)].into_iter().collect());
@@ -86,7 +88,7 @@ impl Strategy {
         self.spec.names()
     }
 
-    /// Returns the milestones that the explorations of this strategy must reach together.
+    /// Returns the milestones that must be reached by at least one exploration of this strategy.
     pub fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
         use Milestone::*;
         let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
@@ -137,8 +139,8 @@ impl Strategy {
         }
     }
 
-    /// Returns a scenario without faults except drift, with two writes and with two reads at two
-    /// replicas.
+    /// Returns a scenario in which drift is the only fault. There are two writes, and two reads at
+    /// different replicas.
     fn drift(&self) -> Scenario {
         let mut scenario = self.scenario("two writes, two reads", Clocks::Free);
         scenario.programs[0].push(Step::Write(self.writer));
@@ -153,8 +155,8 @@ impl Strategy {
         scenario
     }
 
-    /// Returns the scenario of [`any_order`](Self::any_order), with a lease of the reader that
-    /// rests only on r0.
+    /// Returns the scenario of [`any_order`](Self::any_order), except that the reader's lease has
+    /// only one grantor, r0.
     pub fn one_grantor(&self) -> Scenario {
         let mut scenario = self.any_order();
         scenario.name += ", r0 the only grantor";
@@ -181,7 +183,7 @@ impl Strategy {
     }
 
     /// Returns a scenario in which r0, the leader, crashes, and another replica takes leadership.
-    /// Under leases the election comes after the crash; without leases, either may come first.
+    /// If there are leases, the election comes after the crash. Otherwise, either may come first.
     fn both(&self) -> Scenario {
         let order = if self.timed { "then" } else { "and" };
         let name = format!("crash of the leader {order} ballot change");
@@ -206,8 +208,8 @@ impl Strategy {
         all
     }
 
-    /// Returns explorations that take seconds. They are those of [`long`](Self::long), with fewer
-    /// ticks where there is a fault.
+    /// Returns explorations that take seconds. They are the explorations of [`long`](Self::long),
+    /// but with fewer ticks if there is a fault.
     pub fn short(&self) -> Vec<Scenario> {
         let mut crash = self.crash(0);
         crash.programs[0] = vec![Step::Write(0)];

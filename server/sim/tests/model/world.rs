@@ -1,6 +1,6 @@
 //! One state of the model, and its successors.
 //!
-//! The replicas are the ones that serve clients, driven as `server::node` drives them: they take a
+//! The replicas are the ones that serve clients, driven as `leasehold-node` drives them: they take a
 //! step with all inputs that arrived together, then flush, then perform their actions.
 
 use std::hash::{Hash, Hasher};
@@ -18,7 +18,7 @@ use super::scenario::{Clocks, N, Order, Scenario};
 /// Event that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A packet arrives. `index` is 0 on links that keep the order.
+    /// A packet arrives. On links that keep the order, this is always the packet with `index` 0.
     Deliver {
         /// Sender.
         from: usize,
@@ -29,7 +29,7 @@ pub enum Action {
     },
     /// The oldest write of a replica becomes durable.
     Sync(usize),
-    /// A replica's clock reads one tick more.
+    /// The reading of a replica's clock increases by one tick.
     Tick(usize),
     /// A replica ends, loses everything that is not durable, and starts again.
     Crash(usize),
@@ -39,14 +39,14 @@ pub enum Action {
     Ask(usize),
 }
 
-/// Event that happened and must never happen.
+/// Event that must never happen, but did.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     /// Two replicas executed different values in one slot.
     Agreement(LogId, Slot),
-    /// A client's answer contradicts what was known before it asked.
+    /// A client received an answer that contradicts the values known before the request was sent.
     Linearizability(String),
-    /// A replica found an invariant of its own broken.
+    /// A replica found that one of its own invariants is broken.
     Panic(String),
 }
 
@@ -180,7 +180,8 @@ impl World {
         }
     }
 
-    /// Whether a clock may tick: readings of two clocks differ by at most one tick.
+    /// Whether a clock may tick now. Afterwards, the readings of two clocks may differ by at most
+    /// one tick.
     fn may_tick(&self, scenario: &Scenario, node: usize) -> bool {
         let mine = self.ticks[node];
         let others = || (0..N).filter(|other| *other != node);
@@ -192,7 +193,8 @@ impl World {
         allowed && mine < scenario.horizon
     }
 
-    /// Returns the clock that must tick next, if only one of two that tick together has ticked.
+    /// If two clocks tick together, and only one of them has ticked: returns the other, which must
+    /// tick next.
     fn half_ticked(&self, scenario: &Scenario) -> Option<usize> {
         let Clocks::Lag(slow) = scenario.clocks else {
             return None;
@@ -204,8 +206,8 @@ impl World {
 
     /// Whether a packet has no effect, now or ever, because it is an answer of Paxos that arrives
     /// too late: a vote for a committed slot or a superseded ballot, a promise or refusal of an old
-    /// ballot, or an ack of an old probe. A crash may make the addressee forget; then the packet
-    /// may have an effect.
+    /// ballot, or an ack of an old probe. If the addressee may still crash and forget its state,
+    /// the packet may have an effect.
     fn is_without_effect(&self, model: &Leasehold, to: usize, packet: &Arc<Packet>) -> bool {
         let answers = |e: &Envelope| {
             matches!(
@@ -235,9 +237,9 @@ impl World {
         }
     }
 
-    /// Whether a packet is held back. When a read is refused by the replica that its origin
-    /// considers the leader, only a timer would send it again, and no timer expires here. So the
-    /// refusal is held back until the origin knows another leader.
+    /// Whether a packet is held back. This concerns the refusal of a read by the replica that the
+    /// read's origin considers the leader. Only a timer would send the read again, and no timer
+    /// expires here. So the refusal is held back until the origin knows another leader.
     fn waits(&self, packet: &Packet, to: usize) -> bool {
         let refuses = |envelope: &Envelope| match &envelope.message {
             Message::ReadAnswers(answers) => answers.iter().any(|a| a.outcome.is_none()),
@@ -258,8 +260,8 @@ impl World {
         next
     }
 
-    /// Returns the only replica that an action concerns, and the stimulus that the action is for
-    /// it.
+    /// Returns the replica that an action affects, and the stimulus by which it is affected. No
+    /// other replica is affected.
     fn stimulate(&mut self, model: &Leasehold, action: Action) -> (usize, Stimulus) {
         match action {
             Action::Deliver { from, to, index } => {
@@ -341,7 +343,8 @@ impl World {
         }
     }
 
-    /// Compares an executed value with the values that others executed in the slot.
+    /// Compares a value that a replica executed with the values that other replicas executed in the
+    /// same slot.
     fn compare(&mut self, log: LogId, slot: Slot, value: u64) {
         let chosen = &mut self.chosen[log.index()];
         match chosen.get(slot.0 as usize - 1) {

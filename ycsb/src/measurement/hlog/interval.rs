@@ -1,8 +1,8 @@
 //! One histogram of an interval log, from bytes that may come from an untrusted source.
 //!
-//! The library that decodes a histogram trusts its bytes. It allocates memory for the length and
-//! the range that they claim, and negates a count that may have no negation. So this module checks
-//! all of these first.
+//! The library that decodes a histogram trusts the bytes. It allocates as much memory as the length
+//! and the range in these bytes require. It also negates each negative count, which overflows for
+//! the lowest number. So this module checks the length, the range and the counts first.
 
 use std::io::Read as _;
 
@@ -12,13 +12,13 @@ use hdrhistogram::serialization::Deserializer;
 
 use crate::measurement::DIGITS;
 
-/// First bytes of a histogram that is compressed after these bytes and a length.
+/// First bytes of a compressed histogram. A length follows, and then the compressed data.
 const COMPRESSED: [u8; 4] = [0x1C, 0x84, 0x93, 0x14];
 /// First bytes of a histogram that is not compressed.
 const PLAIN: [u8; 4] = [0x1C, 0x84, 0x93, 0x13];
 const PREFIX_BYTES: usize = COMPRESSED.len() + 4;
-/// Number of bytes before the counts: cookie, length of the counts in bytes, offset, digits, lowest
-/// value, highest value, ratio.
+/// Number of bytes before the counts. These bytes are the cookie, the length of the counts in
+/// bytes, the offset, the digits, the lowest value, the highest value, and the ratio.
 const HEADER_BYTES: usize = 40;
 /// Maximum number of bytes of a decompressed histogram. With [`DIGITS`] there are fewer than 2^16
 /// counts of at most nine bytes each.
@@ -56,8 +56,8 @@ fn decompress(compressed: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Returns the counts. Checks that their length is as claimed, and that the range takes no more
-/// memory than this program's own histograms.
+/// Returns the counts. Checks that their length is the one in the header, and that the range
+/// requires no more memory than the histograms of this program.
 fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     let Some((header, counts)) = plain.split_first_chunk::<HEADER_BYTES>() else {
         return Err("a histogram shorter than its header".to_owned());
@@ -85,8 +85,8 @@ fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     Ok(counts)
 }
 
-/// Checks the counts. They are zigzag numbers; a negative one is a run of zeros. The lowest number
-/// has no negation.
+/// Checks the counts, which are zigzag numbers. A negative number stands for a run of zeros. The
+/// lowest number is refused, because its negation overflows.
 fn check_counts(mut counts: &[u8]) -> Result<(), String> {
     while !counts.is_empty() {
         let length = counts.iter().take(NUMBER_BYTES_MAX - 1);

@@ -10,8 +10,8 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// A year. Start times in a log are absolute unless they are less than the log's own time by more
-/// than this.
+/// A year. A time in a log counts from the log's time 0, instead of 1970, if it is more than a year
+/// before that time 0.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
 /// digits.
@@ -19,21 +19,22 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// One line of an interval log.
 pub struct LogInterval<'a> {
-    /// Time at which the interval began, since 1970; since the log's time 0 if the log does not
-    /// state when that was.
+    /// Time at which the interval began, counted from 1970. If the log does not state when its time
+    /// 0 was, counted from that time 0.
     pub start: Duration,
     /// Duration of the interval.
     pub length: Duration,
-    /// Tag of the interval, or "".
+    /// Tag of the interval, or "" if it has none.
     pub tag: String,
     line: &'a IntervalLogHistogram<'a>,
 }
 
 impl LogInterval<'_> {
-    /// Returns each recorded value in microseconds, in rising order, with its number of times.
+    /// Returns each recorded value in microseconds with the number of times that it was recorded,
+    /// in rising order of the values.
     ///
     /// # Errors
-    /// If the histogram cannot be read; returns the reason.
+    /// If the histogram cannot be read. The error is the reason.
     pub fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
         let (_, histogram) = histogram_of(self.line)?;
         let counts = histogram.iter_recorded();
@@ -42,7 +43,8 @@ impl LogInterval<'_> {
     }
 }
 
-/// Reads an interval log and passes each of its intervals to `take`. Errors name the log as `path`.
+/// Reads an interval log, and passes each of its intervals to `take`. In errors, the log has the
+/// path `path`.
 ///
 /// # Errors
 /// If the log cannot be read, is not an interval log, or `take` refuses an interval.
@@ -78,7 +80,7 @@ pub fn each_interval(
     Ok(())
 }
 
-/// Time to which the times of a log refer.
+/// Time from which the times in a log are counted.
 #[derive(Default)]
 struct LogEpoch {
     began: Duration,
@@ -86,7 +88,8 @@ struct LogEpoch {
 }
 
 impl LogEpoch {
-    /// Returns a time of the log since 1970, as HdrHistogram's own reader computes it.
+    /// Converts a time in the log to a time since 1970, by the same rule as HdrHistogram's own
+    /// reader.
     fn since_1970(&self, at: Duration) -> Duration {
         let absolute = at.saturating_add(YEAR) >= self.began;
         let epoch = self

@@ -5,8 +5,9 @@ use super::*;
 use crate::measurement::{Basis, OpClass};
 use tokio::time::Instant;
 
-/// Store that answers each request after a fixed time, except in an outage. If the answer would
-/// fall into the outage, it is sent when the outage ends, if it does.
+/// Store that answers each request after a fixed time, except during an outage. An answer that
+/// would be due during the outage is sent when the outage ends. If the outage never ends, there is
+/// no answer.
 #[derive(Clone)]
 struct Scripted {
     start: Instant,
@@ -143,7 +144,7 @@ async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
     assert_outage_seen(&outcome, 5_000, 5_000);
 }
 
-/// Asserts that the report has the site's longest gap, and the replica's silence.
+/// Asserts that the report has the longest gap of the site and the longest silence of the replica.
 fn assert_outage_seen(outcome: &BenchmarkOutcome, began_ms: u64, length_ms: u64) {
     let (_, class, gap) = outcome.availability.gaps().next().unwrap();
     assert_eq!(class, OpClass::Reads);

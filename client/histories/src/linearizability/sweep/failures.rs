@@ -10,8 +10,8 @@ fn unexplained() -> Flaw {
     Flaw::Unknown { reason }
 }
 impl Sweep<'_, '_> {
-    /// Checks that a failed swap's expectation was wrong at some moment until now. If it was not,
-    /// changes the key so that it is wrong.
+    /// Checks that a failed swap's expectation was wrong at some moment until now. If it was right
+    /// all the time, changes the content of the key so that the expectation is wrong now.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {
@@ -30,8 +30,9 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// If the key is absent: assumes that a waiting block was done at the last harmless moment, if
-    /// that moment is at `since` or later. Returns false if there is no such block.
+    /// If the key is absent, assumes that a waiting block took effect at the last moment at which
+    /// it could without excluding an order, provided that this moment is not before `since`.
+    /// Returns false if there is no such block.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -48,8 +49,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Does something that waits, so that the key has another content. Tries the cheapest change
-    /// first; returns false if no change is possible.
+    /// Lets a waiting block or operation take effect, so that the content of the key changes. Tries
+    /// the cheapest change first. Returns false if no change is possible.
     fn change(&mut self) -> bool {
         if self.at < self.busy_until {
             return false;
@@ -86,8 +87,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Begins the next forward block now. This requires that everything else that has to end before
-    /// the block does can be done before.
+    /// Begins the next forward block now. This is possible only if all other blocks and operations
+    /// that have to end before the block ends can take effect before it begins.
     fn begin_early(&mut self) -> bool {
         let is_begin = |tick: &&SweepTick| matches!(tick.step, SweepStep::ForwardBegins(_));
         let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
@@ -113,8 +114,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Does everything that waits and has to be done by `until`. Returns false if something that
-    /// has not begun yet has to be done in that time.
+    /// Lets all waiting blocks and operations take effect that have to by `until`. Returns false if
+    /// a block or operation that has not begun yet has to take effect by then.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

@@ -6,7 +6,7 @@ use crate::linearizability::explain::operation;
 use crate::linearizability::prepare::{Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 /// A begin or an end. The variants are in the order of steps at one moment: begins come before
-/// ends, so that operations that touch overlap.
+/// ends. So if one operation ends at the moment at which another begins, the two overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SweepStep {
     ForwardEnds(u32),

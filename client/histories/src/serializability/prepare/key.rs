@@ -1,11 +1,12 @@
-//! Knowledge of one key: the transactions that need each of its values, and the failed swaps that
-//! are not explained yet.
+//! Constraints of one key: the transactions that need each value of the key, and the failed swaps
+//! that are not explained yet.
 
 use super::sightings::Sightings;
 use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
 use crate::history::{HistoryAction, ValueId};
 
-/// Limits on the orders that follow from a value's readers and successor.
+/// Limits on the possible orders. They follow from the transactions that found a value and from the
+/// swap that replaced it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
     /// Last begin of a transaction that read the value.
@@ -19,20 +20,20 @@ pub(in super::super) struct TxnValueUses {
 
 #[derive(Debug, Default)]
 pub(in super::super) struct KeyConstraints {
-    /// Limits on the orders, for each value.
+    /// For each value, the limits on the possible orders.
     pub uses: Vec<TxnValueUses>,
     values: Map<ValueId, ValueNumber>,
-    /// For each mutation, in the order of begins: its begin, and the earliest end among it and all
-    /// that begin later.
+    /// For each mutation, in the order of begins: its begin, and the earliest end of this mutation
+    /// and all that begin later.
     ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
     /// For each failed swap that is not explained, in the order of begins: its begin, and the
-    /// latest end among it and all that began earlier.
+    /// latest end of this swap and all that began earlier.
     failures_to: Vec<(TxnTime, TxnTime)>,
     /// Latest end of a transaction that found the key absent.
     absent_until: TxnTime,
-    /// Begin and end of the only write of each value; `None` if the value has no write, or, for
-    /// absence, possibly several.
+    /// For each value, the begin and the end of its only write. The entry is `None` if the value
+    /// has no write, and for absence also if it may have several writes.
     writes: Vec<Option<(TxnTime, TxnTime)>>,
     has_deletions: bool,
 }
@@ -109,8 +110,8 @@ impl KeyConstraints {
         }
     }
 
-    /// Whether a failed swap may have found the value that `txn` left. This is excluded if the
-    /// value was overwritten before the swap began, or was written after the swap ended.
+    /// Whether any failed swap may have found the value that `txn` left. A swap cannot have found
+    /// the value if it was overwritten before the swap began, or written after the swap ended.
     pub(super) fn may_explain(&self, txn: &Txn) -> bool {
         let until = self.overwritten(txn.end);
         let begun = self

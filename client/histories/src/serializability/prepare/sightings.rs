@@ -1,4 +1,4 @@
-//! Sightings: values that a key certainly held, with the times.
+//! Sightings: values that a key certainly held, with the times between which it held them.
 
 use super::{NEVER, NEVER_WRITTEN, TxnTime, ValueNumber};
 
@@ -12,10 +12,10 @@ struct Sighting {
 
 #[derive(Debug, Default)]
 pub(super) struct Sightings {
-    /// Sightings in the order of begins.
+    /// All sightings, in the order of their begins.
     all: Vec<Sighting>,
-    /// For each sighting, two sightings among it and all that begin later: the one that ends first,
-    /// and, of those with another value, the one that ends first.
+    /// For each sighting, two sightings, chosen from it and all that begin later: the one that ends
+    /// first, and the one that ends first among those with a different value.
     first_from: Vec<[Sighting; 2]>,
 }
 

@@ -7,17 +7,17 @@ use crate::report::digest::Class;
 use crate::report::{ExperimentReport, RunEvent, StrategyRun};
 use crate::run::bound::SiteSet;
 
-/// Maximum number of operations that a panel shows as dots. With more, it shows quantiles of
-/// stretches of time.
+/// Maximum number of operations that a panel shows as dots. If there are more, the panel shows
+/// quantiles for stretches of time instead.
 const DOTS_MAX: usize = 6_000;
-/// Maximum number of faults for which the events that follow from them are marked too. With more
-/// faults, only the list of events shows these events.
+/// Maximum number of faults with which a time line marks other events, such as elections. If there
+/// are more faults, these events are shown only in the list of events.
 const FAULTS_WITH_EVENTS_MAX: usize = 8;
 /// Approximate number of stretches of time into which a panel is divided.
 const STRETCHES: f64 = 150.0;
 
-/// Returns the time line of a run, with times since its beginning. Of several runs, it shows the
-/// one with the longest wait of an operation.
+/// Returns the time line of a run, with times since its beginning. If there are several runs, the
+/// time line shows the run with the longest wait of an operation.
 pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyRun) -> Timeline {
     let Some(number) = longest(run) else {
         return of_one(report, run, &run.label);
@@ -30,7 +30,8 @@ pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyR
     }
 }
 
-/// Returns the number of the run with the longest wait; `None` if there is only one run.
+/// Returns the number of the run with the longest wait of an operation; `None` if there is only one
+/// run.
 fn longest(run: &StrategyRun) -> Option<usize> {
     let waits = run.samples.iter().filter_map(|sample| {
         let number = run.repeat_at(seconds(sample.start_ns))?;
@@ -80,9 +81,8 @@ fn title(name: &str, faults: &[&str]) -> String {
     }
 }
 
-/// Returns the sites that failed, if all faults concern the same sites; otherwise an empty set.
-/// With different sites, it would mean nothing over the whole run that a key was leased to one of
-/// them.
+/// Returns the sites that failed, if all faults concern the same sites; otherwise an empty set. If
+/// faults concern different sites, one set for the whole run would mean nothing.
 fn failed_sites(run: &StrategyRun) -> SiteSet {
     let mut sites = run.faults.iter().map(|fault| fault.sites);
     let first = sites.next().unwrap_or(SiteSet::EMPTY);
@@ -93,7 +93,7 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
     }
 }
 
-/// Returns the events in the period that is drawn.
+/// Returns the events within the time range of the plot.
 fn marks(
     report: &ExperimentReport,
     run: &StrategyRun,
@@ -160,8 +160,8 @@ fn series(
     series
 }
 
-/// Returns the throughput of each stretch of time in which an operation succeeded. Successes belong
-/// to the stretch in which they were answered.
+/// Returns the throughput of each stretch of time in which an operation succeeded. An operation is
+/// counted in the stretch in which it was answered.
 fn throughput(answered: &[&Sample], stretch_s: f64) -> Vec<(f64, f64, f64)> {
     let mut numbers: Vec<u64> = answered
         .iter()

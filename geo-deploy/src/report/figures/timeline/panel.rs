@@ -55,8 +55,8 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws the grid, the title and the labels of the axes; the titles of the axes too if
-    /// `titled`.
+    /// Draws the grid, the title of the panel and the labels of the axes. If `titled` is true, also
+    /// draws the titles of the axes.
     pub(super) fn frame(&self, svg: &mut Svg, title: &str, titled: bool) {
         svg.text((self.left, self.top - 21.0), title, Lettering::title());
         let axis = self.axis();
@@ -107,7 +107,7 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws the background of faults, below everything else.
+    /// Shades the time of each fault. This must be drawn before everything else.
     pub(super) fn ground(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         for mark in marks {
             if let TimelineMark::Fault(from, to, _) = mark {
@@ -118,8 +118,8 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws the events below the data. `Configuration` is a notch; other events have the full
-    /// height.
+    /// Draws a vertical line for each event, below the data. The line of a `Configuration` is
+    /// short; other lines have the full height of the panel.
     pub(super) fn marks(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         let between = (self.top + LATENCY_HEIGHT, self.top + LATENCY_HEIGHT + GAP);
         for mark in marks {

@@ -1,4 +1,4 @@
-//! Tokens at the clients' port.
+//! Use of tokens at the clients' port.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::front::connection::Connection;
 use crate::front::listener::Clients;
 
 impl Clients {
-    /// Makes clients need tokens, if `access` is given.
+    /// Makes the port require tokens from clients, if `access` is given.
     pub(crate) fn with_access(mut self, access: Option<Rc<Access>>) -> Clients {
         self.access = access;
         self
@@ -25,7 +25,8 @@ impl Clients {
         }
     }
 
-    /// Closes the connections that have lost their rights, and drops their unsent answers.
+    /// Closes the connections of clients that have lost their rights, and drops their unsent
+    /// answers.
     fn renew_rights(&self, access: &Access) {
         for connection in self.connections.borrow().values() {
             if !access.renew(&connection.auth) {
@@ -38,7 +39,7 @@ impl Clients {
         }
     }
 
-    /// Checks that a connection may make a request with this body.
+    /// Checks that the client of a connection may make a request with this body.
     ///
     /// # Errors
     /// Returns the errors of [`Access::check`].
@@ -49,7 +50,7 @@ impl Clients {
         }
     }
 
-    /// Returns the counters about tokens, by name; none if clients need no tokens.
+    /// Returns the counters about tokens, by name. There are none if clients need no tokens.
     pub(crate) fn access_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counters = self.access.as_ref().map(|access| access.counters());
         counters.into_iter().flatten()

@@ -1,8 +1,9 @@
-//! Access control for clients: tokens, and the rights that they carry.
+//! Access control for clients: tokens, and the rights that tokens give.
 //!
-//! A client sends a token in the first message of its connection. The rights of the token are
-//! looked up at that point. They are looked up again for all connections when the token file has
-//! changed or a token has expired. So a request needs no access to the file, the clock or a table.
+//! A client sends a token in the first message of its connection. At that time the rights of the
+//! token are looked up. They are looked up again for all connections when the token file has
+//! changed or a token has expired. So handling a request needs no access to the file, the clock or
+//! the table of tokens.
 //!
 //! The replica that receives a client's request checks the client's rights. A request that one
 //! replica forwards to another is not checked again.

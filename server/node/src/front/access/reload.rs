@@ -1,9 +1,9 @@
 //! The table of tokens in force, and the tracking of changes to its file.
 //!
-//! Another thread reads the file every second and compares it with the text that was read before,
-//! so a change is noticed even if the time stamp is the same. If the file cannot be read or parsed,
-//! the last known tokens stay in force, and the log repeats the problem: a token that was meant to
-//! be revoked may be among them. Tokens still expire meanwhile.
+//! Another thread reads the file every second and compares it with the text that was read before.
+//! So a change is noticed even if the time stamp of the file is the same. If the file cannot be
+//! read or parsed, the last known tokens stay in force. The log then repeats the problem, because a
+//! token that was meant to be revoked may be among them. Tokens continue to expire in the meantime.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -20,28 +20,28 @@ use super::table::{AuthState, TokenTable};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
 use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 
-/// The table of tokens in force, which is updated from its file.
+/// The table of tokens in force, which follows the changes of the token file.
 #[derive(Debug)]
 pub(crate) struct Access {
     file: PathBuf,
     table: RefCell<TokenTable>,
-    /// Time at which rights were last looked up for all connections, in seconds since 1970.
+    /// Time at which the rights of all connections were last looked up, in seconds since 1970.
     renewed_s: Cell<i64>,
-    /// Whether the file cannot be used in its current state.
+    /// Whether the token file cannot be used in its current state.
     outdated: Cell<bool>,
-    /// Connections that were refused because they sent no valid token.
+    /// Number of connections that were refused because they sent no valid token.
     unauthenticated: Cell<u64>,
-    /// Requests that were refused because a right was missing.
+    /// Number of requests that were refused because a right was missing.
     denied: Cell<u64>,
-    /// Connections that were closed because their token was revoked or expired.
+    /// Number of connections that were closed because their token was revoked or had expired.
     revoked: Cell<u64>,
 }
 
 impl Access {
-    /// Loads the tokens of a file.
+    /// Loads the tokens from a token file.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// Fails if the file cannot be used.
     pub(crate) fn load(file: &Path) -> Result<Access, AccessError> {
         let entries = tokens::load(file)?;
         tracing::info!(file = %file.display(), tokens = entries.len(), "clients need a token");
@@ -56,7 +56,7 @@ impl Access {
         })
     }
 
-    /// Looks up the token with which a connection begins.
+    /// Looks up the token that a client sends at the beginning of its connection.
     ///
     /// # Errors
     /// Returns the errors of [`AuthState::authenticate`].
@@ -73,7 +73,7 @@ impl Access {
         auth.check(body).inspect_err(|_| count(&self.denied))
     }
 
-    /// Looks up the rights of a connection again. Returns false if it has lost them.
+    /// Looks up the rights of a connection again. Returns false if the connection has lost them.
     pub(crate) fn renew(&self, auth: &AuthState) -> bool {
         let keeps = auth.renew(&self.table.borrow(), self.renewed_s.get());
         if !keeps {
@@ -82,8 +82,8 @@ impl Access {
         keeps
     }
 
-    /// Keeps the table up to date with the file for as long as the future is polled. Calls
-    /// `renew_all` when connections may have other rights than before.
+    /// Keeps the table up to date with the token file for as long as the future is polled. Calls
+    /// `renew_all` when the rights of connections may have changed.
     pub(crate) async fn follow(self: Rc<Self>, renew_all: impl Fn()) {
         let mut watch = TokenFileWatcher::default();
         loop {
@@ -108,7 +108,8 @@ impl Access {
         true
     }
 
-    /// Whether a token has expired since rights were last looked up, or the clock was set back.
+    /// Whether a token has expired since the rights of connections were last looked up, or the
+    /// clock was set back since then.
     fn has_expired(&self, now: i64) -> bool {
         let last = self.renewed_s.get();
         let next = self.table.borrow().next_expiry(last);
@@ -132,31 +133,31 @@ fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
-/// Returns the seconds since 1970 began, UTC, by the machine's calendar clock.
+/// Returns the number of seconds since the beginning of 1970, UTC, by the machine's calendar clock.
 fn unix_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Result of another thread's check of the file.
+/// Result of a check of the token file, which another thread makes.
 enum TokenFileCheck {
     Same,
     Other(Arc<str>, Result<TokenTable, AccessError>),
     Unreadable(AccessError),
 }
 
-/// Last known state of the file.
+/// Last known state of the token file.
 #[derive(Default)]
 struct TokenFileWatcher {
-    /// Text that the file held when it was last read; `None` if it could not be read.
+    /// Text of the file when it was last read; `None` if it could not be read.
     text: Option<Arc<str>>,
-    /// Reason why the last text cannot be used; `None` if it can.
+    /// Reason for which the last text of the file cannot be used; `None` if it can.
     refusal: Option<String>,
     watcher: FileWatcher<TokenFileCheck>,
 }
 
 impl TokenFileWatcher {
-    /// Reads the file. Returns its tokens if its text differs from the text that was read before.
+    /// Reads the token file. Returns its tokens if its text has changed since it was last read.
     async fn check(&mut self, file: &Path) -> Option<TokenTable> {
         match self.read(file).await {
             Ok(table) => {

@@ -1,17 +1,19 @@
-//! Rights of a token, and the rights that each request needs. Pure.
+//! Rights of a token, and the rights that each request needs. The code is pure, without input or
+//! output.
 //!
-//! A right covers the keys that begin with a prefix. *Read* is for requests that reveal stored
-//! data, *write* for requests that change it. A request that does both needs both rights: the
-//! answer of a compare-and-swap holds a version, and merging fields fails if the value is no
-//! record. *Admin* is for the cluster: the holders of keys, the demand of clients, and changes of
-//! leases and of the leader. It gives no right to any key.
+//! A right covers the keys that begin with a prefix. The right *read* is for requests that reveal
+//! stored data, and *write* is for requests that change data. A request that does both needs both
+//! rights. This includes a compare-and-swap, because its answer contains a version, and the merging
+//! of fields, because it fails if the value is no record. The right *admin* is for the cluster: the
+//! holders of keys, the demand of clients, and changes of leases and of the leader. It includes no
+//! right to any key.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{Error, ErrorCode, PROBE_KEY, Scan, StatusRequest};
 
-/// Maximum number of bytes of a key in a message. Longer keys are cut off.
+/// Maximum number of bytes of a key that are quoted in a message. Longer keys are cut off.
 const QUOTED_BYTES: usize = 64;
 
 /// Rights that a token gives.
@@ -25,16 +27,17 @@ pub struct Rights {
     pub admin: bool,
 }
 
-/// Set of keys: all keys that begin with any of some prefixes.
+/// Set of keys that consists of all keys that begin with any of some prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// Spans of keys: the first key of each, and the first key after it (`None` if it has no end).
-    /// The spans are in order, with other keys between them.
+    /// Disjoint spans of keys, in ascending order. Each is its first key, and the first key after
+    /// it (`None` if the span has no end). Between two spans there are other keys.
     spans: Vec<(Bytes, Option<Bytes>)>,
 }
 
 impl Keys {
-    /// Returns the keys that begin with one of these prefixes; all keys if a prefix is empty.
+    /// Returns the set of all keys that begin with one of these prefixes. An empty prefix stands
+    /// for all keys.
     pub fn with_prefixes(prefixes: impl IntoIterator<Item = Bytes>) -> Keys {
         let mut prefixes: Vec<Bytes> = prefixes.into_iter().collect();
         prefixes.sort();
@@ -59,8 +62,8 @@ impl Keys {
         self.span_of(key).is_some()
     }
 
-    /// Whether the set contains `from` and all later keys below `to`. An empty `to` means no end.
-    /// An empty `from` means the first possible key.
+    /// Whether the set contains `from` and all later keys before `to`. An empty `to` means that the
+    /// range has no end. An empty `from` means the first possible key.
     pub fn contain_range(&self, from: &[u8], to: &[u8]) -> bool {
         let first = if from.is_empty() { &[0] } else { from };
         match self.span_of(first) {
@@ -70,8 +73,8 @@ impl Keys {
         }
     }
 
-    /// Returns the end of the span that contains this key. The outer `None`: no span contains it;
-    /// the inner `None`: the span has no end.
+    /// Returns the end of the span that contains this key. The outer `None` means that no span
+    /// contains the key, and the inner `None` that the span has no end.
     fn span_of(&self, key: &[u8]) -> Option<Option<&Bytes>> {
         let after = self.spans.partition_point(|(start, _)| start <= key);
         let (_, end) = self.spans.get(after.checked_sub(1)?)?;
@@ -91,7 +94,8 @@ fn behind(prefix: &[u8]) -> Option<Bytes> {
 /// Checks that a client with these rights may make this request.
 ///
 /// # Errors
-/// `PERMISSION_DENIED`, ready to be sent. It quotes only parts of the request itself.
+/// The error `PERMISSION_DENIED`, ready to be sent to the client. It quotes only parts of the
+/// request itself.
 pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
     match body {
         Body::Command(command) => match &command.op {
@@ -150,8 +154,8 @@ fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
     )))
 }
 
-/// Checks the rights for a status. Every client with a token may request the bare status, which
-/// names no key: clients use it to measure the distance of a replica.
+/// Checks the rights for a status request. Every client with a token may request the bare status,
+/// which names no key. Clients use it to measure the round-trip time to a replica.
 fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     if request.leases {
         needs_admin(rights, "the status with `leases`")?;
@@ -171,9 +175,9 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     reads(rights, "the status with `holders`", &request.key)
 }
 
-/// Checks a Get. Every client may read the probe key, which is never written, regardless of its
-/// rights. Other requests that name the probe key need the rights, since they may go through the
-/// log.
+/// Checks the rights for a Get. Every client may read the probe key, which is never written,
+/// regardless of its rights. Other kinds of requests need rights even for the probe key, because
+/// they may go through the log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         Ok(())
@@ -190,8 +194,8 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Checks a put. A value under the probe key is refused: every client would receive it, because
-/// clients read this key to check whether a replica responds.
+/// Checks the rights for a put. A put to the probe key is always refused, because every client
+/// would receive the value: clients read this key to check whether a replica responds.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         let key = quoted(key);
@@ -232,7 +236,7 @@ fn denied(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::PermissionDenied, message)
 }
 
-/// A key as text, cut off to a useful length.
+/// Returns a key as text, cut off to a useful length.
 fn quoted(key: &[u8]) -> String {
     let shown = &key[..key.len().min(QUOTED_BYTES)];
     let rest = if shown.len() < key.len() { "..." } else { "" };

@@ -10,18 +10,19 @@ use leasehold_wire::{Error, ErrorCode, TOKEN_BYTES_MAX};
 use super::rights::{self, Rights};
 use super::tokens::{Digest, TokenEntry};
 
-/// Tokens of a file, and their rights.
+/// Tokens of a token file, and their rights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenTable {
     tokens: HashMap<Digest, TokenHolder>,
-    /// Rights of clients without a token; `None` if such clients have no rights.
+    /// Rights of clients that send no token; `None` if such clients have no rights.
     anonymous: Option<TokenHolder>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct TokenHolder {
     rights: Arc<Rights>,
-    /// Time at which the token expires, in seconds since 1970 began, UTC; `None` if it never does.
+    /// Time at which the token expires, in seconds since the beginning of 1970, UTC; `None` if the
+    /// token never expires.
     expires: Option<i64>,
 }
 
@@ -32,7 +33,7 @@ impl TokenHolder {
     }
 }
 
-/// Identity that a connection claims.
+/// Identity that a client claims on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Principal {
     /// The connection has sent no token.
@@ -42,7 +43,8 @@ pub enum Principal {
 }
 
 impl Principal {
-    /// Returns the identity of a client that sends this token. An empty token is treated as none.
+    /// Returns the identity of a client that sends this token. An empty token is treated as no
+    /// token.
     pub fn from_token(token: &[u8]) -> Principal {
         if token.is_empty() {
             Principal::Anonymous
@@ -53,7 +55,7 @@ impl Principal {
 }
 
 impl TokenTable {
-    /// Builds the table from these entries.
+    /// Builds the table from the entries of a token file.
     pub fn new(entries: &[TokenEntry]) -> TokenTable {
         let mut table = TokenTable::default();
         for entry in entries {
@@ -69,8 +71,8 @@ impl TokenTable {
         table
     }
 
-    /// Returns the rights of `principal` at a time, in seconds since 1970 began, UTC; `None` if it
-    /// has none at that time.
+    /// Returns the rights of `principal` at the time `unix_s`, in seconds since the beginning of
+    /// 1970, UTC; `None` if `principal` has no rights at that time.
     pub fn rights(&self, principal: Principal, unix_s: i64) -> Option<Arc<Rights>> {
         let holder = match principal {
             Principal::Anonymous => self.anonymous.as_ref(),
@@ -79,13 +81,15 @@ impl TokenTable {
         holder?.rights_at(unix_s)
     }
 
-    /// Returns the number of tokens that are valid at a time, in seconds since 1970 began, UTC.
+    /// Returns the number of tokens that are valid at the time `unix_s`, in seconds since the
+    /// beginning of 1970, UTC.
     pub fn in_force(&self, unix_s: i64) -> usize {
         let tokens = self.tokens.values();
         tokens.filter_map(|it| it.rights_at(unix_s)).count()
     }
 
-    /// Returns the time at which the next token expires after `unix_s`; `None` if none will.
+    /// Returns the time after `unix_s` at which the next token expires; `None` if no token will
+    /// expire.
     pub fn next_expiry(&self, unix_s: i64) -> Option<i64> {
         let holders = self.tokens.values().chain(&self.anonymous);
         let ends = holders.filter_map(|holder| holder.expires);
@@ -101,10 +105,11 @@ pub(crate) struct AuthState {
 }
 
 impl AuthState {
-    /// Looks up the token with which a connection begins.
+    /// Looks up the token that a client sends at the beginning of its connection.
     ///
     /// # Errors
-    /// `UNAUTHENTICATED`, ready to be sent: the token is invalid or missing.
+    /// The error `UNAUTHENTICATED`, ready to be sent to the client, if the token is invalid or
+    /// missing.
     pub(super) fn authenticate(
         &self,
         token: &[u8],
@@ -126,8 +131,8 @@ impl AuthState {
         Ok(())
     }
 
-    /// Looks up the rights again. Returns false if the connection had rights, and has none any
-    /// more.
+    /// Looks up the rights of the connection again. Returns false if the connection had rights
+    /// before, and has none any more.
     pub(super) fn renew(&self, table: &TokenTable, unix_s: i64) -> bool {
         let Some(principal) = self.principal.get() else {
             return true;

@@ -1,5 +1,5 @@
-//! Reading, checking and writing of the token file. The file holds digests, so a reader of the file
-//! gets no token. Tokens are random and long, so one plain digest is enough.
+//! Reading, checking and writing of the token file. The file contains only digests, so its readers
+//! learn no token. Tokens are random and long, so one plain digest is enough.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -16,20 +16,20 @@ use toml::value::{Datetime, Offset};
 use super::rights::{Keys, Rights};
 use crate::config::from_toml;
 
-/// Maximum size of the file in bytes: enough for thousands of tokens.
+/// Maximum size of a token file in bytes. It is enough for thousands of tokens.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// Number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
-/// Name of the optional entry for clients without a token.
+/// Name of the optional entry in a token file for clients without a token.
 pub const ANONYMOUS: &str = "anonymous";
 const NAME_BYTES_MAX: usize = 64;
 
-/// SHA-256 of a token, which identifies the token in files and tables.
+/// SHA-256 digest of a token, which identifies the token in files and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Returns the digest of a token in the form in which clients send it.
+    /// Returns the digest of a token. `token` is in the form in which clients send it.
     pub fn of(token: &[u8]) -> Digest {
         let digest = ring::digest::digest(&ring::digest::SHA256, token);
         let mut bytes = [0; 32];
@@ -62,10 +62,10 @@ impl FromStr for Digest {
     }
 }
 
-/// Returns a new random token. Nothing else stores it.
+/// Returns a new random token. The token is not stored anywhere else.
 ///
 /// # Errors
-/// The operating system provides no random bytes.
+/// Fails if the operating system provides no random bytes.
 pub fn new_token() -> Result<String, AccessError> {
     let mut bytes = [0; TOKEN_BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
@@ -78,7 +78,7 @@ pub fn new_token() -> Result<String, AccessError> {
 pub struct Expiry {
     /// The time as it was written in the file.
     written: Datetime,
-    /// The time in seconds since 1970 began, UTC.
+    /// The time in seconds since the beginning of 1970, UTC.
     pub unix_s: i64,
 }
 
@@ -128,8 +128,8 @@ impl fmt::Display for Expiry {
     }
 }
 
-/// Returns the days from 1970-01-01 to a day of the Gregorian calendar. A year begins in March
-/// here, so that the day that leap years add is its last.
+/// Returns the number of days from 1970-01-01 to a day of the Gregorian calendar. The calculation
+/// lets years begin in March, so that the leap day is the last day of its year.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month_from_march = (month + 9) % 12;
@@ -139,14 +139,15 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leap_days + day_of_year - 719_468
 }
 
-/// Entry of one token in a file.
+/// Entry of one token in a token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenEntry {
-    /// Name of the entry, for readers of the file and for logs.
+    /// Name of the entry, which is for readers of the file and for logs.
     pub name: String,
-    /// Digest of the token. `None`: the entry is for clients without a token, [`ANONYMOUS`].
+    /// Digest of the token. `None` in the entry [`ANONYMOUS`], which is for clients without a
+    /// token.
     pub digest: Option<Digest>,
-    /// Time from which on the token is invalid; `None` if it never expires.
+    /// Time at which the token becomes invalid; `None` if it never does.
     pub expires: Option<Expiry>,
     /// Prefixes of the keys that the client may read.
     pub read: Vec<String>,
@@ -180,7 +181,7 @@ pub enum AccessError {
     /// The file is not TOML, or has fields of the wrong name or type.
     #[error("{}: {problem}", file.display())]
     Syntax {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Position and description of the problem, in the parser's words.
         problem: String,
@@ -188,29 +189,30 @@ pub enum AccessError {
     /// An entry is not acceptable.
     #[error("{}: token {name:?}: {problem}", file.display())]
     Entry {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Name of the entry.
         name: String,
         /// Problem with the entry, and the values that are accepted.
         problem: String,
     },
-    /// The file says nothing about tokens, like a file that is still being written.
+    /// The file has no key `token`, which may mean that it is still being written.
     #[error(
         "{}: holds no token: to revoke all, write `token = []`; to ask clients for none, take `tokens` out of \
          [security] and start the node again",
         file.display()
     )]
     Empty {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
-    /// No new token can be made.
+    /// No new token can be generated.
     #[error("the operating system gives no random bytes for a token")]
     NoRandomness,
 }
 
-/// Error text with a fix for a file that does not exist. Other errors contain their fix.
+/// Returns the text of an error, with advice on a fix if the file does not exist. The texts of
+/// other errors already contain advice.
 fn with_fix(error: &PrivateFileError) -> String {
     match error {
         PrivateFileError::Read { file, source } if source.kind() == ErrorKind::NotFound => {
@@ -253,18 +255,18 @@ enum RightKind {
     Write,
 }
 
-/// Reads the entries of a file that only its owner may read.
+/// Reads the entries of a token file, which only its owner may be allowed to read.
 ///
 /// # Errors
-/// The first problem with the file.
+/// Returns the first problem with the file.
 pub fn load(file: &Path) -> Result<Vec<TokenEntry>, AccessError> {
     parse(&read_private(file, FILE_BYTES_MAX)?, file)
 }
 
-/// Reads the entries in the text of a file.
+/// Reads the entries in the text of a token file.
 ///
 /// # Errors
-/// The first problem with the text.
+/// Returns the first problem with the text.
 pub fn parse(text: &str, file: &Path) -> Result<Vec<TokenEntry>, AccessError> {
     let raw: RawFile = from_toml(text).map_err(|error| AccessError::Syntax {
         file: file.to_owned(),
@@ -330,10 +332,10 @@ fn entry(raw: RawToken) -> Result<TokenEntry, String> {
     })
 }
 
-/// Checks that a token may have this name.
+/// Checks that a name is allowed for a token.
 ///
 /// # Errors
-/// A description of the accepted names.
+/// Returns a description of the accepted names.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@/".contains(&byte);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain) {
@@ -344,7 +346,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns the text of a file with these entries.
+/// Returns the text of a token file with these entries.
 pub fn write(entries: &[TokenEntry]) -> String {
     let mut text =
         "# Tokens of clients, as `leasehold token` keeps them: it leaves out other comments.\n\

@@ -1,12 +1,12 @@
-//! Number of connections from each address, and its bound.
+//! Limit on the number of connections from each address.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
-/// Limiter to a bounded number of connections for each address. The other addresses share the
-/// remaining slots, so one machine cannot keep all others out.
+/// Limiter of the number of connections from each address. The remaining slots are left to other
+/// addresses, so one machine cannot keep all others out.
 #[derive(Debug)]
 pub(crate) struct AddressLimiter {
     max: usize,
@@ -17,7 +17,7 @@ pub(crate) struct AddressLimiter {
     refusing: Cell<bool>,
 }
 
-/// Slot of an address, which is free again when this is dropped.
+/// Slot of a connection from an address. Dropping this value frees the slot.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
     prefix: IpAddr,
@@ -63,25 +63,26 @@ impl AddressLimiter {
         Some(AddressSlot { prefix, taken })
     }
 
-    /// Counts a refusal. Returns whether it is to be logged.
+    /// Counts a refusal. Returns whether the refusal must be logged.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)
     }
 
-    /// Returns the number of slots of one address.
+    /// Returns the maximum number of connections from one address.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// Returns the number of times that an address had no slot left.
+    /// Returns the number of connections that were refused because their address had no slot left.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.get()
     }
 }
 
-/// Network prefix of an address: an IPv4 address itself, or the first 64 bits of an IPv6 address. A
-/// machine that has one IPv6 address usually has all addresses with the same first 64 bits.
+/// Returns the network prefix of an address. This is an IPv4 address itself, or the first 64 bits
+/// of an IPv6 address. A machine that has one IPv6 address usually has all addresses with the same
+/// first 64 bits.
 pub(crate) fn network_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

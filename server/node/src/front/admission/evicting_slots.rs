@@ -1,7 +1,7 @@
-//! Slots for connections, of which a new connection takes the slot of the oldest.
+//! Slots for connections. If no slot is free, a new connection takes the slot of the oldest one.
 //!
-//! A peer that connects must find a slot, even if all slots are held by unauthenticated peers that
-//! send nothing, or by connections of its own earlier run that were never closed.
+//! A peer that connects must find a slot, even if all slots are taken by unidentified peers that
+//! send nothing, or by connections from an earlier run of the peer that were never closed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,13 +9,14 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// A bounded number of slots, with another bound on the slots of connections with the same key `K`.
+/// A bounded number of slots for connections. A second bound applies to the connections with the
+/// same key `K`.
 #[derive(Debug)]
 pub(crate) struct EvictingSlots<K> {
     max: usize,
     max_per_key: usize,
     last: Cell<u64>,
-    /// Slots in use, the oldest first.
+    /// Slots in use, in order of age, the oldest first.
     taken: Rc<RefCell<VecDeque<OccupiedSlot<K>>>>,
     evictions: Cell<u64>,
 }
@@ -27,7 +28,7 @@ struct OccupiedSlot<K> {
     lost: Rc<Notify>,
 }
 
-/// A slot of one connection, which is free again when this is dropped.
+/// A slot of one connection. Dropping this value frees the slot.
 #[derive(Debug)]
 pub(crate) struct EvictableSlot<K> {
     number: u64,
@@ -36,7 +37,7 @@ pub(crate) struct EvictableSlot<K> {
 }
 
 impl<K> EvictableSlot<K> {
-    /// Completes when a newer connection has taken this slot.
+    /// Waits until a newer connection has taken this slot.
     pub(crate) async fn evicted(&self) {
         self.lost.notified().await;
     }
@@ -60,8 +61,9 @@ impl<K: Copy + Eq> EvictingSlots<K> {
         }
     }
 
-    /// Takes a slot for a connection with this key. If too many slots are taken for the key, or in
-    /// all, the oldest connection for the key, or of all, loses its slot.
+    /// Takes a slot for a connection with this key. If too many slots are taken by connections with
+    /// this key, the oldest of them loses its slot. Otherwise, if too many slots are taken in all,
+    /// the oldest connection of all loses its slot.
     pub(crate) fn take(&self, key: K) -> EvictableSlot<K> {
         let mut taken = self.taken.borrow_mut();
         let alike = |other: &OccupiedSlot<K>| other.key == key;
@@ -89,7 +91,7 @@ impl<K: Copy + Eq> EvictingSlots<K> {
         }
     }
 
-    /// Returns the number of times that a connection has lost its slot to a newer one.
+    /// Returns the number of connections that have lost their slot to a newer one.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.get()
     }

@@ -1,41 +1,43 @@
-//! File descriptors: their maximum number in this process, and how they are shared out.
+//! File descriptors: their maximum number in this process, and their division among its parts.
 //!
-//! A connection takes one descriptor, and so does every file of the storage. A storage that cannot
-//! open its next file ends the replica. So clients get only the descriptors that remain after the
-//! storage, the peers and the process itself have theirs.
+//! A connection takes one descriptor, and so does every open file of the storage. If the storage
+//! cannot open its next file, the replica ends. So clients get only the descriptors that remain
+//! after the storage, the peers and the process itself have theirs.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Minimum and maximum number of tables that the storage keeps open.
+/// Minimum and maximum number of table files that the storage keeps open.
 const TABLES: std::ops::RangeInclusive<usize> = 32..=256;
-/// Descriptors that the storage opens in addition to those of its tables: for logs, manifests, the
-/// marker, and the tables that a flush or a compaction reads and writes.
+/// Number of descriptors that the storage opens in addition to those of its table files. They are
+/// for logs, manifests, the marker, and the table files that a flush or a compaction reads and
+/// writes.
 const STORAGE_OTHERS: usize = 64;
-/// Descriptors that the process opens for itself after it has started: for the event loop,
-/// signals, ports, and files that are open for a short time.
+/// Number of descriptors that the process opens for itself after it has started. They are for the
+/// event loop, signals, ports, and files that are open for a short time.
 const OWN: usize = 32;
-/// Minimum number of descriptors for clients with which a node starts.
+/// Minimum number of descriptors for clients. With fewer, a node does not start.
 const CLIENTS_MIN: usize = 16;
-/// Maximum number of clients that are receiving the reason of their refusal at a time.
+/// Maximum number of refused clients that receive the reason for the refusal at the same time.
 pub(crate) const REJECTIONS_MAX: usize = 16;
-/// Maximum number of connections on the peers' port of peers that are not known yet.
+/// Maximum number of connections on the peers' port with peers that have not identified themselves
+/// yet.
 pub(crate) const UNAUTHENTICATED_MAX: usize = 48;
-/// The limit that is assumed if the system sets none.
+/// Number of descriptors that is assumed if the system sets no limit.
 const UNLIMITED: usize = 1 << 20;
 
-/// Shares of the file descriptors.
+/// Division of the file descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FdBudget {
-    /// Tables that the storage may keep open.
+    /// Maximum number of table files that the storage may keep open.
     pub(crate) tables: usize,
     /// Maximum number of connections of clients.
     pub(crate) clients: usize,
 }
 
-/// Error for a limit that leaves too few descriptors for a node.
+/// Error for a limit of the system that leaves too few descriptors for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FdShortage {
     pub(crate) limit: usize,
@@ -43,8 +45,8 @@ pub(crate) struct FdShortage {
 }
 
 impl FdBudget {
-    /// Raises this process's limit as far as it may without privileges, and divides the descriptors
-    /// for a cluster of `members` nodes, each of which may have `per_peer` connections to this one.
+    /// Raises this process's limit as far as it may without privileges. Divides the descriptors for
+    /// a cluster of `members` nodes, each of which may have `per_peer` connections to this node.
     pub(crate) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {
@@ -65,7 +67,7 @@ impl FdBudget {
         )
     }
 
-    /// Divides `limit` descriptors, of which `open` are in use already.
+    /// Divides `limit` descriptors, of which `open` are already in use.
     fn share(
         limit: usize,
         open: usize,
@@ -95,12 +97,12 @@ pub(crate) struct ConnectionSlots {
     max: usize,
     taken: Rc<Cell<usize>>,
     refused: Cell<u64>,
-    /// Whether the last connection was refused. Only the first of several refusals in a row is
-    /// logged.
+    /// Whether the last refusal was already counted as the first of a series. Only the first of
+    /// several refusals in a row is logged.
     refusing: Cell<bool>,
 }
 
-/// Slot of one connection, which is free again when this is dropped.
+/// Slot of one connection. Dropping this value frees the slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot(Rc<Cell<usize>>);
 
@@ -133,7 +135,8 @@ impl ConnectionSlots {
         Some(ConnectionSlot(self.taken.clone()))
     }
 
-    /// Counts a refusal. Returns whether it is the first since an eighth of the slots was free.
+    /// Counts a refusal. Returns true if it is the first since at least an eighth of the slots was
+    /// free.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)
@@ -144,7 +147,7 @@ impl ConnectionSlots {
         self.max
     }
 
-    /// Returns the number of times that no slot was free.
+    /// Returns the number of connections that were refused because no slot was free.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.get()
     }

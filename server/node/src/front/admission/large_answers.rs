@@ -1,21 +1,24 @@
-//! Large answers, of which a round encodes a bounded number of bytes.
+//! Large answers to clients. Each event-loop iteration encodes only a limited number of bytes of
+//! them.
 //!
-//! Thousands of small requests may arrive in one round, each for a large value. The values are in
-//! the replica's own state and take no additional memory until they are encoded. So a round encodes
-//! only some bytes of large answers. The other large answers wait for later rounds, in which
-//! connections have turns. Small answers overtake them. The delay harms no read: its value was the
-//! newest at a moment after the request had arrived.
+//! Thousands of small requests for large values may arrive in one event-loop iteration. The values
+//! are in the replica's own state and take no additional memory until they are encoded. So an
+//! iteration encodes only some bytes of large answers. The other large answers wait for later
+//! iterations, which serve connections round-robin. Small answers overtake them. The delay harms no
+//! read: its value was the newest at some moment after the request had arrived.
 
 use leasehold_wire::{Response, outcome};
 
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Bytes of large answers that a round encodes. The last answer may exceed it.
+/// Number of bytes of large answers that one event-loop iteration encodes. The last answer may
+/// exceed it.
 const BYTES_PER_ITERATION: usize = 2 << 20;
 /// Maximum size of a small answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Answers that wait, and the bytes that the current round has encoded.
+/// Large answers that wait, and the number of bytes that the current event-loop iteration has
+/// encoded.
 #[derive(Debug, Default)]
 pub(crate) struct LargeAnswers {
     waiting: RoundRobinQueue<(Response, usize)>,
@@ -23,7 +26,8 @@ pub(crate) struct LargeAnswers {
 }
 
 impl LargeAnswers {
-    /// Returns the answer if it may be encoded now. Otherwise keeps it for a later round.
+    /// Returns the answer if it may be encoded now. Otherwise keeps the answer for a later
+    /// event-loop iteration and returns `None`.
     pub(crate) fn admit(&mut self, connection: u64, response: Response) -> Option<Response> {
         let bytes = bytes(&response);
         if bytes <= SMALL_BYTES {
@@ -37,12 +41,13 @@ impl LargeAnswers {
         Some(response)
     }
 
-    /// Begins a round.
+    /// Begins a new event-loop iteration, which has encoded nothing yet.
     pub(crate) fn begin_iteration(&mut self) {
         self.encoded = 0;
     }
 
-    /// Takes an answer that has waited, with its connection, if this round may encode another.
+    /// Takes a waiting answer, with its connection, if the current event-loop iteration may encode
+    /// another one.
     pub(crate) fn pop(&mut self) -> Option<(u64, Response)> {
         if self.encoded >= BYTES_PER_ITERATION {
             return None;
@@ -52,7 +57,7 @@ impl LargeAnswers {
         Some((connection, response))
     }
 
-    /// Takes all answers that wait for a connection that is closed.
+    /// Removes and returns all answers that wait for a closed connection.
     pub(crate) fn forget(&mut self, connection: u64) -> impl Iterator<Item = Response> {
         let waited = self.waiting.take(connection);
         waited.into_iter().map(|(response, _)| response)
@@ -64,7 +69,7 @@ impl LargeAnswers {
     }
 }
 
-/// Approximate size of an answer in bytes, or 0 for answers that are always small.
+/// Returns the approximate size of an answer in bytes; 0 for answers that are always small.
 fn bytes(response: &Response) -> usize {
     if response.status.is_some() {
         return prost::Message::encoded_len(response);
@@ -94,7 +99,8 @@ mod tests {
         Response::answer(request, Path::Unspecified, outcome)
     }
 
-    /// Answers that leave in an iteration: for each, its connection and the request's number.
+    /// Takes the answers that one event-loop iteration sends. Returns the connection and the number
+    /// of the request of each.
     fn round(answers: &mut LargeAnswers) -> Vec<(u64, u64)> {
         answers.begin_iteration();
         let popped = std::iter::from_fn(|| answers.pop());

@@ -1,15 +1,17 @@
-//! Large writes of clients, which the replica gets round-robin by connection.
+//! Large writes of clients. The replica receives them round-robin by connection.
 //!
-//! A log is a queue. If a client writes a hundred values of 1 MiB together, all other clients would
+//! A log is a queue. If one client wrote a hundred values of 1 MiB at once, all other clients would
 //! wait for all of these values. Renewals of leases behind the values on the same sockets would
-//! wait, too. So the replica gets only some bytes of large writes at a time, and more as it
-//! answers. The other large writes wait here, where small commands overtake them.
+//! wait, too. So the replica receives only a limited number of bytes of large writes at a time, and
+//! further ones as it answers. The other large writes wait here, where small commands overtake
+//! them.
 //!
-//! The right number of bytes depends on the reason for which an answer takes time. Near the other
-//! replicas an answer waits for disks, and each further write only makes their queue longer. Far
-//! from the other replicas it waits for messages, and several writes may be in flight together.
-//! Time distinguishes the two cases: a write that is answered soon is followed by the next write,
-//! and only a write that is not answered soon is joined by the next one.
+//! The best number of bytes depends on the reason for which an answer takes time. If the other
+//! replicas are near, an answer waits for disks, and each further write only makes the queue of the
+//! disks longer. If they are far, it waits for messages, and several writes may be in flight
+//! together. The time of an answer distinguishes the two cases. If a write is answered soon, the
+//! next write follows after the answer. If it is not answered soon, the next write is sent in
+//! addition to it.
 
 use std::time::Duration;
 
@@ -18,37 +20,39 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Bytes that the replica gets in one step, if it may have this many.
+/// Number of bytes of large writes that the replica receives in one step, if it may have this many.
 const AT_ONCE: usize = 1 << 20;
-/// Time without a new write or an answer after which the replica gets [`AT_ONCE`] bytes more. Disks
-/// are faster than this, and most round trips between sites are slower.
+/// Time without a new write or an answer after which the replica receives [`AT_ONCE`] further
+/// bytes. Disks usually answer sooner, and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// Maximum pause before the next write. The pause is as long as the answer took, because a
-/// checkpoint writes the same bytes once more.
+/// Maximum pause between an answer and the next write. The pause is as long as the answer took,
+/// because a checkpoint writes the same bytes to disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Large writes that wait, by connection, and the bytes of large writes that the replica has.
+/// Large writes that wait, by connection, and the number of bytes of large writes that the replica
+/// has received and not answered.
 #[derive(Debug)]
 pub(crate) struct LargeWrites {
-    /// Writes that wait, each with its bytes.
+    /// Writes that wait, each with its size in bytes.
     waiting: RoundRobinQueue<(Input, usize)>,
-    /// Bytes of the writes that wait.
+    /// Number of bytes of the writes that wait.
     queued_bytes: usize,
-    /// Bytes of the writes that the replica has not answered yet.
+    /// Number of bytes of the writes that the replica has received and not answered yet.
     in_flight_bytes: usize,
-    /// Bytes that the replica may have now. One write may exceed it.
+    /// Number of unanswered bytes that the replica may have now. One write may exceed it.
     allowed: usize,
-    /// Bytes that the replica may have at any time. One write may exceed it.
+    /// Maximum of `allowed`: number of unanswered bytes that the replica may ever have. One write
+    /// may exceed it.
     max: usize,
-    /// Time at which the replica last got or answered a write.
+    /// Time at which the replica last received or answered a write.
     changed: Instant,
-    /// Earliest time at which the replica may get the next write.
+    /// Earliest time at which the replica may receive the next write.
     resume_at: Instant,
-    /// Number of writes that had to wait so far.
+    /// Number of writes that have had to wait since the start.
     delayed: u64,
 }
 
-/// Without a limit: the replica may have all writes, in steps of [`AT_ONCE`].
+/// A default value sets no limit: the replica may have all writes, in steps of [`AT_ONCE`].
 impl Default for LargeWrites {
     fn default() -> LargeWrites {
         LargeWrites::new(usize::MAX)
@@ -82,8 +86,9 @@ impl LargeWrites {
         self.waiting.push(connection, (input, bytes));
     }
 
-    /// Time at which [`LargeWrites::pop`] returns a write, unless an answer changes the time.
-    /// `None` if only an answer can make a write due, or no write waits.
+    /// Time at which [`LargeWrites::pop`] returns a write, unless an answer arrives earlier and
+    /// changes that time. `None` if no write waits, or if the next write can follow only after an
+    /// answer.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;
@@ -100,7 +105,7 @@ impl LargeWrites {
         self.due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Takes the next write that the replica may have.
+    /// Takes the next waiting write, if the replica may receive one now.
     pub(crate) fn pop(&mut self) -> Option<Input> {
         if !self.is_due() {
             return None;
@@ -126,12 +131,13 @@ impl LargeWrites {
         forgotten.into_iter().filter_map(request).collect()
     }
 
-    /// Returns the bytes of writes that the replica has not answered yet.
+    /// Returns the number of bytes of the writes that the replica has received and not answered
+    /// yet.
     pub(crate) fn in_flight_bytes(&self) -> usize {
         self.in_flight_bytes
     }
 
-    /// Returns the number of writes that had to wait so far.
+    /// Returns the number of writes that have had to wait since the start.
     pub(crate) fn delayed(&self) -> u64 {
         self.delayed
     }
@@ -139,7 +145,7 @@ impl LargeWrites {
     /// Notes that the replica has answered writes of this many bytes.
     ///
     /// # Panics
-    /// If the replica has fewer unanswered bytes.
+    /// Panics if the replica has fewer unanswered bytes.
     pub(crate) fn answered(&mut self, bytes: usize) {
         assert!(
             bytes <= self.in_flight_bytes,
@@ -180,7 +186,8 @@ mod tests {
         }
     }
 
-    /// Takes all writes that the replica may have now: connection and request of each.
+    /// Takes all writes that the replica may receive now. Returns the connection and the number of
+    /// the request of each.
     fn given(writes: &mut LargeWrites) -> Vec<(u64, u64)> {
         let popped = std::iter::from_fn(|| writes.pop());
         let shown = popped.filter_map(|input| match input {
@@ -225,7 +232,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
-    /// A write that the replica answers soon is followed by another of equal size.
+    /// If the replica answers a write soon, the next write of equal size follows after the answer.
     #[tokio::test(start_paused = true)]
     async fn a_write_that_waits_for_disks_is_joined_by_none() {
         let mut writes = LargeWrites::new(2 * MIB);
@@ -261,7 +268,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 4)]);
     }
 
-    /// The rule also holds for short writes.
+    /// Short writes are also joined by further writes in steps of [`AT_ONCE`] bytes.
     #[tokio::test(start_paused = true)]
     async fn as_many_bytes_join_each_time_as_went_at_once() {
         let mut writes = LargeWrites::new(2 * MIB);
@@ -295,7 +302,7 @@ mod tests {
         assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
     }
 
-    /// The disk is then free for a while for the work that follows an answer.
+    /// During the pause the disk can do the work that follows an answer.
     #[tokio::test(start_paused = true)]
     async fn the_next_write_waits_for_as_long_as_an_answer_took() {
         let mut writes = LargeWrites::new(MIB);

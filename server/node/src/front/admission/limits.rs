@@ -1,5 +1,5 @@
-//! Limits of clients: the admission of connections, the closing of connections, and the counters of
-//! both in a status.
+//! Enforcement of the limits on clients: the admission of connections, the closing of connections,
+//! and the counters of both in a status.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,8 +11,8 @@ use crate::front::frames::Frames;
 use crate::front::listener::{Clients, READ_BYTES};
 
 impl Clients {
-    /// Takes the slots for a connection from `address`, or returns the reason for which there is
-    /// none.
+    /// Takes the slots that a connection from `address` needs, or returns the reason for which a
+    /// slot is missing.
     pub(crate) fn claim_slots(
         &self,
         address: SocketAddr,
@@ -41,7 +41,7 @@ impl Clients {
         Ok((slot, of_address))
     }
 
-    /// Closes connections of clients that let this replica wait too long. Runs for as long as the
+    /// Closes connections of clients that make this replica wait too long. Runs for as long as the
     /// future is polled.
     pub(crate) async fn enforce_timeouts(self: Rc<Self>) {
         loop {
@@ -55,8 +55,8 @@ impl Clients {
         }
     }
 
-    /// Counts the bytes present of an incomplete frame. If such frames take too much memory
-    /// together, closes connections with frames that hardly grow.
+    /// Counts the bytes of an incomplete frame that have arrived. If all incomplete frames together
+    /// take too much memory, closes connections, those with frames that hardly grow first.
     pub(crate) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // Bytes that an idle connection would hold, too, are not counted.
@@ -73,8 +73,8 @@ impl Clients {
         }
     }
 
-    /// Returns, by name, the counters of resources that clients take of this replica, and of how
-    /// often a limit took effect.
+    /// Returns two groups of counters by name: the resources that clients take of this replica, and
+    /// how often each limit took effect.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
         let counted = &budget.limit_counters;

@@ -1,4 +1,5 @@
-//! Charges of the requests of one connection, until the replica has answered them.
+//! Account of one connection, which holds the charge of each request until the replica has answered
+//! the request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,28 +10,29 @@ use leasehold_leases::hashing::SeededState;
 use super::SMALL_BYTES;
 use super::budget::Budget;
 
-/// Charges of the requests in flight of one connection. The account outlives the connection,
-/// because the replica works on the requests whether or not their client is still connected.
+/// Charges of the requests of one connection that are in flight. The account outlives the
+/// connection, because the replica works on the requests even after the client has disconnected.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Rc<Budget>,
     in_flight: Cell<usize>,
     charged: Cell<usize>,
-    /// Units of [`leasehold_replica::cost`] by which reads in flight may exceed their charges.
+    /// Cost by which the reads in flight may exceed their charges, in units of
+    /// [`leasehold_replica::cost`].
     guessed: Cell<usize>,
-    /// Charges above [`SMALL_BYTES`], by number of the request.
+    /// Charges of more than [`SMALL_BYTES`], by number of the request.
     large: RefCell<HashMap<u64, Charge, SeededState>>,
 }
 
 /// Charge of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
-    /// Bytes of the request and of its expected answer.
+    /// Number of bytes of the request and of its expected answer.
     pub(super) bytes: usize,
     /// Cost of a large write in units of [`leasehold_replica::cost`]; 0 for any other request.
     pub(super) large_write: usize,
-    /// Units by which the request may exceed its charge: a scan may find more entries than earlier
-    /// scans did.
+    /// Units by which the request may exceed the cost that was charged. For example, a scan may
+    /// find more entries than earlier scans did.
     pub(super) guessed: usize,
 }
 
@@ -58,8 +60,8 @@ impl Account {
         self.budget.charged.set(self.budget.charged.get() + bytes);
     }
 
-    /// Releases the charge of a request that was answered. Returns its units if it was a large
-    /// write, else 0.
+    /// Releases the charge of an answered request. Returns the request's cost in units if it was a
+    /// large write, otherwise 0.
     pub(crate) fn release(&self, request: u64) -> usize {
         let mut large = self.large.borrow_mut();
         let charge = if large.is_empty() {
@@ -85,10 +87,10 @@ impl Account {
         self.budget.guessed.set(others + units);
     }
 
-    /// Releases the charges for answers that a disconnected client will not receive. Writes
-    /// continue, and keep the part of their charge that is not for the answer. Each read keeps the
-    /// minimum charge. The replica may still execute the reads, so their guessed extra cost is
-    /// released only when all of them were dropped.
+    /// Releases the charges for answers that a disconnected client will not receive. Its writes
+    /// continue, and keep the part of their charge that is not for the answer. Each of its reads
+    /// keeps the minimum charge. The replica may still execute the reads, so their guessed extra
+    /// cost is released only when all requests of the account have ended.
     pub(crate) fn client_disconnected(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;
@@ -104,18 +106,18 @@ impl Account {
         all.set(all.get() - given_back);
     }
 
-    /// Number of requests that are not answered yet.
+    /// Returns the number of requests that are not answered yet.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.get()
     }
 
-    /// Bytes charged for the requests in flight.
+    /// Returns the number of bytes that are charged for requests in flight.
     pub(super) fn charged(&self) -> usize {
         self.charged.get()
     }
 }
 
-/// Releases the remaining charges when the replica ends.
+/// Dropping the account releases the remaining charges. This happens when the replica ends.
 impl Drop for Account {
     fn drop(&mut self) {
         let left = self.budget.charged.get() - self.charged.get();

@@ -1,5 +1,5 @@
-//! Resources that all connections of clients take together, and counts of how often a limit took
-//! effect.
+//! Resources that all connections of clients take together, and counters that show how often each
+//! limit took effect.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,41 +8,46 @@ use crate::config::Limits;
 use crate::front::outbox::UnreadBytes;
 use crate::watch::log_rate_limiter::LogRateLimiter;
 
-/// Counts of actions by which the replica kept its limits.
+/// Counters of the actions by which the replica kept its limits.
 #[derive(Debug, Default)]
 pub(crate) struct LimitCounters {
-    /// Connections abandoned because they left too much unread.
+    /// Number of connections that were abandoned because they left too many bytes unread.
     pub(crate) abandoned: Cell<u64>,
-    /// Times that a connection was not read from because it had enough in flight or unread.
+    /// Number of times that the replica stopped reading from a connection because it had enough in
+    /// flight or unread.
     pub(crate) paused: Cell<u64>,
-    /// Requests refused because all connections together had too much in flight.
+    /// Number of requests that were refused because all connections together had too much in
+    /// flight.
     pub(crate) requests_refused: Cell<u64>,
-    /// Connections closed because a frame was late or answers were not taken in time.
+    /// Number of connections that were closed because a frame was late or answers were not taken in
+    /// time.
     pub(crate) timed_out: Cell<u64>,
-    /// Connections closed because no request came on them for long.
+    /// Number of connections that were closed because they carried no request for a long time.
     pub(crate) idle: Cell<u64>,
-    /// Connections closed because unfinished frames took too much memory together.
+    /// Number of connections that were closed because unfinished frames together took too much
+    /// memory.
     pub(crate) evicted: Cell<u64>,
 }
 
-/// Resources that all connections of clients take together, and their limits. Fields are in bytes
-/// unless stated otherwise.
+/// Resources that all connections of clients take together, and the limits on them. Fields are in
+/// bytes unless stated otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     pub(crate) limits: Limits,
-    /// Charges of the requests in flight.
+    /// Number of bytes that are charged for requests in flight.
     pub(crate) charged: Cell<usize>,
-    /// Bytes that have arrived of incomplete frames.
+    /// Number of bytes of incomplete frames that have arrived.
     pub(crate) partial: Cell<usize>,
     pub(crate) unread: Rc<UnreadBytes>,
-    /// Expected sizes of answers to all clients, one for each kind.
+    /// Expected size of an answer to any client, for each kind of request.
     pub(super) expected: [Cell<usize>; 3],
-    /// Expected number of entries in an answer with several entries to any client.
+    /// Expected number of entries in an answer to a Scan or MultiGet of any client.
     pub(super) expected_entries: Cell<usize>,
-    /// Units of [`leasehold_replica::cost`] by which reads in flight may exceed their charges.
+    /// Cost by which the reads in flight may exceed their charges, in units of
+    /// [`leasehold_replica::cost`].
     pub(super) guessed: Cell<usize>,
     pub(crate) limit_counters: LimitCounters,
-    /// Rate limit of the log lines about connections that are closed.
+    /// Rate limit of the log lines about closed connections.
     pub(crate) close_log: LogRateLimiter,
 }
 
@@ -54,25 +59,26 @@ impl Budget {
         }
     }
 
-    /// Whether requests in flight take as much memory as they may.
+    /// Whether requests in flight take as much memory as allowed, or more.
     pub(super) fn is_spent(&self) -> bool {
         self.charged.get() >= self.limits.in_flight_bytes
     }
 
-    /// Whether requests in flight take more than they may, even if each of them is small.
+    /// Whether requests in flight take so much more memory than allowed that even small requests
+    /// must be refused.
     pub(super) fn is_overspent(&self) -> bool {
         let most = self.limits.in_flight_bytes;
         self.charged.get() >= most + most / 8
     }
 
-    /// Whether requests in flight take enough memory that buffers kept in addition to their charges
-    /// matter.
+    /// Whether requests in flight take so much memory that the uncharged rest of shared buffers
+    /// matters.
     pub(super) fn is_in_use(&self) -> bool {
         self.charged.get() >= self.limits.in_flight_bytes / 16
     }
 
-    /// Whether unfinished frames take more than their share, which is half of the limit for
-    /// requests in flight. The other half is for requests that have arrived whole.
+    /// Whether unfinished frames take more than their share of memory. The share is half of the
+    /// limit for requests in flight; the other half is for requests that have arrived completely.
     pub(crate) fn has_excess_partial(&self) -> bool {
         self.partial.get() > self.limits.in_flight_bytes / 2
     }

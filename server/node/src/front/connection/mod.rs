@@ -1,23 +1,25 @@
-//! One client's connection, and the bound on the replica's memory that it may take.
+//! One client's connection, and the limit on the memory of the replica that the connection may
+//! take.
 //!
 //! A request of a dozen bytes may ask for an answer of 4 MiB. So each request is *charged* while
-//! the replica works on it: for its own bytes, and for those that its answer is expected to have.
-//! The expectation follows the answers that the connection has received. Before the first answer it
-//! is the maximum size. A connection with too many bytes charged or unread is not read from: its
-//! further requests wait in its socket. If answers turn out far larger than expected, no more of
-//! them are encoded and the connection is closed.
+//! the replica works on it: for its own bytes, and for the expected bytes of its answer. The
+//! expected size follows the sizes of the answers that the connection has received. Before the
+//! first answer it is the maximum size. While too many bytes of a connection are charged or unread,
+//! the node does not read from it, and further requests wait in the socket. If answers turn out far
+//! larger than expected, no more of them are encoded and the connection is closed.
 //!
-//! If all connections together are charged too much, the replica reads from none that has a request
-//! in flight. From a connection without requests in flight, a large request is refused as
-//! unavailable, and a small one is admitted. Once the charges exceed the limit by an eighth,
-//! commands are refused, too: a client may disconnect as soon as its only command is taken, and
-//! connect again. A `status` is answered regardless of other clients. Peers have connections of
-//! their own.
+//! If all connections together are charged too much, the node does not read from connections that
+//! have a request in flight. On a connection without requests in flight, a large request is refused
+//! as unavailable, and a small one is admitted. Once the charges exceed the limit by an eighth,
+//! small commands are refused, too. Without this second limit, a client could disconnect as soon as
+//! its only command is taken, connect again, and so exceed any limit. A `status` is answered
+//! regardless of other clients. Peers have connections of their own.
 //!
 //! The charge covers the memory that is kept. A request that was read together with others is a
-//! part of their buffer, and keeps the whole buffer. So it is copied where the difference matters.
+//! part of a shared buffer, and keeps the whole buffer in memory. So the request is copied where
+//! the difference matters.
 //!
-//! The time for which a client may let the replica wait is bounded, too ([`timeouts`]).
+//! The time for which a client may make the replica wait is also bounded ([`timeouts`]).
 
 mod account;
 mod budget;
@@ -53,25 +55,25 @@ pub(crate) use self::account::Account;
 pub(crate) use self::budget::{Budget, count};
 pub(crate) use self::timeouts::{CHECK_INTERVAL, MissedDeadline};
 
-/// Interval at which a connection that is not read from checks whether it may be read again. It
-/// also checks when it is notified that other connections have released capacity.
+/// Interval at which a paused connection checks whether it may be read again. It also checks when
+/// it is notified that other connections have released capacity.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Maximum number of units of [`leasehold_replica::cost`] that a write adds to a batch without
-/// being large: the cost of a put of 4 KiB.
+/// Maximum cost that a write may add to a batch without counting as large, in units of
+/// [`leasehold_replica::cost`]. It is the cost of a put of 4 KiB.
 const SMALL_WRITE: usize = SMALL_BYTES + 512;
-/// Bytes of unread answers above which no further requests are read.
+/// Number of bytes of unread answers above which the connection's further requests are not read.
 const UNREAD_PAUSE: usize = 1 << 20;
-/// Minimum charge of a request, and minimum expected size of an answer, in bytes.
+/// Minimum charge of a request in bytes, which is also the minimum expected size of an answer.
 const SMALL_BYTES: usize = 4 << 10;
-/// Maximum size of an answer of each kind of [`Connection::expected`], in bytes.
+/// Maximum size in bytes of an answer of each kind. The kinds are those of
+/// [`Connection::expected`].
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
-/// Minimum number of bytes that an answer to a new connection is assumed to have.
+/// Minimum expected size in bytes of an answer on a new connection, when its likely size is
+/// estimated.
 const USUAL_BYTES: usize = 64 << 10;
-/// Minimum number of entries that an answer with several entries to a new connection is assumed to
-/// have.
+/// Minimum expected number of entries in an answer to a Scan or MultiGet on a new connection.
 const USUAL_ENTRIES: usize = 1000;
-/// Memory that an entry of a request or of an answer takes in addition to its key and value, in
-/// bytes.
+/// Memory in bytes that each entry of a request or answer takes in addition to its key and value.
 const ENTRY_BYTES: usize = 128;
 
 /// One client's connection, with its unsent answers, its rights and its charges.
@@ -80,32 +82,33 @@ pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) address: SocketAddr,
     pub(crate) outbox: Outbox,
-    /// Rights of the client, if clients need tokens.
+    /// Rights of the client, which are checked only if clients need tokens.
     pub(crate) auth: AuthState,
-    /// Whether answers were appended since the last flush.
+    /// Whether answers have been appended since the last flush.
     pub(crate) dirty: Cell<bool>,
     budget: Rc<Budget>,
     account: Rc<Account>,
     /// The number of the newest request.
     last_request: Cell<u64>,
-    /// Keys about which the client requested hints, by number of the request.
+    /// For each request with a hint, the key about which the client requested it, by number of the
+    /// request.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
-    /// Expected sizes of answers in bytes, one for each kind: to a Get; to a Scan or MultiGet; to a
-    /// request for all ranges of leases or for the demand. `None` before the first answer of the
-    /// kind.
+    /// Expected size of an answer in bytes for each of three kinds of requests: a Get; a Scan or
+    /// MultiGet; a request for all ranges of leases or for the demand. `None` before the first
+    /// answer of the kind.
     expected: [Cell<Option<usize>>; 3],
     /// Expected number of entries in the answer to a Scan or MultiGet. `None` before the first such
     /// answer.
     expected_entries: Cell<Option<usize>>,
-    /// Paths that the last Get and the last Scan or MultiGet took. The next ones are expected to
-    /// take the same paths.
+    /// Paths by which the last Get and the last Scan or MultiGet were served. The next requests are
+    /// expected to take the same paths.
     paths: [Cell<Path>; 2],
     timeouts: ClientTimeouts,
-    /// Bytes of an incomplete frame that are charged to the connection.
+    /// Number of bytes of an incomplete frame that are charged to the connection.
     partial: Cell<usize>,
-    /// Whether a part of a frame has arrived, and the rest has not.
+    /// Whether a part of a frame has arrived and the rest of it has not.
     awaits_frame: Cell<bool>,
-    /// Reason for which the connection is to be closed; `None` if it stays open.
+    /// Reason for which the connection must be closed; `None` if it stays open.
     close_reason: RefCell<Option<Error>>,
     /// Whether the connection waits for capacity.
     is_waiting: Cell<bool>,
@@ -113,7 +116,7 @@ pub(crate) struct Connection {
     capacity: Notify,
 }
 
-/// Cost of a request for the replica.
+/// Cost that a request has for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestCost {
     /// Cost in units of [`leasehold_replica::cost`].
@@ -125,9 +128,9 @@ pub(crate) struct RequestCost {
 /// Sizes of an expected answer, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct ExpectedAnswer {
-    /// Bytes that are charged to the connection.
+    /// Size that is charged to the connection.
     charged: usize,
-    /// Bytes that are likely, judging by the answers to all connections.
+    /// Likely size, which also takes account of the answers to all other connections.
     likely: usize,
 }
 
@@ -160,9 +163,9 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of a request that are kept while the replica works on it. They are copied
-    /// if the request would otherwise keep a much larger buffer that was read with it, and if
-    /// requests in flight take some memory already.
+    /// Returns the bytes of a request, which stay in memory while the replica works on it. They are
+    /// copied if they would otherwise keep a much larger shared buffer in memory, and if requests
+    /// in flight already take a considerable amount of memory.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)
@@ -171,11 +174,12 @@ impl Connection {
         }
     }
 
-    /// Charges a request that came in a frame of `bytes` bytes.
+    /// Charges a request that arrived in a frame of `bytes` bytes.
     ///
     /// # Errors
-    /// The number of the request is not higher than all earlier ones of the connection, the frame
-    /// holds much besides the request, or all connections together have too much in flight.
+    /// Fails if the number of the request is not higher than all earlier ones of the connection, if
+    /// the frame holds much besides the request, or if all connections together have too much in
+    /// flight.
     pub(crate) fn charge(&self, request: &Request, bytes: usize) -> Result<RequestCost, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
@@ -227,7 +231,7 @@ impl Connection {
         })
     }
 
-    /// Returns the cost of a request, without the part that its answer adds.
+    /// Returns the cost of a request, without the cost of its answer.
     fn cost(&self, request: &Request) -> Cost {
         match &request.body {
             Some(Body::Command(command)) => {
@@ -259,14 +263,15 @@ impl Connection {
         Error::new(ErrorCode::Unavailable, message)
     }
 
-    /// Notes that the answer of this request is to name the holders of `key`, if there is a key.
+    /// Notes that the answer to this request must name the lease holders of `key`. Does nothing if
+    /// `key` is `None`.
     pub(crate) fn request_hint(&self, request: u64, key: Option<&Bytes>) {
         if let Some(key) = key {
             self.hint_keys.borrow_mut().insert(request, key.clone());
         }
     }
 
-    /// Removes and returns the key about which the answer of this request is to give a hint.
+    /// Removes and returns the key about which the answer to this request must give a hint.
     pub(crate) fn take_hint_key(&self, request: u64) -> Option<Bytes> {
         let mut hint_keys = self.hint_keys.borrow_mut();
         if hint_keys.is_empty() {
@@ -292,7 +297,8 @@ impl Connection {
         }
     }
 
-    /// Returns the expected sizes of an answer of this kind, without the overhead of its entries.
+    /// Returns the expected sizes of an answer of this kind. They do not include the overhead of
+    /// the entries.
     fn expect(&self, kind: usize) -> ExpectedAnswer {
         let known = self.expected[kind].get();
         let most = ANSWER_BYTES_MAX[kind];
@@ -310,7 +316,8 @@ impl Connection {
         self.expected_entries.get().unwrap_or(usual)
     }
 
-    /// Appends the answer of a request after the account has released its charge.
+    /// Appends the answer to a request. The account must have released the charge of the request
+    /// before.
     pub(crate) fn answer(&self, response: &Response) {
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
@@ -335,8 +342,9 @@ impl Connection {
         }
     }
 
-    /// Updates the expected size of answers of this kind. The expectation rises immediately and
-    /// falls slowly, because an answer that is much larger than expected was charged too little.
+    /// Updates the expected size of answers of this kind after an answer of `bytes` bytes. The
+    /// expected size rises immediately and falls slowly, because an answer that is much larger than
+    /// expected was charged too little.
     fn learn(&self, kind: usize, bytes: usize) {
         let known = self.expected[kind].get().unwrap_or(ANSWER_BYTES_MAX[kind]);
         self.expected[kind].set(Some(bytes.max(known / 2)));
@@ -344,8 +352,8 @@ impl Connection {
         usual.set(bytes.max(usual.get() / 2));
     }
 
-    /// Updates the expected number of entries by the rule of [`Self::learn`]: the expectation rises
-    /// immediately and falls slowly.
+    /// Updates the expected number of entries after an answer with `entries` entries. As in
+    /// [`Self::learn`], the expected number rises immediately and falls slowly.
     fn learn_entries(&self, entries: usize) {
         let likely = self.likely_entries();
         self.expected_entries.set(Some(entries.max(likely / 2)));
@@ -377,7 +385,7 @@ impl Connection {
         appended
     }
 
-    /// Closes the connection of a client that does not read its answers, and frees the unread
+    /// Closes the connection because the client does not read its answers, and frees the unread
     /// answers.
     pub(crate) fn abandon(&self) {
         let unread = self.outbox.pending_bytes();
@@ -389,8 +397,8 @@ impl Connection {
         self.outbox.abandon();
     }
 
-    /// Notes that bytes have arrived. `partial` is the number of bytes present of an incomplete
-    /// frame, and `counted` the number of them that are charged.
+    /// Notes that bytes have arrived. `partial` is the number of bytes of an incomplete frame that
+    /// are present, and `counted` is the number of these bytes that are charged.
     pub(crate) fn track_partial_frame(&self, partial: usize, counted: usize) {
         self.timeouts.note_bytes();
         self.awaits_frame.set(partial > 0);
@@ -401,15 +409,15 @@ impl Connection {
         }
     }
 
-    /// Notes that a whole frame was taken.
+    /// Notes that a complete frame was taken.
     pub(crate) fn note_frame(&self) {
         self.timeouts.note_frame();
     }
 
-    /// Rank of this connection among those with unfinished frames. If these frames take too much
-    /// memory together, the connection with the lowest rank is closed first. Frames that hardly
-    /// grow come first, and then the largest of the frames that have only just begun. `None` if
-    /// there is no unfinished frame.
+    /// Rank of this connection among those with unfinished frames; `None` if this connection has no
+    /// unfinished frame. If all unfinished frames together take too much memory, the connection
+    /// with the lowest rank is closed first. The lowest ranks belong to frames that hardly grow,
+    /// the next ones to the largest of those frames that have only just begun.
     pub(crate) fn eviction_rank(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
         (bytes > 0).then(|| match self.timeouts.growth(bytes) {
@@ -418,8 +426,8 @@ impl Connection {
         })
     }
 
-    /// Checks the deadlines of the client, once each [`CHECK_INTERVAL`], and returns one that it
-    /// has missed.
+    /// Checks the deadlines of the client, and returns one that the client has missed. Must be
+    /// called once in each [`CHECK_INTERVAL`].
     pub(crate) fn check_timeouts(&self) -> Option<MissedDeadline> {
         let snapshot = ConnectionSnapshot {
             awaits_frame: self.awaits_frame.get() && !self.is_congested(),
@@ -463,8 +471,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection because unfinished frames of all connections take too much memory
-    /// together.
+    /// Closes the connection because the unfinished frames of all connections together take too
+    /// much memory.
     pub(crate) fn evict(&self) {
         count(&self.budget.limit_counters.evicted);
         self.track_partial_frame(0, 0);
@@ -473,18 +481,18 @@ impl Connection {
         self.end(Error::new(ErrorCode::Unavailable, message));
     }
 
-    /// Makes the connection's task close it and send the reason to the client.
+    /// Makes the connection's task close the connection and send the reason to the client.
     fn end(&self, why: Error) {
         *self.close_reason.borrow_mut() = Some(why);
         self.outbox.interrupt();
     }
 
-    /// Removes and returns the reason for which the connection is to be closed, if there is one.
+    /// Removes and returns the reason for which the connection must be closed, if there is one.
     pub(crate) fn take_close_reason(&self) -> Option<Error> {
         self.close_reason.borrow_mut().take()
     }
 
-    /// Whether no request may be taken from the connection for now.
+    /// Whether no further request may be taken from the connection for now.
     pub(crate) fn is_congested(&self) -> bool {
         let limits = &self.budget.limits;
         let in_flight = self.account.in_flight();
@@ -495,8 +503,8 @@ impl Connection {
             || self.outbox.pending_bytes() > UNREAD_PAUSE
     }
 
-    /// Waits until requests may be taken again. Returns false without waiting if they may be taken
-    /// already.
+    /// Waits until requests may be taken from the connection again, then returns true. Returns
+    /// false without waiting if they may be taken already.
     pub(crate) async fn wait_for_capacity(&self) -> bool {
         if !self.is_congested() {
             return false;
@@ -510,8 +518,9 @@ impl Connection {
         true
     }
 
-    /// Waits, for a client that sends no more, until all its requests are answered and it has taken
-    /// the answers. Returns earlier if neither makes progress or the connection breaks.
+    /// Waits until all requests are answered and the client has taken all answers, after the client
+    /// has ended its stream of requests. Returns earlier if neither number of [`Self::outstanding`]
+    /// changes for `limits.stalled_s` or the connection breaks.
     pub(crate) async fn wait_until_drained(&self) {
         // The client cannot finish a frame any more.
         self.track_partial_frame(0, 0);
@@ -532,7 +541,8 @@ impl Connection {
         }
     }
 
-    /// Returns the number of requests not yet answered, and of bytes of answers not yet taken.
+    /// Returns the number of requests that are not answered yet, and the number of bytes of answers
+    /// that the socket has not taken yet.
     fn outstanding(&self) -> (usize, usize) {
         (self.account.in_flight(), self.outbox.pending_bytes())
     }
@@ -553,8 +563,8 @@ fn out_of_order(id: u64) -> Error {
     Error::new(ErrorCode::BadRequest, message)
 }
 
-/// Error for a request in a frame with much unknown content. The whole frame is kept while the
-/// replica works on the request, and for as long as the log keeps the command.
+/// Error for a request in a frame with much unknown content. Such a frame would stay in memory
+/// while the replica works on the request, and for as long as the log keeps the command.
 fn padded(request: usize, frame: usize) -> Error {
     let message = format!(
         "the request takes {request} bytes, and its frame has {frame}: send nothing else in it that \

@@ -12,7 +12,7 @@ use crate::config::Limits;
 
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Returns a connection, and the client's end of it, which reads nothing.
+/// Returns a connection, and the client's end of the connection, from which the test reads nothing.
 async fn connection(id: u64, budget: &Rc<Budget>) -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap());
@@ -27,7 +27,7 @@ fn budget(limits: Limits) -> Rc<Budget> {
     Rc::new(Budget::new(limits))
 }
 
-/// Answers a request as the replica does.
+/// Appends the answer to a request, as the replica does.
 fn answer(connection: &Connection, response: &Response) {
     connection.account().release(response.id);
     connection.answer(response);
@@ -52,7 +52,8 @@ fn scanned(id: u64, bytes: usize) -> Response {
     Response::answer(id, Path::Log, Outcome::entries(vec![entry]))
 }
 
-/// Returns the number of such requests that are admitted before the connection is not read from.
+/// Returns the number of requests with this operation that are admitted before the connection is
+/// paused.
 fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
     let before = connection.last_request.get();
     let mut id = before;
@@ -174,7 +175,8 @@ async fn a_frame_that_holds_much_beside_its_request_is_refused() {
     assert!(charged(4, 20).is_ok(), "the connection goes on");
 }
 
-/// Otherwise each of a new connection's next reads would take a round.
+/// If the longest possible answer were still expected, each of the next reads of a new connection
+/// would take an event-loop iteration.
 #[tokio::test]
 async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() {
     let budget = budget(Limits::default());
@@ -187,7 +189,8 @@ async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() 
     }
 }
 
-/// Otherwise a scan that finds little would be charged as one of 10,000 entries.
+/// If the entries found by earlier scans were ignored, a scan that finds little would be charged as
+/// one of 10,000 entries.
 #[tokio::test]
 async fn scans_are_charged_for_as_many_entries_as_scans_before_found() {
     let budget = budget(Limits::default());
@@ -215,7 +218,7 @@ async fn scans_are_charged_for_as_many_entries_as_scans_before_found() {
     );
 }
 
-/// Reads that went through the log cost as much as writes of a few keys.
+/// Reads that went through the log have the same cost as writes of a few keys.
 #[tokio::test]
 async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     let budget = budget(Limits::default());
@@ -237,8 +240,8 @@ async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     assert!(units(15) < logged);
 }
 
-/// Otherwise one event-loop iteration would execute hundreds of long scans of a connection after
-/// its earlier scans have found nothing.
+/// If earlier scans of a connection found nothing and the cost followed only from them, one
+/// event-loop iteration would execute hundreds of long scans.
 #[tokio::test]
 async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     let budget = budget(Limits::default());
@@ -280,7 +283,7 @@ async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     assert_eq!(budget.guessed.get(), 0);
 }
 
-/// A message to another replica and its answer cost more than the read itself.
+/// The message to another replica and its answer cost more than the read itself.
 #[tokio::test]
 async fn gets_of_a_connection_count_as_passed_on_once_one_was() {
     let budget = budget(Limits::default());
@@ -355,7 +358,8 @@ async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
     assert_eq!(budget.charged.get(), 0);
 }
 
-/// Sends one command on each of a great many connections, which close before the command is done.
+/// The test sends one command on each of very many connections, which close before the command is
+/// done.
 #[tokio::test]
 async fn small_commands_take_little_more_than_all_may_and_a_status_is_let_in() {
     let budget = budget(Limits {

@@ -1,8 +1,8 @@
-//! Limits on the time that a client may let the replica wait.
+//! Limits on the time for which a client may make the replica wait.
 //!
 //! All connections are checked once a second ([`CHECK_INTERVAL`]), and durations are counted in
-//! checks: a timer for each connection would cost more than most connections' requests. While this
-//! process is paused no check takes place, so clients are not blamed for the pause.
+//! checks. A timer for each connection would cost more than the requests of most connections. While
+//! this process is paused no check takes place, so clients are not blamed for the pause.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,37 +11,37 @@ use crate::config::Limits;
 
 /// Interval between checks of connections.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of its answers that a client must take within `limits.stalled_s`, unless it takes all of
-/// them. With a bound of one byte a client could keep megabytes forever.
+/// Number of bytes of answers that a client must take within `limits.stalled_s`, unless it takes
+/// all answers. If one byte were enough, a client could keep megabytes in memory forever.
 pub(super) const TAKEN_MIN: u64 = 64 << 10;
 
 /// Deadline that a client has missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MissedDeadline {
-    /// A frame had begun, and its rest did not arrive in time.
+    /// A frame had begun to arrive, and the rest did not arrive in time.
     Frame,
-    /// The client took too little of its answers.
+    /// The client took too few bytes of its answers in time.
     Stalled,
-    /// The client sent no request.
+    /// The client sent no request for too long.
     Idle,
 }
 
-/// State of a connection at a check.
+/// State of a connection at the time of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionSnapshot {
-    /// Whether a part of a frame has arrived and the replica reads on.
+    /// Whether a part of a frame has arrived and the replica is ready to read the rest.
     pub(super) awaits_frame: bool,
     /// Whether requests are in flight.
     pub(super) has_requests: bool,
-    /// Whether answers wait for the client to take them.
+    /// Whether some answers have not been taken by the client yet.
     pub(super) unread: bool,
-    /// Bytes taken by the client's socket since the connection began.
+    /// Number of bytes that the socket has taken since the connection began.
     pub(super) taken: u64,
-    /// Bytes present of an incomplete frame.
+    /// Number of bytes of an incomplete frame that have arrived.
     pub(super) partial: usize,
 }
 
-/// Timeouts of one connection. Durations are counted in checks.
+/// Progress of one connection towards its deadlines. Durations are counted in checks.
 #[derive(Debug, Default)]
 pub(super) struct ClientTimeouts {
     /// Whether bytes have arrived since the last check.
@@ -51,9 +51,9 @@ pub(super) struct ClientTimeouts {
     idle_for: Cell<u64>,
     frame_for: Cell<u64>,
     stalled_for: Cell<u64>,
-    /// Bytes of an unfinished frame at the last check but one, and at the last check.
+    /// Numbers of bytes of the unfinished frame at the last check but one and at the last check.
     partial_at: Cell<(usize, usize)>,
-    /// Bytes that the client had taken when `stalled_for` was last reset.
+    /// Number of bytes that the client had taken when `stalled_for` was last reset.
     taken_before: Cell<u64>,
 }
 
@@ -68,14 +68,14 @@ impl ClientTimeouts {
         self.framed.set(true);
     }
 
-    /// Returns the growth in bytes of the arriving frame, which now has `bytes` bytes, since the
-    /// last check but one. `None` if the frame has begun since then.
+    /// Returns the number of bytes by which the unfinished frame has grown since the last check but
+    /// one. The frame now has `bytes` bytes. `None` if it has begun since then.
     pub(super) fn growth(&self, bytes: usize) -> Option<usize> {
         let (before, _) = self.partial_at.get();
         (self.frame_for.get() > 1).then(|| bytes.saturating_sub(before))
     }
 
-    /// Performs one check, and returns the deadline that the client has missed, if any.
+    /// Performs one check. Returns the deadline that the client has missed, if any.
     pub(super) fn check(
         &self,
         snapshot: ConnectionSnapshot,
@@ -122,7 +122,8 @@ impl ClientTimeouts {
     }
 }
 
-/// Increments `looks` if the condition holds on, else resets it to 0. Returns the new value.
+/// Increments `looks` if the condition `goes_on` still holds, otherwise resets it to 0. Returns the
+/// new value.
 fn grow(looks: &Cell<u64>, goes_on: bool) -> u64 {
     let now = if goes_on { looks.get() + 1 } else { 0 };
     looks.set(now);
@@ -142,7 +143,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of checks after which the client is late if each check finds this state.
+    /// Returns the number of consecutive checks with this state after which the client has missed a
+    /// deadline, and that deadline.
     fn late_after(snapshot: ConnectionSnapshot) -> Option<(u64, MissedDeadline)> {
         let timeouts = ClientTimeouts::default();
         let mut looks = 1..=100;

@@ -1,8 +1,8 @@
-//! Tests that damage to the files of a data directory is detected or has no effect. No start
-//! recovers other contents, or fewer.
+//! Tests that damage to the files of a data directory is detected or has no effect. No start may
+//! recover other contents than were written, or fewer.
 //!
-//! `LEASEHOLD_FLIPS` is the number of bits of the larger files that are flipped, one at a time
-//! (default 3,000). Of the small files, every bit is flipped.
+//! `LEASEHOLD_FLIPS` is the number of bits that are flipped in the larger files, one at a time
+//! (default 3,000). In the small files, every bit is flipped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,14 +23,14 @@ use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage};
 use leasehold_replica::message::LogId;
 
-/// Maximum size in bytes of files in which every bit is flipped.
+/// Maximum size in bytes of the files in which every bit is flipped.
 const SMALL_BYTES: usize = 200;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A data directory as a killed replica leaves it. It holds tables of several runs, a write-ahead
-/// log that is closed, and one that is open. Some values were written before their checkpoint, and
-/// no checkpoint names the newest of these values.
+/// A data directory as a killed replica leaves it. It contains tables of several runs, one closed
+/// write-ahead log, and one open write-ahead log. Some values were written before their checkpoint,
+/// and the newest of these values are not named by any checkpoint.
 struct Specimen {
     files: Files,
     contents: String,
@@ -58,7 +58,7 @@ fn state(slot: u64) -> Record {
     })
 }
 
-/// Record with half of the values of [`state`], which is written before their checkpoint.
+/// Returns the record that writes half of the values of [`state`] before their checkpoint.
 fn ahead(slot: u64) -> Record {
     let Record::Checkpoint(checkpoint) = state(slot) else {
         unreachable!("it is a checkpoint");
@@ -134,8 +134,8 @@ impl Specimen {
         Specimen { files, contents }
     }
 
-    /// Effect of a change of one file in a directory: `None` if the contents are unchanged, or the
-    /// message with which the directory is refused.
+    /// Returns the effect of a change of one file in the directory: `None` if the contents stay the
+    /// same, or the message with which the directory is refused.
     fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
         let mut files = self.files.clone();
         change(&mut files);
@@ -168,7 +168,7 @@ fn lay_out(files: &Files) -> TempDir {
     dir
 }
 
-/// Returns all contents of these files, as text.
+/// Returns everything that the store reads from these files, as text.
 fn read(files: &Files) -> Result<String, StorageError> {
     let dir = lay_out(files);
     let (storage, recovered) = open(dir.path())?;
@@ -177,7 +177,7 @@ fn read(files: &Files) -> Result<String, StorageError> {
     Ok(format!("{recovered:?} {logs:?}"))
 }
 
-/// Asserts that a refusal helps its reader.
+/// Asserts that the message of a refusal helps the operator.
 fn assert_helpful(name: &str, message: &str) {
     let names = match name {
         _ if message.contains(name) => true,
@@ -189,8 +189,8 @@ fn assert_helpful(name: &str, message: &str) {
     assert!(message.contains("a copy made since"), "{name}: {message}");
 }
 
-/// Offsets of the record headers in a log of RocksDB. No checksum covers the length in such a
-/// header, and RocksDB reads the kind before it checks the checksum.
+/// Returns the offsets of the record headers in a log of RocksDB. No checksum covers the length in
+/// such a header, and RocksDB reads the kind before it checks the checksum.
 fn headers(log: &[u8]) -> Vec<usize> {
     let (mut headers, mut at) = (Vec::new(), 0);
     while at + HEADER_BYTES < log.len() {
@@ -206,7 +206,7 @@ fn headers(log: &[u8]) -> Vec<usize> {
     headers
 }
 
-/// Bits to flip, each as (file, bit).
+/// Returns the bits to flip, each as a file and the position of the bit.
 fn bits(files: &Files) -> Vec<(&str, usize)> {
     let flips = std::env::var("LEASEHOLD_FLIPS").ok();
     let flips: usize = flips.map_or(3000, |text| text.parse().unwrap());
@@ -308,7 +308,7 @@ fn no_file_may_be_missing_or_cut_off() {
     }
 }
 
-/// Name of the only write-ahead log with contents.
+/// Returns the name of the only write-ahead log that is not empty.
 fn log_of(files: &Files) -> String {
     let logs = files.iter().filter(|(name, _)| name.ends_with(".log"));
     let longest = logs.max_by_key(|(_, bytes)| bytes.len());

@@ -7,21 +7,21 @@
 //! ```
 //!
 //! The kind and the subkind are RocksDB's codes, as fixed words at a fixed position. The operation
-//! is a fixed word or two, followed by numbers or names of files. The system's error comes last, in
-//! the words of the C library. The path may contain any words. So the parser compares only the
-//! beginning and the end of the text, and searches nowhere else.
+//! is one or two fixed words, followed by numbers or names of files. The system's error comes last,
+//! in the words of the C library. The path may contain any words. So the parser compares only the
+//! beginning and the end of the text, and does not search between them.
 
 use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
 
-/// Words of the subkinds that the parser recognizes (`util/status.cc`).
+/// Text of a subkind that the parser recognizes. The texts are in RocksDB's `util/status.cc`.
 const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
 /// End of RocksDB's text for a directory that is not a database.
 const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
-/// Beginnings of operations that leave the contents of the disk unknown when they fail
+/// Beginnings of the texts of operations that leave the contents of the disk unknown if they fail
 /// (`env/io_posix.cc`).
 const SYNCS: [&str; 5] = [
     "fsync",
@@ -31,20 +31,20 @@ const SYNCS: [&str; 5] = [
     "closing file after fsync",
 ];
 
-/// Meaning of an error for a replica.
+/// Cause of an error, as far as it matters to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorCause {
-    /// There was no room, and the records were not written.
+    /// The disk had no space, and the records were not written.
     Full,
     /// Another process uses the directory.
     Locked,
-    /// Bytes, or a file, differ from those that were written.
+    /// Bytes in a file, or a whole file, differ from those that were written.
     Damaged,
-    /// Anything else.
+    /// The error has any other cause.
     Other,
 }
 
-/// Returns the meaning of an error text of RocksDB.
+/// Returns the cause that an error text of RocksDB states.
 pub(super) fn cause(text: &str) -> ErrorCause {
     let parsed = ErrorText::of(text);
     match parsed.kind {
@@ -57,13 +57,13 @@ pub(super) fn cause(text: &str) -> ErrorCause {
     }
 }
 
-/// Parts of an error text.
+/// An error text of RocksDB, divided into parts.
 struct ErrorText<'a> {
     /// The whole text.
     text: &'a str,
     kind: &'a str,
     subkind: Option<&'static str>,
-    /// Rest of the text, from the operation on.
+    /// Part of the text that begins with the operation.
     operation: &'a str,
 }
 
@@ -83,8 +83,8 @@ impl<'a> ErrorText<'a> {
         }
     }
 
-    /// Whether the error is a full disk. A full disk during a sync is excluded, because it leaves
-    /// earlier writes in doubt.
+    /// Whether the error means that the disk is full. A full disk during a sync does not count,
+    /// because it leaves earlier writes in doubt.
     fn is_full(&self) -> bool {
         let full = self.subkind == Some(NO_SPACE) || self.ends_with(Errno::DQUOT);
         let sync = SYNCS.iter().any(|words| self.operation.starts_with(words));
@@ -103,7 +103,7 @@ impl<'a> ErrorText<'a> {
     }
 }
 
-/// Text of the system for an error. RocksDB uses the same C library.
+/// Returns the text that the C library has for an error. RocksDB uses the same library.
 fn words(error: Errno) -> String {
     let number = error.raw_os_error();
     let mut words = io::Error::from_raw_os_error(number).to_string();
@@ -114,9 +114,9 @@ fn words(error: Errno) -> String {
     format!(": {words}")
 }
 
-/// Name of the file that an error of RocksDB is about. The error's text contains it; the names of
-/// write-ahead logs are only in RocksDB's own log. The name is shown in messages, and no decision
-/// depends on it.
+/// Returns the name of the file that an error of RocksDB is about. The error's text contains the
+/// name, except for write-ahead logs, which only RocksDB's own log names. The name is shown in
+/// messages, and no decision depends on it.
 pub(super) fn culprit(directory: &Path, message: &str) -> String {
     let known = directory.to_string_lossy();
     let named = |text: &str| {
@@ -152,7 +152,7 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Paths that contain words with a meaning elsewhere in an error text.
+    /// Paths that contain words which mean something at other positions of an error text.
     const PATHS: [&str; 6] = [
         "/data/A/000012.log",
         "/sync/LOCK/fsync/No space left on device/000012.log",
@@ -162,7 +162,7 @@ mod tests {
         "/While fsync: No space left on device: y/LOCK",
     ];
 
-    /// Returns an error text in RocksDB's format.
+    /// Returns an error text in the format of RocksDB.
     fn told(kind: &str, operation: &str, path: &str, error: &str) -> String {
         format!("{kind}: {operation}: {path}: {error}")
     }

@@ -1,4 +1,4 @@
-//! Errors of RocksDB as errors of the store: a full disk, a lost directory, damage.
+//! Conversion of RocksDB's errors to errors of the store: a full disk, a lost directory, damage.
 
 use std::path::Path;
 
@@ -26,7 +26,8 @@ impl Storage {
             .unwrap_or(StorageError::Directory { path, source })
     }
 
-    /// Returns `Gone` if the directory is no longer at its path, which explains any other error.
+    /// Returns the error `Gone` if the directory is no longer at its path. This explains any other
+    /// error.
     fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)
@@ -41,8 +42,8 @@ impl Storage {
     }
 }
 
-/// Error of opening RocksDB. It corrects texts that blame the manifest for tables that RocksDB
-/// cannot read.
+/// Returns the error for a failed opening of RocksDB. Corrects error texts that blame the manifest
+/// if in fact RocksDB cannot read a table file.
 pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
     match engine(path, "opening", source) {
         StorageError::Damaged {

@@ -1,32 +1,33 @@
-//! The file `LEASEHOLD`. It marks a data directory, and holds the directory's life and the amount
-//! of data that the directory must hold.
+//! The file `LEASEHOLD`. It marks a directory as a data directory. It records the random number
+//! that identifies the directory's life, and how much data the directory must contain.
 //!
-//! RocksDB detects a flipped bit wherever a checksum covers it. But it does not know where its logs
-//! should end. A record with a damaged *length*, or a log that was cut off, looks like a write that
-//! a crash has torn, and such a write was never acknowledged and may be forgotten. And a directory
-//! without `CURRENT` looks new to RocksDB. So after each sync, and before any acknowledgement, the
-//! number of the last durable write goes into this file. The file also holds the length and the
-//! checksum of the synced part of the manifest. A start that finds less data refuses the directory.
+//! RocksDB detects a flipped bit wherever a checksum covers it. But RocksDB does not know where its
+//! logs should end. A record with a damaged *length*, or a log that was cut off, looks like a write
+//! that was torn by a crash. A torn write was never acknowledged and may be forgotten. And a
+//! directory without the file `CURRENT` looks new to RocksDB. So after each sync, and before any
+//! acknowledgement, the number of the last durable write is written into this file. The file also
+//! holds the length and the checksum of the synced part of the manifest. A start that finds less
+//! data than that refuses the directory.
 //!
 //! # Damage that is detected, and damage that is not
-//! The file is overwritten in place. It reaches the disk by itself within about half a minute, and
-//! by a sync of its own at every checkpoint (about once a second under load; a checkpoint of a
-//! great many values takes longer). A second sync for each group would double the cost of a write;
-//! an overwrite costs some microseconds.
-//! - The process was killed, or ended: the file is exact. Any later loss or change, in any file, is
-//!   detected.
-//! - The machine lost its power: the file may be some moments old. A torn tail is rightly
-//!   forgotten. Damage to the tail after the last checkpoint that *also* looks torn is not
-//!   detected.
-//! - Durability `async`: a loss of power may take acknowledged writes. The directory is then
-//!   refused if this file had reached the disk; otherwise the loss is not detected. Durability
-//!   `none`: the file vouches for the data at the start and at a clean end.
+//! The marker file is overwritten in place. The operating system writes it to disk within about
+//! half a minute. In addition it is synced at every checkpoint (about once a second under load; a
+//! checkpoint of very many values takes longer). A sync of the marker after each group of writes
+//! would double the cost of a write; an overwrite costs some microseconds.
+//! - The process was killed, or ended: the marker is exact. Any later loss or change, in any file,
+//!   is detected.
+//! - The machine lost its power: the marker may be some moments old. A torn record at the end of a
+//!   log is rightly forgotten. Damage after the last checkpoint that *also* looks like a torn
+//!   record is not detected.
+//! - Durability `async`: a loss of power may take acknowledged writes. If the marker had reached
+//!   the disk, the directory is then refused; otherwise the loss is not detected. Durability
+//!   `none`: the marker covers only the data present at the start and at a clean end.
 //! - An older copy of the whole directory, put in its place between two runs, is not detected. A
 //!   directory that is deleted, moved, replaced or unmounted during a run is detected at the next
 //!   checkpoint ([`Marker::check_place`]). A single file that is deleted during a run is not
 //!   detected.
-//! - A background flush after the last write of a run that was killed is not in the file yet.
-//!   Damage to the manifest's last bytes is then left to RocksDB to detect.
+//! - A background flush after the last write of a killed run is not recorded in the marker. Damage
+//!   to the manifest's last bytes is then detected only if RocksDB detects it.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -36,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use super::StorageError;
 
-/// Name of the file.
+/// Name of the marker file.
 pub(super) const NAME: &str = "LEASEHOLD";
 const CURRENT: &str = "CURRENT";
 const MAGIC: [u8; 8] = *b"LHDATA\0\x01";
@@ -50,11 +51,12 @@ struct ManifestState {
     checksum: u32,
 }
 
-/// Contents of the file.
+/// Contents of the marker file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MarkerContents {
     life: u64,
-    /// Whether the directory was ever ready. Before that, no acknowledgement depends on it.
+    /// Whether the creation of the directory was ever completed. Before that, no acknowledgement
+    /// depends on it.
     made: bool,
     /// RocksDB's number of the last durable write.
     sequence: u64,
@@ -109,17 +111,17 @@ pub(super) struct Marker {
     contents: Cell<MarkerContents>,
 }
 
-/// State of a directory, as far as the marker tells before RocksDB reads it.
+/// State of a data directory as the marker shows it, before RocksDB reads the directory.
 pub(super) enum MarkerState {
-    /// The directory is complete as far as can be checked without RocksDB, or not yet fully
-    /// created.
+    /// The directory is complete as far as this can be checked without RocksDB, or its creation was
+    /// not completed.
     Marked(Marker),
     /// The directory holds files of RocksDB, but no marker.
     Unmarked,
 }
 
 impl Marker {
-    /// Opens the file, or makes it in a directory that holds no data.
+    /// Opens the marker file, or creates it if the directory holds no data.
     pub(super) fn open(directory: &Path, life: u64) -> Result<MarkerState, StorageError> {
         let failed = |source| StorageError::Directory {
             path: directory.to_owned(),
@@ -157,13 +159,13 @@ impl Marker {
         Ok(marker)
     }
 
-    /// Returns the directory's life.
+    /// Returns the random number that identifies the life of the directory.
     pub(super) fn life(&self) -> u64 {
         self.contents.get().life
     }
 
-    /// Checks that this file is still the one at its path. A start cannot find writes to a
-    /// directory that was deleted, moved, replaced or unmounted.
+    /// Checks that the open marker file is still the one at its path. If the directory was deleted,
+    /// moved, replaced or unmounted, the next start would not find the writes to it.
     pub(super) fn check_place(&self) -> Result<(), StorageError> {
         use io::ErrorKind::{NotADirectory, NotFound};
         let path = self.directory.join(NAME);
@@ -183,13 +185,13 @@ impl Marker {
         })
     }
 
-    /// Whether the directory was ever ready.
+    /// Whether the creation of the directory was ever completed.
     pub(super) fn is_made(&self) -> bool {
         self.contents.get().made
     }
 
-    /// Checks that all durable writes are present, given the number of the last write that RocksDB
-    /// found.
+    /// Checks that all durable writes are present. `found` is the number of the last write that
+    /// RocksDB has found.
     pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
         let last = self.contents.get().sequence;
         if found >= last {
@@ -222,7 +224,7 @@ impl Marker {
         self.put(contents)
     }
 
-    /// Records that the directory is ready.
+    /// Records that the creation of the directory is complete.
     pub(super) fn set_made(&self) -> io::Result<()> {
         let mut contents = self.contents.get();
         contents.made = true;
@@ -230,7 +232,7 @@ impl Marker {
         self.sync()
     }
 
-    /// Syncs the file to disk.
+    /// Syncs the marker file to disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -240,7 +242,8 @@ impl Marker {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
-    /// Returns the current state of the manifest; `known` itself if the manifest has not changed.
+    /// Returns the current state of the manifest. `known` is an earlier state, which is returned if
+    /// the manifest has not changed since.
     fn manifest(&self, known: ManifestState) -> io::Result<ManifestState> {
         let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
         if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
@@ -273,7 +276,7 @@ impl Marker {
     }
 
     /// Checks the manifest against its recorded state. A manifest with a higher number was begun by
-    /// a start that was cut short, and holds all contents of the previous manifest.
+    /// an interrupted start, and contains all contents of the previous manifest.
     fn check_manifest(&self) -> Result<(), StorageError> {
         let known = self.contents.get().manifest;
         let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
@@ -300,7 +303,7 @@ impl Marker {
     }
 }
 
-/// Creates the file atomically, unless another process has created it.
+/// Creates the marker file atomically, unless another process has created it.
 fn make(directory: &Path, life: u64) -> io::Result<()> {
     let contents = MarkerContents {
         life,

@@ -1,9 +1,9 @@
 //! The store on RocksDB, one directory for each replica.
 //!
-//! Every value carries a checksum over its column family, its key and itself, since no majority
-//! corrects a vote that was read with a flipped bit. The directory is stamped with its replica's
-//! name and cannot be opened for another replica (`open`). It also records how much data it must
-//! hold ([`marker`]). `read` reads the rows that `records` writes.
+//! Every value is stored with a checksum over its column family, its key and itself, because no
+//! majority of replicas corrects a vote that is read with a flipped bit. The directory is stamped
+//! with the name of its replica and cannot be opened for another replica (`open`). It also records
+//! how much data it must contain ([`marker`]). `read` reads the rows that `records` writes.
 
 #[cfg(test)]
 mod damage;
@@ -35,8 +35,9 @@ use self::records::Column;
 use self::staged::StagedValues;
 use super::{DirectoryStamp, Durability, StorageError, StorageOptions, Store, WRITE_BUFFER_BYTES};
 
-/// Name, and below it size in bytes, of the file that tests whether a full disk has room. RocksDB
-/// resumes writes only when there is more room than its largest write buffer takes.
+/// Name of the file that is written to test whether a full disk has space again; its size in bytes
+/// follows below. RocksDB resumes writes only if there is more space than its largest write buffer
+/// takes.
 const PROBE: &str = "LEASEHOLD.probe";
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
@@ -78,7 +79,7 @@ impl Storage {
     /// Makes all records durable, in order and atomically.
     ///
     /// # Errors
-    /// `Full`: nothing is written, and the call may be repeated. Any other error is final.
+    /// `Full`: nothing was written, and the call may be repeated. Any other error is final.
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         if records.is_empty() {
             return Ok(());
@@ -98,7 +99,7 @@ impl Storage {
         self.marker.check_place()
     }
 
-    /// Flushes all records that are only in memory to disk.
+    /// Writes all records that are only in memory to disk, and closes the directory.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
@@ -119,9 +120,9 @@ impl Storage {
         self.marker.check_place()
     }
 
-    /// Syncs restart waits under every durability, before any other record. A run that ended as
-    /// planned has left a wait of zero. If the next run lost the wait that it wrote, the third run
-    /// would vote while promises of the second are still believed (hazard 15).
+    /// Syncs restart waits to disk before any other record, whatever the durability setting. A run
+    /// that ended as planned has left a wait of zero. If the next run lost the wait that it wrote,
+    /// the third run would vote while promises of the second are still believed (hazard 15).
     fn sync_restart_waits(&mut self, records: &[Record]) -> Result<(), StorageError> {
         let waits = records.iter().filter(|record| record.is_synced_always());
         let waits: Vec<Record> = waits.cloned().collect();
@@ -144,15 +145,16 @@ impl Storage {
         written
     }
 
-    /// Writes a row of the column family `meta`, synced under every durability. Two runs with one
-    /// incarnation would honour each other's promises.
+    /// Writes a row of the column family `meta` and syncs it, whatever the durability setting. If
+    /// the row were lost, two runs could have the same incarnation and would honour each other's
+    /// promises.
     fn put_meta(&self, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
         let mut batch = WriteBatch::default();
         records::put(&self.db, Column::Meta, key, value, &mut batch);
         self.write_batch(batch, Durability::Sync)
     }
 
-    /// Returns true if a file of some MiB can be created in the directory.
+    /// Returns true if a file of a few MiB can be created in the directory.
     ///
     /// # Errors
     /// `Gone`.
@@ -165,7 +167,7 @@ impl Storage {
         Ok(has_room)
     }
 
-    /// Returns true if an experiment demands that the disk be treated as full.
+    /// Returns true if an experiment requires that the disk be treated as full.
     fn is_full_by_order(&self) -> bool {
         self.full_while.as_ref().is_some_and(|file| file.exists())
     }
@@ -187,14 +189,14 @@ impl Storage {
         self.mark()
     }
 
-    /// Records in the marker that all writes so far are durable.
+    /// Records in the marker file that all writes so far are durable.
     fn mark(&self) -> Result<(), StorageError> {
         let marked = self.marker.advance(self.db.latest_sequence_number());
         marked.map_err(|error| self.unmarked(error))
     }
 }
 
-/// Creates a file of [`PROBE_BYTES`].
+/// Creates a file of [`PROBE_BYTES`] bytes.
 fn fill(path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;
     let part = vec![0; PROBE_BYTES / 8];

@@ -1,5 +1,6 @@
-//! Opening of a directory: a new directory is created and stamped with its replica's name, and
-//! every opened directory gets a new incarnation, higher than those of earlier runs.
+//! Opening of data directories. A new directory is created and stamped with the name of its
+//! replica. Every opened directory gets a new incarnation, which is higher than those of earlier
+//! runs.
 
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
@@ -24,25 +25,25 @@ use super::{
 use leasehold_replica::action::RecoveredState;
 use leasehold_replica::codec::{self, proto};
 
-/// Version of the directory's format. It is raised when older binaries could no longer read the
-/// directory.
+/// Version of the format of data directories. It is raised when older binaries can no longer read
+/// the directory.
 pub(super) const FORMAT: u32 = 5;
 /// Version of the format without the column family `staged`. Opening such a directory converts it
 /// to [`FORMAT`].
 pub(super) const FORMAT_UNSTAGED: u32 = 4;
 const CACHE_BYTES: usize = 16 << 20;
-/// Maximum number of tables kept open if the caller sets no limit.
+/// Maximum number of table files that are kept open if the caller sets no limit.
 const TABLES_OPEN: usize = 246;
-/// Size of the write-ahead log in bytes above which its oldest data is flushed to tables. Files of
-/// the log are then deleted together, and a sync meanwhile waits for the file system to free them.
-/// So a smaller log means a shorter wait. The size is twice the amount that fills a table of the
-/// log.
+/// Size of the write-ahead log in bytes above which its oldest data is flushed to tables. RocksDB
+/// then deletes several log files at once, and a sync at that time waits until the file system has
+/// freed them. So a smaller log means a shorter wait. The size is twice the amount that fills a
+/// table of the column family `log`.
 const WAL_BYTES: u64 = 32 << 20;
-/// Bytes of a table after which the disk is asked to write them.
+/// Number of written bytes of a table file after which the disk is asked to write them.
 const SYNC_BYTES: u64 = 1 << 20;
 
 impl Storage {
-    /// Opens or creates the directory, raises its incarnation durably, and reads the state from
+    /// Opens or creates a data directory, raises its incarnation durably, and reads the state from
     /// which the replica continues.
     ///
     /// # Errors
@@ -61,7 +62,7 @@ impl Storage {
         Storage::open_with(path, stamp, storage_options)
     }
 
-    /// Opens a directory like [`Storage::open`], with these options.
+    /// Opens a data directory like [`Storage::open`], but with the given options.
     ///
     /// # Errors
     /// Any error of [`Storage::open`], and `Full`.
@@ -107,7 +108,7 @@ impl Storage {
         Ok((storage, recovered))
     }
 
-    /// Checks the stamp, or stamps a new directory.
+    /// Checks the stamp of the directory, or stamps a new directory.
     fn claim(&self, stamp: &DirectoryStamp) -> Result<(), StorageError> {
         let expected = proto::Identity {
             format: FORMAT,
@@ -163,7 +164,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Refuses a directory without the row `key`, unless its creation was never completed.
+    /// Refuses a directory in which the row `key` is missing, unless the creation of the directory
+    /// was never completed.
     fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
         if self.marker.is_made() {
             Err(self.damaged(Column::Meta, key, "it is missing".to_owned()))
@@ -186,8 +188,8 @@ impl Storage {
     }
 }
 
-/// Error for a directory that cannot be created: a problem of its path, or any other failure of a
-/// disk.
+/// Returns the error for a directory that cannot be created. The cause is a problem of its path or
+/// a failure of the disk.
 fn not_made(path: &Path, source: io::Error) -> StorageError {
     let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
     let in_the_way = path.ancestors().find(is_other);
@@ -205,7 +207,7 @@ fn not_made(path: &Path, source: io::Error) -> StorageError {
     }
 }
 
-/// Fields of a directory's stamp with their names, as text for operators.
+/// Returns the fields of a directory's stamp with their names, as text for operators.
 fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
     [
         ("cluster", identity.cluster),
@@ -235,7 +237,8 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 
-/// Draws the random number of a life. It is never 0, and practically never drawn twice.
+/// Returns a random number that identifies the life of a new directory. It is never 0, and
+/// practically never the same twice.
 fn draw_life() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let drawn = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
@@ -264,7 +267,8 @@ fn check_logs(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Options of the database, with small buffers, since several replicas may share a small machine.
+/// Returns the database options. Buffers are small, because several replicas may share a small
+/// machine.
 fn options(durability: Durability, tables: usize) -> Options {
     let mut options = Options::default();
     // RocksDB reserves ten descriptors for its own purposes.

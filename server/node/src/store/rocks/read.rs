@@ -1,5 +1,5 @@
-//! Reads of the storage: at the start, the state from which a replica continues; while it runs,
-//! entries of its logs for other replicas. The checksum of every value is checked.
+//! Reads of the storage. At the start, they return the state from which a replica continues. Later,
+//! they return entries of its logs for other replicas. The checksum of every value is checked.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use leasehold_replica::codec;
 use leasehold_replica::message::{LogId, ReportedEntry, Value};
 
 impl Storage {
-    /// Returns entries of the log from `from` to `last` in ascending order of slot: at least one
+    /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one
     /// entry, and then as many as fit into `bytes_max`.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Storage {
         Ok(state)
     }
 
-    /// Reads all values that were written before their checkpoint.
+    /// Reads all values that were written to disk before their checkpoint.
     fn recover_staged(&self) -> Result<HashMap<(Key, Version), Bytes>, StorageError> {
         let mut staged = HashMap::new();
         self.each(Column::Staged, &[], |row, value| {
@@ -212,8 +212,8 @@ impl Storage {
             .transpose()
     }
 
-    /// Visits the rows of a column family in order, starting at `from`, until the visitor returns
-    /// false.
+    /// Visits the rows of a column family in order, from the key `from` on, until the visitor
+    /// returns false.
     fn each(
         &self,
         column: Column,

@@ -1,4 +1,4 @@
-//! Records as keys and values. Each value is sealed with a checksum.
+//! Conversion of records to keys and values of RocksDB. Each value is sealed with a checksum.
 //!
 //! The functions that read a row back ([`unseal`], [`meta::parse_log_start`],
 //! [`staged::parse_row`]) take bytes that a disk may have changed. They are public so that fuzz
@@ -13,13 +13,13 @@ use leasehold_replica::action::{Checkpoint, Record, StoredValue};
 use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::LogId;
 
-/// Size in bytes of the checksum after each value.
+/// Size in bytes of the checksum that follows each value.
 const SEAL_BYTES: usize = 4;
 
 /// The column families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Slot -> accepted commands. Executed commands stay, so that a replica that is behind may
+    /// Slot -> accepted commands. Executed commands are kept, so that a replica that is behind may
     /// fetch them.
     Log,
     /// Slot -> accepted configuration.
@@ -30,7 +30,7 @@ pub enum Column {
     Staged,
     /// Client -> session.
     Sessions,
-    /// Fixed rows with keys of their own; see [`meta`].
+    /// Rows with individual keys; see [`meta`].
     Meta,
 }
 
@@ -68,7 +68,7 @@ impl Column {
             .expect("every column family is opened with the database")
     }
 
-    /// Returns a key in a form that an operator can read.
+    /// Returns the text of a key for operators.
     pub(super) fn readable(self, key: &[u8]) -> String {
         match (self, <[u8; 8]>::try_from(key)) {
             (Column::Log | Column::Configs | Column::Sessions, Ok(number)) => {
@@ -91,13 +91,13 @@ pub mod meta {
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
-    /// Prefix of a life's key, followed by the replica.
+    /// Prefix of the key of a life; the replica follows it.
     pub(in super::super) const LIFE: &[u8] = b"life/";
-    /// Prefix of the key of an opening no-op, followed by the log and the ballot. Rows are in order
-    /// of ballots.
+    /// Prefix of the key of the no-op with which a leader's term opens; the log and the ballot
+    /// follow it. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// Returns the key under which the newest life of `replica` is kept.
+    /// Returns the key under which the newest known life of `replica` is stored.
     pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }
@@ -110,7 +110,7 @@ pub mod meta {
         }
     }
 
-    /// Returns the key under which the opening no-op of `ballot` is kept.
+    /// Returns the key under which the no-op that opens the term of `ballot` is stored.
     pub fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
         let mut key = LOG_START.to_vec();
         key.push(match log {
@@ -140,8 +140,8 @@ pub mod meta {
     }
 }
 
-/// Checksum of a value, which also covers its column family and its key: a value under the wrong
-/// key is damage.
+/// Returns the checksum of a value, which also covers its column family and its key. So a value
+/// under the wrong key is detected as damage.
 fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(column.name().as_bytes());
@@ -154,7 +154,7 @@ fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
 /// Checks the checksum at the end of `sealed` and removes it.
 ///
 /// # Errors
-/// The problem with the value.
+/// Returns the problem with the value.
 pub fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'static str> {
     let Some(length) = sealed.len().checked_sub(SEAL_BYTES) else {
         return Err("too short for a checksum");
@@ -174,12 +174,12 @@ pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Appends the write of a value and its checksum to a batch.
+/// Appends to a batch the write of a value with its checksum.
 pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
     batch.put_cf(column.handle(db), key, seal(column, key, value));
 }
 
-/// Appends all records to a batch, in order.
+/// Appends to a batch the writes of all records, in order.
 pub(super) fn append(
     db: &DB,
     records: &[Record],
@@ -229,7 +229,7 @@ impl Appender<'_> {
         self.batch.delete_cf(column.handle(self.db), key);
     }
 
-    /// Writes a number as eight bytes, big-endian.
+    /// Appends the write of a number as eight bytes, big-endian.
     fn put_number(&mut self, key: &[u8], number: u64) {
         self.put(Column::Meta, key, |out| out.extend(number.to_be_bytes()));
     }

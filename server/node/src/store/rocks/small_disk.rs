@@ -1,5 +1,5 @@
 //! Tests on a disk that is really full. The disk is a file system of a few MiB that the test
-//! mounts, under a path that contains words of RocksDB's errors.
+//! mounts. The path of the mount contains words that also occur in errors of RocksDB.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::process::Command;
 use super::tests::{accepted, stamp};
 use super::*;
 
-/// A mounted file system, which is unmounted when this is dropped.
+/// A mounted file system. Dropping this value unmounts it.
 struct MountedDisk(tempfile::TempDir);
 
 impl MountedDisk {
-    /// Mounts a file system of `mib` MiB. Returns `None`, and prints the reason on standard error,
-    /// if mounting is impossible.
+    /// Mounts a file system of `mib` MiB. If mounting is impossible, prints the reason on standard
+    /// error and returns `None`.
     fn new(mib: u32) -> Option<MountedDisk> {
         MountedDisk::with(&format!("size={mib}m"))
     }
@@ -57,7 +57,7 @@ impl Drop for MountedDisk {
     }
 }
 
-/// Writes until there is no room. Returns the slot of the refused write.
+/// Writes until the disk has no space. Returns the slot of the refused write.
 fn fill(storage: &mut Storage) -> u64 {
     let text = "x".repeat(64 << 10);
     for slot in 1..4096 {
@@ -70,7 +70,7 @@ fn fill(storage: &mut Storage) -> u64 {
     panic!("the disk has no end");
 }
 
-/// Repeats a write, as the storage's thread does, until it is accepted.
+/// Repeats a write until it is accepted, as the storage's thread does.
 fn again(storage: &mut Storage, slot: u64) {
     for _ in 0..600 {
         match storage.write(&[accepted(slot, "after")]) {
@@ -115,8 +115,8 @@ fn a_directory_in_use_is_told_from_a_full_disk() {
     assert!(matches!(second.err(), Some(StorageError::Locked { .. })));
 }
 
-/// Creates files in a new directory until no inode is left. The files are removed with the returned
-/// directory.
+/// Creates files in a new directory until the disk has no free inode. Dropping the returned
+/// directory removes the files.
 fn take_inodes(disk: &MountedDisk) -> tempfile::TempDir {
     let taken = tempfile::tempdir_in(disk.path()).unwrap();
     for number in 0.. {

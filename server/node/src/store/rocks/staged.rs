@@ -1,12 +1,12 @@
 //! Index of the values on disk that were written before their checkpoint.
 //!
-//! A checkpoint is one write, and all other writes wait for it. So the long values of a large
-//! checkpoint are written before it in several steps. Each such value has a row of its own, named
-//! by its key and version. The checkpoint then only says that the value is present.
+//! A checkpoint is a single write, and all other writes wait for it. So the long values of a large
+//! checkpoint are written to disk before it, in several steps. Each of these staged values has its
+//! own row, named by its key and version. The checkpoint then only says that the value is present.
 //!
-//! Such a row is valid once the newest checkpoint names it. That checkpoint also removes the rows
-//! that this one replaces, and a start removes rows that no checkpoint names. A row never changes,
-//! because the log determines the value of each version.
+//! The row of a staged value is valid once the newest checkpoint names it. That checkpoint also
+//! removes the older rows of the same key. A start removes rows that no checkpoint names. A row
+//! never changes, because the log determines the value of each version.
 
 use std::collections::HashMap;
 
@@ -16,18 +16,18 @@ use smallvec::SmallVec;
 
 type Versions = SmallVec<[Version; 1]>;
 
-/// Versions of each key that have rows of their own.
+/// The versions of each key that have staged rows.
 #[derive(Debug, Default)]
 pub(super) struct StagedValues {
-    /// Versions on disk, by key.
+    /// Versions that are on disk, by key.
     rows: HashMap<Key, Versions>,
-    /// Versions that will replace those of the same keys in `rows`, once the current write is on
+    /// Versions that will replace those of the same keys in `rows` once the current write is on
     /// disk.
     changed: HashMap<Key, Versions>,
 }
 
 impl StagedValues {
-    /// Index of the rows that a start has found and that a checkpoint names.
+    /// Returns the index of the rows that a start has found and that a checkpoint names.
     pub(super) fn recovered(named: impl Iterator<Item = (Key, Version)>) -> StagedValues {
         StagedValues {
             rows: named
@@ -37,7 +37,7 @@ impl StagedValues {
         }
     }
 
-    /// Notes that this version is being written.
+    /// Notes that the row of this version is being written.
     pub(super) fn stage(&mut self, key: &Key, version: Version) {
         let versions = self.change(key);
         if !versions.contains(&version) {
@@ -45,9 +45,9 @@ impl StagedValues {
         }
     }
 
-    /// Notes that a checkpoint gives `key` this version, or removes the key (`None`). Returns
-    /// whether the version has a row of its own, and the other versions of the key. The rows of
-    /// these versions are to be removed.
+    /// Notes that a checkpoint sets `key` to this version, or removes the key (`None`). Returns
+    /// whether the version has a staged row, and the other versions of the key, so that their rows
+    /// can be removed.
     pub(super) fn complete(&mut self, key: &Key, version: Option<Version>) -> (bool, Versions) {
         if !self.rows.contains_key(key) && !self.changed.contains_key(key) {
             return (false, Versions::new());
@@ -83,10 +83,10 @@ impl StagedValues {
     }
 }
 
-/// Size in bytes of the version in front of a key.
+/// Size in bytes of the version that precedes the key in a row's key.
 const VERSION_BYTES: usize = 12;
 
-/// Returns the key of the row of a version.
+/// Returns the key of the row that holds a version of `key`.
 pub fn row(key: &[u8], version: Version) -> Vec<u8> {
     let mut row = Vec::with_capacity(VERSION_BYTES + key.len());
     row.extend(version.slot.to_be_bytes());

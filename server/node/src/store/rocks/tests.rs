@@ -346,8 +346,9 @@ fn a_directory_in_use_is_refused() {
     assert!(matches!(refused.err(), Some(StorageError::Locked { .. })));
 }
 
-/// Flips one bit of a value through the store's own interface. RocksDB's checksums do not detect
-/// the change, since they guard the file and not the memory from which it was written.
+/// Flips one bit of a stored value through the interface of the store. RocksDB's checksums do not
+/// detect this change, because they protect only the file, and not the memory from which the file
+/// was written.
 fn flip(storage: &Storage, column: Column, key: &[u8]) {
     let handle = column.handle(&storage.db);
     let mut value = storage.db.get_cf(handle, key).unwrap().unwrap();

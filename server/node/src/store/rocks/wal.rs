@@ -1,10 +1,10 @@
-//! Checks that RocksDB's logs, which are the write-ahead logs and the manifest, consist of records
-//! from beginning to end, so that RocksDB can read them.
+//! Check that RocksDB's logs consist of records from beginning to end, so that RocksDB can read
+//! them. The logs are the write-ahead logs and the manifest.
 //!
-//! RocksDB checks every record's checksum itself. But if a record has a damaged *kind* that looks
-//! like one of a recycled log, RocksDB reads the record again and again without end: such a start
-//! would neither fail nor succeed. And when RocksDB finds a damaged log, its error does not name
-//! the log.
+//! RocksDB itself checks the checksum of every record. But if the *kind* of a record is damaged so
+//! that it looks like a kind of a recycled log, RocksDB reads the record again and again without
+//! end. Such a start would neither fail nor succeed. And when RocksDB finds a damaged log, its
+//! error does not name the log.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,15 +12,17 @@ use std::path::Path;
 
 /// Size of a record's header in bytes: checksum (4), length (2) and kind (1).
 pub(super) const HEADER_BYTES: usize = 7;
-/// Size of a block in bytes. No record crosses the end of a block; longer records are written in
+/// Size of a block in bytes. No record crosses the end of a block, so longer records are written in
 /// pieces.
 pub(super) const BLOCK_BYTES: usize = 32 << 10;
-/// Kinds of records: whole, first, middle and last piece. Other kinds belong to logs that are
-/// recycled, compressed or linked; ours are not.
+/// Kinds of records that are accepted: a whole record, and a first, middle and last piece. Other
+/// kinds occur only in logs that are recycled, compressed or linked, and Leasehold does not use
+/// such logs.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Returns the problem of a log that holds bytes on which RocksDB may hang or fail. A torn end, as
-/// a crash may leave it, is accepted here, because the marker checks the end.
+/// Returns the problem of a log with bytes on which RocksDB may hang or fail; `None` if there is no
+/// problem. A torn end, as a crash may leave it, is accepted here, because the marker file is used
+/// to check the end.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

@@ -9,10 +9,11 @@ use leasehold_leases::{Incarnation, ReplicaId};
 use super::*;
 use crate::store::rocks::tests::accepted;
 
-/// Duration that is longer than any test.
+/// A duration that is longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A disk that answers as scripted, and remembers the records that it was given.
+/// A simulated disk that answers writes as the test demands, and remembers the records that it was
+/// given.
 struct Scripted {
     answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,
     entered: Sender<Vec<u64>>,
@@ -52,12 +53,13 @@ impl Store for Scripted {
     }
 }
 
-/// Harness that drops its writer last, since the writer's thread may wait for `go`.
+/// The writer under test and the means to control its disk. The writer is dropped last, because its
+/// thread may wait for `go`.
 struct Harness {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,
     reports: Receiver<StorageReport>,
-    /// Whether the disk has room, independently of its answers to writes.
+    /// Whether the disk has space. This does not depend on its answers to writes.
     has_room: Arc<AtomicBool>,
     writer: Writer,
 }
@@ -224,8 +226,8 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
     );
 }
 
-/// With durability "none" a vote leaves immediately, but never before an earlier restart wait is
-/// durable (hazard 15), and only while the disk keeps up.
+/// With durability "none" a vote counts as durable immediately, but only after an earlier restart
+/// wait is really durable (hazard 15), and only while the disk keeps up.
 #[test]
 fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     let mut harness = harness_where([], true);
@@ -277,9 +279,9 @@ fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     assert!(reports.recv().is_err(), "nobody waits for the last");
 }
 
-/// A full disk lacks persists that were reported as durable before they were written. Their slots
-/// may still hold values of an earlier ballot, so the contents of the log are reported to no
-/// replica.
+/// A full disk lacks persists that were reported as durable before they were written. On disk, the
+/// slots of these persists may still hold values of an earlier ballot. So the contents of the log
+/// are reported to no replica.
 #[test]
 fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     for in_memory in [true, false] {
@@ -311,8 +313,8 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     }
 }
 
-/// Waiting persists are taken repeatedly while the disk is full. Only the retry interval, or
-/// closing, causes another attempt.
+/// While the disk is full, new persists arrive repeatedly. Only the end of the retry interval, or
+/// closing, causes another attempt to write.
 #[test]
 fn a_full_disk_is_not_tried_again_for_whatever_comes() {
     let mut harness = harness_with([full(), full()], NEVER, false);
@@ -381,7 +383,8 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
     assert_eq!(told, expected);
 }
 
-/// A disk that would take seconds for the waiting records does not delay the end of the process.
+/// The disk would take seconds to write the waiting records. This must not delay the end of the
+/// process.
 #[test]
 fn what_nobody_was_told_of_is_not_written_before_the_end() {
     let mut harness = harness([]);
@@ -436,7 +439,8 @@ fn what_counts_as_durable_is_written_before_the_end() {
     assert!(written.starts_with(&[1, 2, 3]), "{written:?}");
 }
 
-/// RocksDB aborts a process that ends while a database is still being closed.
+/// Dropping the writer must wait until the disk is closed, because RocksDB aborts a process that
+/// exits while a database is still being closed.
 #[test]
 fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
     struct Slow(Arc<AtomicU64>);

@@ -1,5 +1,6 @@
-//! Commands that a leader has taken and that are not executed. They show that no command is queued
-//! twice. A write is *infallible* only if none of them can make execution refuse it.
+//! Commands that a leader has taken and that are not executed yet. A leader consults them so that
+//! it does not queue a command twice, and to find the *infallible* writes: those that execution
+//! cannot refuse, whatever happens to the commands in flight.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -16,12 +17,13 @@ use crate::message::{Proposal, RequestId};
 #[derive(Clone, Debug, Default, Hash)]
 struct ClientWrites {
     sequences: Vec<u64>,
-    /// Highest low-water mark of these writes: execution may refuse a lower sequence.
+    /// Highest low-water mark that any of these writes states. Execution may refuse a write with a
+    /// lower sequence.
     acked_below: u64,
 }
 
 impl ClientWrites {
-    /// Notes that one copy of this write is no longer in flight.
+    /// Notes that one copy of the write with this sequence is no longer in flight.
     fn forget(&mut self, sequence: u64) {
         if off(Rule::H31Copies) {
             self.sequences.retain(|other| *other != sequence);
@@ -31,11 +33,11 @@ impl ClientWrites {
     }
 }
 
-/// Commands that are queued or proposed, and not executed.
+/// Commands that are queued or proposed, but not executed yet.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, ClientWrites, SeededState>,
-    /// Reads: the replica that answers them, and the name of the attempt.
+    /// For each read, the replica that answers the read, and the name of the attempt.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 
@@ -47,8 +49,9 @@ impl Hash for InFlight {
 }
 
 impl InFlight {
-    /// Whether a command is queued or proposed already. A repeated read that was queued again would
-    /// make the queue longer, and so be repeated again.
+    /// Whether a command is queued or proposed already. If each repetition of a read were queued,
+    /// the queue would grow, the reads in it would take longer, and they would be repeated even
+    /// more.
     pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {
@@ -69,8 +72,9 @@ impl InFlight {
         }
     }
 
-    /// Notes that one copy of a command was executed. The log of an earlier leader may hold further
-    /// copies. These are still executed if there was no capacity for a session before (hazard 31).
+    /// Notes that one copy of a command was executed. Further copies, proposed by an earlier
+    /// leader, may follow in the log. Such a copy is still executed if the first one was not, for
+    /// lack of capacity for a session (hazard 31).
     pub fn forget(&mut self, proposed: &Proposal) {
         let command = &proposed.command;
         if !command.is_write() {
@@ -85,10 +89,11 @@ impl InFlight {
 
     /// Returns whether execution cannot reject this blind write of a batch with the replicated
     /// clock `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum of
-    /// sessions that any batch in flight states. The session of the write must outlive the batch
-    /// and not be evicted for another. Neither the executed sessions nor any slot of the log may
-    /// hold the same sequence or a low-water mark above it. Only executed sessions are considered:
-    /// a slot in flight that would keep or open the session may still turn out to be empty.
+    /// sessions that any batch in flight states. The session of the write must last beyond the
+    /// batch, and may not end to make room for another session. Neither the executed sessions nor a
+    /// slot in flight may hold the same sequence, or a low-water mark above that sequence. The
+    /// session must exist in the executed state, because a slot in flight that would open or extend
+    /// the session may still turn out to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,

@@ -34,15 +34,15 @@ pub struct Leadership {
     /// Newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// Maximum number of sessions in this leader's batches. `least_sessions_max` is the lowest
-    /// maximum that any batch in flight states.
+    /// Maximum number of sessions that this leader states in its batches. `least_sessions_max` is
+    /// the lowest such maximum in any batch in flight.
     sessions_max: u32,
     least_sessions_max: u32,
-    /// Whether there are commits that peers have not been notified of.
+    /// Whether the peers have not been notified yet of some commits.
     pub news_due: bool,
     /// Number of the newest probe sent; a probe is a numbered heartbeat.
     pub probe: u64,
-    /// Newest probe that each replica has answered.
+    /// Number of the newest probe that each replica has answered.
     probe_acks: Vec<u64>,
     /// Time at which each replica last answered a probe or voted.
     answered: Vec<Time>,
@@ -50,9 +50,9 @@ pub struct Leadership {
 }
 
 impl Hash for Leadership {
-    /// Omits the times at which probes were answered: before the horizon they only decide which
-    /// writes share a batch. It also omits the maximum numbers of sessions, which come from the
-    /// settings.
+    /// Omits the times at which probes were answered. Before the horizon of `Replica::fingerprint`
+    /// they only decide which writes share a batch. Also omits the maximum numbers of sessions,
+    /// because they come from the settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
@@ -97,7 +97,7 @@ impl Leadership {
     }
 
     /// Takes a batch for the next slot. It holds commands of `class`, and of classes that differ
-    /// from it only in `nearby` replicas: see [`Queue::next_batch`].
+    /// from `class` only in `nearby` replicas: see [`Queue::next_batch`].
     pub fn next_batch(
         &mut self,
         class: ReplicaSet,
@@ -130,8 +130,8 @@ impl Leadership {
         }
     }
 
-    /// Notes that `value` is proposed in `slot`. Returns the value of `last_multi` from this slot
-    /// on.
+    /// Notes that `value` is proposed in `slot`. Returns `last_multi` for this slot: the highest
+    /// slot, up to and including this one, that may hold a multi-key command.
     pub fn note_multi(&mut self, slot: Slot, value: &Value) -> Slot {
         let mut commands = value.commands().iter();
         if commands.any(|proposed| proposed.command.is_multi()) {
@@ -140,8 +140,8 @@ impl Leadership {
         self.last_multi
     }
 
-    /// Returns one bit for each command of `value`. It is set if the command is *infallible*: a
-    /// blind write that execution cannot refuse.
+    /// Returns one bit for each command of `value`. The bit is set if the command is *infallible*:
+    /// a blind write that execution cannot refuse.
     pub fn infallible_bits(&self, value: &Value, sessions: &Sessions) -> Arc<[u64]> {
         let Value::Commands(batch) = value else {
             return Arc::from([]);
@@ -166,7 +166,8 @@ impl Leadership {
         *answered = (*answered).max(probe);
     }
 
-    /// Notes that a peer hears this leader. Returns the time at which this was last noted before.
+    /// Notes that peer `from` receives messages of this leader, because it has answered. Returns
+    /// the time at which this was last noted before.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
@@ -180,16 +181,16 @@ impl Leadership {
     }
 
     /// Returns the replicas that have answered a probe or voted within `timeout` and since this
-    /// leadership began. The second condition is needed because a leadership begins with all
-    /// replicas in touch.
+    /// leadership began. The second condition is needed because at its beginning a leadership
+    /// counts all replicas as having just answered.
     pub fn heard_of(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let touched = self.in_touch(now, timeout).iter();
         let answered = touched.filter(|who| self.answered[who.index()] > self.since);
         answered.collect()
     }
 
-    /// Returns the newest probe that a majority has answered; the leader `me` is included in the
-    /// majority.
+    /// Returns the number of the newest probe that a majority has answered. The leader `me` counts
+    /// as a member of that majority.
     pub fn confirmed_probe(&self, me: ReplicaId, majority: usize) -> u64 {
         let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
         answered[me.index()] = self.probe + 1;

@@ -1,5 +1,5 @@
-//! Queue of the commands that a leader has taken and not yet proposed, by class (§3.9), and the
-//! number of open slots of each class.
+//! Queue of the commands that a leader has taken and not proposed yet, sorted by class (§3.9). Also
+//! counts the open slots of each class: those that are proposed and not committed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::iter;
@@ -12,10 +12,11 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// Maximum number of open slots of a class for each slot in flight that is still free.
+/// Factor for the maximum number of open slots of a class: a class may have this many for each slot
+/// in flight that is still free.
 const OPEN_PER_FREE: usize = 3;
 
-/// Replicas for which a command waits.
+/// Class of a command: the replicas that must accept the command before it is committed.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandClass {
     /// Holders of the command's keys.
@@ -38,13 +39,13 @@ pub struct BatchLimits<'a> {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposal>>,
-    /// Class of the commands that were queued while all replicas were nearby, with keys that were
-    /// not looked up; `None` if there are none.
+    /// Class of the commands that were queued while all replicas were nearby. Their keys were not
+    /// looked up. `None` if no such command is queued.
     unclassed: Option<ReplicaSet>,
-    /// Class of the newest batch. The next batch is of the class that follows it in round-robin
-    /// order.
+    /// Class of the newest batch. The next batch is of the class that comes after this one in
+    /// round-robin order.
     served: ReplicaSet,
-    /// Class of each uncommitted slot. `open` is the number of these slots of each class.
+    /// Class of each uncommitted slot. The next field, `open`, counts these slots by class.
     class_of: BTreeMap<Slot, ReplicaSet>,
     open: BTreeMap<ReplicaSet, usize>,
 }
@@ -76,10 +77,10 @@ impl Queue {
         taken.unwrap_or_default()
     }
 
-    /// Returns the next class in round-robin order. It is the first one after the class served last
-    /// that has fewer open slots than its maximum, which depends on the number `free` of slots left
-    /// for all classes. So a class with a dead holder can neither block the other classes nor take
-    /// all the slots in flight.
+    /// Returns the next class in round-robin order. Classes with the maximum number of open slots
+    /// are skipped. That maximum depends on `free`, the number of slots that are left for all
+    /// classes. So a class with a dead holder can neither block the other classes nor take all the
+    /// slots in flight.
     pub fn next_class(&self, free: usize) -> Option<ReplicaSet> {
         let open_max = free * OPEN_PER_FREE;
         let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;
@@ -88,8 +89,8 @@ impl Queue {
         later.or_else(|| self.queues.keys().find(may)).copied()
     }
 
-    /// Takes a batch of this class for `slot`. While there is free space it also takes commands of
-    /// classes that differ from it only in `nearby` replicas.
+    /// Takes a batch of this class for `slot`. If the batch has space left, it also takes commands
+    /// of classes that differ from `class` only in `nearby` replicas.
     pub fn next_batch(
         &mut self,
         class: ReplicaSet,
@@ -260,9 +261,8 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// Checks this also for a class that is served before one with more holders: it takes no
-    /// command of that class into its batch. Otherwise its own write would wait for a holder that
-    /// it does not need.
+    /// A batch of one class takes no command of a class with more holders that are not nearby.
+    /// Otherwise the write of the first class would wait for a holder that it does not need.
     #[test]
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();

@@ -1,19 +1,19 @@
-//! Transfer of leadership. The leader proposes nothing more. It hands leadership over once
-//! everything that it proposed is committed, or abandons the transfer.
+//! Transfer of leadership. During a transfer the leader proposes nothing new. It hands leadership
+//! over once everything that it has proposed is committed; if that takes too long, it abandons the
+//! transfer.
 
 use std::time::Duration;
 
 use leasehold_leases::{ReplicaId, ReplicaSet, Time};
 
-/// A transfer that has begun.
+/// A transfer of leadership that has begun.
 #[derive(Clone, Copy, Debug, Hash)]
 struct ActiveTransfer {
     to: ReplicaId,
     by_operator: bool,
     /// Time at which the transfer is abandoned.
     deadline: Time,
-    /// Time at which the transfer target was last notified that it is to take over; `None` if it
-    /// was not.
+    /// Time at which the transfer target was last told to take over; `None` if it was not told yet.
     notified_at: Option<Time>,
 }
 
@@ -21,21 +21,23 @@ struct ActiveTransfer {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     active: Option<ActiveTransfer>,
-    /// Replica that an operator wants to lead but that is not ready yet, and the time until which
-    /// this leader waits for it.
+    /// Replica that an operator has chosen as the next leader but that is not ready yet. Also the
+    /// time until which this leader waits for that replica.
     wanted: Option<(ReplicaId, Time)>,
-    /// Replicas that were to take over from this leader, which is about to end, and did not.
+    /// Replicas that did not take over in time when this leader, before its own end, transferred
+    /// leadership to them.
     failed: ReplicaSet,
 }
 
-/// Progress of a transfer that has to succeed.
+/// Progress of the transfer of a leader that is about to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferProgress {
-    /// The transfer has not exceeded its time yet.
+    /// A transfer is under way, and its time limit is not reached yet.
     Waits,
     /// The proposals of this leader were not committed in time.
     Blocked,
-    /// The transfer target has not taken over in time, or no target is chosen yet.
+    /// No transfer is under way: either no target was chosen yet, or the last target did not take
+    /// over in time.
     Open,
 }
 
@@ -49,8 +51,8 @@ impl Transfer {
         self.is_active() || self.wanted.is_some()
     }
 
-    /// Plans an operator's transfer, which replaces any other and begins once `to` is ready. Before
-    /// that this leader continues to lead.
+    /// Plans a transfer that an operator wants. It replaces any other transfer, and begins once
+    /// `to` is ready. Until then this leader continues to lead.
     pub fn want(&mut self, to: ReplicaId, deadline: Time) {
         self.active = None;
         self.wanted = Some((to, deadline));
@@ -63,8 +65,8 @@ impl Transfer {
         self.wanted
     }
 
-    /// Begins a transfer. One that an operator wants replaces any other, except that a transfer to
-    /// the same replica continues.
+    /// Begins a transfer. A transfer that an operator wants replaces any other transfer, but a
+    /// transfer to the same replica simply continues.
     pub fn begin(&mut self, to: ReplicaId, by_operator: bool, deadline: Time) {
         if by_operator {
             self.wanted = None;
@@ -81,8 +83,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the progress of the transfer of a leader that is about to end. A transfer that has
-    /// taken too long ends.
+    /// Returns the progress of the transfer of a leader that is about to end. If the transfer has
+    /// taken too long, it is ended.
     pub fn progress(&mut self, now: Time) -> TransferProgress {
         match self.active {
             None => TransferProgress::Open,
@@ -100,18 +102,19 @@ impl Transfer {
         }
     }
 
-    /// Returns the replicas that did not take over from this leader, which is about to end.
+    /// Returns the replicas that did not take over in time when this leader, before its own end,
+    /// transferred leadership to them.
     pub fn failed(&self) -> ReplicaSet {
         self.failed
     }
 
-    /// Ends a transfer that has begun or is to begin: this replica continues to lead.
+    /// Ends any transfer, whether it has begun or is only planned. This replica continues to lead.
     pub fn end(&mut self) {
         (self.active, self.wanted) = (None, None);
     }
 
-    /// Returns the replica to notify now that it is to take over, and whether an operator wants the
-    /// transfer. The same notification is returned again once `again` has passed.
+    /// Returns the replica that is to be told now to take over, and whether an operator wants the
+    /// transfer. Once `again` has passed without a new leader, returns the same replica again.
     pub fn next_notification(&mut self, now: Time, again: Duration) -> Option<(ReplicaId, bool)> {
         let active = self.active.as_mut()?;
         if active.notified_at.is_some_and(|at| now.since(at) < again) {
@@ -121,14 +124,14 @@ impl Transfer {
         Some((active.to, active.by_operator))
     }
 
-    /// Returns whether `replica` was notified that it is to take over.
+    /// Returns whether `replica` was told to take over.
     pub fn has_notified(&self, replica: ReplicaId) -> bool {
         let begun = self.active.as_ref();
         begun.is_some_and(|begun| begun.to == replica && begun.notified_at.is_some())
     }
 
-    /// Returns whether an operator wants another replica to lead and that replica was notified that
-    /// it is to take over.
+    /// Returns whether an operator wants another replica to lead and that replica was told to take
+    /// over.
     pub fn is_by_operator(&self) -> bool {
         let begun = self.active.as_ref();
         begun.is_some_and(|begun| begun.by_operator && begun.notified_at.is_some())

@@ -5,10 +5,10 @@ use leasehold_wire::{Mismatch, Outcome, Version};
 
 use crate::machine::kv::not_a_record;
 
-/// Number of further results for which memory is reserved when there is none left.
+/// When the memory for results is full, memory for this many further results is reserved.
 const ROOM: usize = 16;
 
-/// Result of a write. Nearly all results are versions; a longer one is in a box.
+/// Result of a write. Nearly all results are versions; any other result is stored in a box.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum CompactOutcome {
     Written { slot: u64, index: u32 },
@@ -54,8 +54,9 @@ impl CompactOutcome {
     }
 }
 
-/// Results of a session by sequence. A client that waits for each answer has one result. No client
-/// has more than `leasehold_wire::UNACKNOWLEDGED_MAX` plus one.
+/// Results of a session by sequence. A client that always waits for an answer before its next
+/// command has only one result. No client has more than `leasehold_wire::UNACKNOWLEDGED_MAX` plus
+/// one results.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, CompactOutcome),

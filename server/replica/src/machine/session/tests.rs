@@ -310,9 +310,9 @@ fn a_session_is_certain_if_nothing_in_flight_can_end_it_or_take_its_room() {
     }
 }
 
-/// Computes the bytes that a session with one result takes, from the sizes of the types at the
-/// worst moment. A hash table that has just grown has 16 places for 7 entries, and each place takes
-/// one byte more than its entry. A node of the tree has room for 11 entries, and holds at least 5.
+/// Computes the most memory that a session with one result can take, from the sizes of the types. A
+/// hash table that has just grown has 16 places for 7 entries, and each place takes one byte more
+/// than its entry. A node of the tree has room for 11 entries, and holds at least 5.
 #[test]
 fn a_session_takes_at_most_200_bytes() {
     let place = (size_of::<(u64, Session)>() + 1) as f64;
@@ -327,7 +327,7 @@ fn a_session_takes_at_most_200_bytes() {
     assert!(all.all(is_small), "nothing of it is elsewhere");
 }
 
-/// The bound holds for all results, however late the client acknowledges them.
+/// The limit of 24 bytes holds for each result, even if the client acknowledges results late.
 #[test]
 fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
     assert_eq!(size_of::<(u64, CompactOutcome)>(), 24);

@@ -28,7 +28,7 @@ impl TwoReplicas {
         self.says((1, 1), (0, 1), ack(sequence))
     }
 
-    /// Whether replica 1 may read, if it has executed up to `upto`.
+    /// Whether replica 1 may read if it has executed all slots up to `upto`.
     fn may_read(&self, upto: u64) -> bool {
         let now = self.0.snapshot().time(1);
         let permit = self.1.permit(1, Slot(upto), |_| true);

@@ -39,13 +39,13 @@ impl SlotSix {
         }
     }
 
-    /// Lets `node` send a message in a step of its own.
+    /// Lets `node` send a message in a new step.
     fn says(&mut self, node: usize, message: Message) -> Verdict {
         self.quorums.judge_again();
         self.adds(node, message)
     }
 
-    /// Lets `node` send a message in the same step as the last one.
+    /// Lets `node` send a message in the same step as the previous message.
     fn adds(&mut self, node: usize, message: Message) -> Verdict {
         let (node, _, envelope) = says((node, 1), (0, 1), message);
         let ctx = StepContext {
@@ -105,7 +105,8 @@ fn accepted() -> Record {
     }
 }
 
-/// Whether `key` is chosen by votes with these tags, in this order.
+/// Whether a write of `key` is chosen by these votes, given as (voter, tag) in the order in which
+/// they are sent.
 fn chosen(key: &'static str, votes: &[(usize, u64)]) -> bool {
     let mut slot_six = SlotSix::new();
     for (node, tag) in votes {

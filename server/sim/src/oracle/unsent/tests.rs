@@ -52,7 +52,8 @@ fn forwards(unsent: &mut UnsentOracle) -> bool {
     forwards_as(unsent, 1)
 }
 
-/// Lets replica 1, as the leader, propose the command with this origin. Returns whether it may.
+/// Lets replica 1, as the leader, propose the command with this origin. Returns whether the oracle
+/// accepts this.
 fn proposes(unsent: &mut UnsentOracle, origin: u8) -> bool {
     let proposed = Proposal {
         origin: ReplicaId(origin),

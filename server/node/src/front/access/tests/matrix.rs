@@ -1,4 +1,5 @@
-//! Operation by role by keys, and whether each is allowed, determined by brute force.
+//! Decides by brute force, for every operation, role and set of keys, whether the operation is
+//! allowed.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
@@ -7,14 +8,14 @@ use leasehold_wire::{KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, StatusReque
 
 use crate::front::access::tokens::{Digest, TokenEntry};
 
-/// Bytes of keys, of prefixes and of the ends of ranges: the first and the last possible byte, and
-/// two neighbours.
+/// Bytes of which the tests compose keys, prefixes and ends of ranges: the first and the last
+/// possible byte, and two neighbours.
 const BYTES: [u8; 4] = [0x00, b'a', b'b', 0xFF];
-/// [`BYTES`], and the next byte after each. With these the keys include the first one after every
-/// prefix.
+/// The bytes of [`BYTES`], and the next byte after each. Keys that are composed of them include the
+/// first key after every prefix.
 const BYTES_AND_NEXT: [u8; 6] = [0x00, 0x01, b'a', b'b', b'c', 0xFF];
 
-/// Returns every text of these bytes with a length of 0 to `longest`.
+/// Returns every string of these bytes with a length of 0 to `longest` bytes.
 fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
     let mut all = vec![Vec::new()];
     let mut begin = 0;
@@ -30,7 +31,8 @@ fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
     all.into_iter().map(Bytes::from).collect()
 }
 
-/// Returns all keys, and the empty one, which is a prefix or an end of a range.
+/// Returns all keys of up to `longest` bytes. The empty one is included because it is a valid
+/// prefix or end of a range.
 pub(crate) fn keys(longest: usize) -> Vec<Bytes> {
     texts(&BYTES, longest)
 }
@@ -62,7 +64,7 @@ impl Standing {
         Standing::Missing,
     ];
 
-    /// Whether a connection with a token in this state is welcomed.
+    /// Whether a client that sends a token in this state is welcomed.
     pub(crate) fn greets(self) -> bool {
         match self {
             Standing::Counts | Standing::ExpiredSince | Standing::Revoked => true,
@@ -71,7 +73,7 @@ impl Standing {
     }
 }
 
-/// Rights of a token, as prefixes.
+/// Rights and state of a token, with the keys of each right as prefixes.
 #[derive(Clone, Debug)]
 pub(crate) struct Role {
     pub(crate) name: &'static str,
@@ -93,7 +95,7 @@ impl Role {
         }
     }
 
-    /// Returns a role for every combination of rights, each to the keys with this prefix.
+    /// Returns a role for every combination of rights. Each right is for the keys with this prefix.
     pub(crate) fn all_over(prefix: &Bytes) -> Vec<Role> {
         let names = [
             "none",
@@ -143,7 +145,7 @@ impl Role {
     }
 }
 
-/// Returns the date `days` days after 1970-01-01, counted day by day.
+/// Returns the date that is `days` days after 1970-01-01, found by counting day by day.
 fn date(days: i64) -> String {
     let (mut year, mut month, mut left) = (1970, 1, days);
     loop {
@@ -166,7 +168,7 @@ fn date(days: i64) -> String {
     }
 }
 
-/// Every kind of request that needs a separate decision about its rights.
+/// Kinds of requests. Each kind needs a separate decision about its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Get,
@@ -204,7 +206,7 @@ pub(crate) const KINDS: [Kind; 15] = [
     Kind::Lease,
 ];
 
-/// Returns the kind of a request. The match is exhaustive, so a new request does not compile before
+/// Returns the kind of a request. The match is exhaustive, so a new request does not compile until
 /// its rights are decided.
 pub(crate) fn kind(body: &Body) -> Kind {
     match body {
@@ -255,8 +257,8 @@ pub(crate) fn multi_put(keys: &[Bytes]) -> Body {
     command(Op::multi_put(keys.iter().map(entry).collect()))
 }
 
-/// Returns a request of each kind that names one key or none, and the statuses in every
-/// combination.
+/// Returns a request of each kind that names this key or no key, and status requests with every
+/// combination of parts.
 pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
     let field = leasehold_wire::Field {
         name: "f".into(),
@@ -296,7 +298,8 @@ pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
     bodies
 }
 
-/// Returns scans of every range between such keys, including ranges that end before they begin.
+/// Returns scans of every range between keys of up to `longest` bytes, including ranges that end
+/// before they begin.
 pub(crate) fn scans(longest: usize) -> impl Iterator<Item = Body> {
     let bounds = keys(longest);
     let pairs = bounds.clone().into_iter().flat_map(move |from| {
@@ -314,11 +317,11 @@ pub(crate) fn words(body: &Body) -> String {
     }
 }
 
-/// Oracle for the rights of a role, which compares the prefixes with every possible key, one by
+/// Oracle for the rights of a role. It compares the role's prefixes with every possible key, one by
 /// one.
 pub(crate) struct Oracle {
     role: Role,
-    /// Every key, in order, and whether the role may read the key.
+    /// Every possible key in order, and whether the role may read the key.
     universe: Vec<(Bytes, bool)>,
 }
 
@@ -370,8 +373,8 @@ impl Oracle {
         named.all(|key| (!tells || reads(key)) && (!changes || writes(key)))
     }
 
-    /// Whether a scan is allowed. The first key must always be readable, also in a range without
-    /// keys.
+    /// Whether the role may make a scan. The first key must always be readable, even if the range
+    /// contains no key.
     fn allows_scan(&self, from: &Bytes, to: &Bytes) -> bool {
         let first = self.universe.partition_point(|(key, _)| key < from);
         let rest = &self.universe[first..];

@@ -1,4 +1,4 @@
-//! Tests that compare the rights of tokens with an independent statement of these rights.
+//! Tests that compare the rights of tokens with an independent description of these rights.
 
 pub(crate) mod matrix;
 
@@ -36,7 +36,7 @@ fn rights(role: &Role) -> Rights {
     }
 }
 
-/// Compares the decisions about a request, and reports a difference.
+/// Asserts that the rights and the oracle decide equally about a request.
 fn compare(oracle: &Oracle, role: &Role, rights: &Rights, body: &Body) {
     let found = check(rights, body);
     let expected = oracle.allows(body);
@@ -51,7 +51,8 @@ fn compare(oracle: &Oracle, role: &Role, rights: &Rights, body: &Body) {
     }
 }
 
-/// Every operation is tried with every key and all pairs of keys, for every role over every prefix.
+/// The test tries every operation with every key and all pairs of keys, for every role over every
+/// prefix.
 #[test]
 fn requests_about_keys_are_allowed_as_the_brute_force_says() {
     let mut kinds = Vec::new();
@@ -90,7 +91,8 @@ fn requests_about_several_keys_need_a_right_to_each() {
     }
 }
 
-/// All ranges are tried, including those that end before they begin, over one prefix and over two.
+/// The test tries all ranges, including those that end before they begin, for roles over one prefix
+/// and over two.
 #[test]
 fn a_scan_is_allowed_if_every_key_in_it_may_be_read() {
     let prefixes = keys(2);
@@ -131,7 +133,8 @@ fn keys_are_merged_into_as_few_spans_as_there_are() {
     assert!(!Keys::default().contain(b"") && !Keys::default().contain_range(b"", b""));
 }
 
-/// A token that has ended in any way has no rights left, and a token that never existed has none.
+/// A token that has expired or was revoked gives no rights any more, and an unknown token gives
+/// none.
 #[test]
 fn a_token_counts_from_when_it_is_known_until_it_ends() {
     for prefix in [Bytes::from("a"), Bytes::new()] {
@@ -157,7 +160,8 @@ fn a_token_counts_from_when_it_is_known_until_it_ends() {
     }
 }
 
-/// Returns a connection that has sent the token of a role, after the event of the role's standing.
+/// Returns a connection that has sent the token of a role. If the role's standing says so, the
+/// token has expired or was revoked since then.
 fn greeted(role: &Role) -> (AuthState, Result<(), Error>) {
     let token = b"lh_token";
     let entry = role.entry(token, NOW + 10);
@@ -280,7 +284,8 @@ fn a_file_is_read_as_it_was_meant_and_written_as_it_is_read() {
     assert_eq!(parsed(&write(&[])), []);
 }
 
-/// The expected digests come from another program, and the expected days from a calendar.
+/// The expected digests were computed by another program, and the expected days were taken from a
+/// calendar.
 #[test]
 fn digests_and_dates_are_the_usual_ones() {
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

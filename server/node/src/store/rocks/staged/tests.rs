@@ -1,4 +1,5 @@
-//! Tests that values written before their checkpoint take effect with it, and not earlier.
+//! Tests that values that were written before their checkpoint take effect together with the
+//! checkpoint, and not earlier.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +37,7 @@ fn version(slot: u64) -> Version {
     Version { slot, index: 0 }
 }
 
-/// Returns the rows of staged values: the key and the slot of the version of each.
+/// Returns the rows of staged values, each as the key and the slot of its version.
 fn rows(storage: &Storage) -> Vec<(Key, u64)> {
     let handle = Column::Staged.handle(&storage.db);
     let rows = storage.db.iterator_cf(handle, IteratorMode::Start);
@@ -174,8 +175,8 @@ fn a_missing_row_is_damage() {
     assert!(message.contains(expected), "{message}");
 }
 
-/// A start finds the newest checkpoint, and only rows that it names, even if any run has written
-/// other values in advance.
+/// A start finds the newest checkpoint, and only the rows that this checkpoint names, even if some
+/// run has staged other values.
 #[test]
 fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
