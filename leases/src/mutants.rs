@@ -3,7 +3,7 @@
 //!
 //! Code that obeys a rule first asks `off(Rule::…)` whether the rule is disabled. Without the
 //! feature `mutants`, the result is a constant and the call costs nothing. With the feature, the
-//! rule passed to [`with`] is disabled in the thread that runs the body. A server cannot be built
+//! rule passed to `with` is disabled in the thread that runs the body. A server cannot be built
 //! with the feature: such a build omits the server's shell (sockets, disk, clock), so there is no
 //! program to start.
 

@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
-/// Prints a line to standard output; see [`print_line`](crate::output::print_line).
+/// Prints a line to standard output; see [`print_line`].
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => {
@@ -14,7 +14,7 @@ macro_rules! say {
 }
 
 /// Prints a line to standard error, if there is one; see
-/// [`note_line`](crate::output::note_line).
+/// [`note_line`].
 #[macro_export]
 macro_rules! note {
     ($($words:tt)*) => {

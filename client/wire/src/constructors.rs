@@ -199,7 +199,7 @@ impl Response {
     }
 }
 
-/// Formats the message without its token, because anyone who reads a log could use the token.
+/// Formats the message without its token, because any reader of a log could use the token.
 impl fmt::Debug for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hello")

@@ -15,7 +15,7 @@ use super::validate::{too_many, too_many_fields, too_many_holders};
 use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
 /// A decoded request. All its parts are present and well-formed, but its command may still be
-/// unacceptable, which [`super::validate`] checks.
+/// unacceptable, which [`validate`](fn@super::validate) checks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecodedRequest {
     /// The request, decoded.

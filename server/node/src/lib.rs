@@ -2,7 +2,7 @@
 //!
 //! Sockets and the replica share one thread (`driver`), so a local read takes no lock and wakes no
 //! other thread. The task of a connection puts requests that have arrived into the
-//! [inbox](front::inbox). The driver steps the replica through all of them, and writes the answers
+//! `front::inbox`. The driver steps the replica through all of them, and writes the answers
 //! itself, with one write per connection. Only the disk, which may block, has a thread of its own
 //! ([`store`]).
 //!

@@ -71,7 +71,7 @@ pub struct Choices {
     /// Number of replicas; `None` if each seed draws three to five.
     pub replicas: Option<usize>,
     /// Maximum real drift of clocks from true time, in parts per million. Leases allow for a drift
-    /// of [`RHO_PPM`]; a higher value here breaks this assumption.
+    /// of `RHO_PPM`; a higher value here breaks this assumption.
     pub drift_ppm: u32,
     /// Assumption about clocks that the run breaks on purpose; `None` in ordinary runs.
     pub self_test: Option<ClockSelfTest>,

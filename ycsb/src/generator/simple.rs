@@ -90,7 +90,7 @@ impl Exponential {
     }
 
     /// Returns a random distance below `end`, or 0 if there is none. A distance that is too large
-    /// is replaced by another random one, as in YCSB. After [`DRAWS_MAX`] attempts, the distance is
+    /// is replaced by another random one, as in YCSB. After `DRAWS_MAX` attempts, the distance is
     /// computed from only that part of the curve that is below `end`.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (0..DRAWS_MAX)

@@ -144,7 +144,7 @@ impl ScrambledZipfian {
 
     /// Returns a random number below `end`, which must be above the first number. A number that is
     /// too large is replaced by another random one, as in YCSB, so the range should not be much
-    /// larger. If the last of [`DRAWS_MAX`] numbers is too large, it is taken modulo the allowed
+    /// larger. If the last of `DRAWS_MAX` numbers is too large, it is taken modulo the allowed
     /// range.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)

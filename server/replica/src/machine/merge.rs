@@ -27,7 +27,7 @@ const NAME: u32 = 1;
 const VALUE: u32 = 2;
 
 /// Merges `fields` into the record `old`. Returns the merged record, and the work of reading `old`,
-/// in units of [`cost::merging`]. The record is `None` if `old` is no record, or if `old` or the
+/// in units of `cost::merging`. The record is `None` if `old` is no record, or if `old` or the
 /// result is too large.
 ///
 /// If `fields` has several values for one name, the last is used. If `old` has two fields of one

@@ -189,7 +189,7 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Of the `count` operations that begin with number `first`, sends the unanswered ones again.
+    /// Sends again the unanswered ones of the `count` operations that begin with number `first`.
     /// Then waits for longer than before.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
@@ -213,7 +213,7 @@ impl ClientWorkload {
         self.wait(first, count, attempts, world);
     }
 
-    /// Of the `count` operations that begin with number `first`, abandons the unanswered ones. Once
+    /// Abandons the unanswered ones of the `count` operations that begin with number `first`. Once
     /// all faults are healed, no operation is abandoned.
     fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {

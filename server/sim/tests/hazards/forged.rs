@@ -284,7 +284,7 @@ pub(super) fn h81_a_lease_of_years_is_not_believed() {
     assert_eq!(refused, 1);
 }
 
-/// Such a configuration would do lasting harm: after each restart, a replica waits for the longest
+/// This configuration would do lasting harm: after each restart, a replica waits for the longest
 /// lease that was ever configured.
 #[test]
 pub(super) fn h81_a_configuration_of_years_is_not_accepted() {

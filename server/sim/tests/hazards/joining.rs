@@ -17,7 +17,7 @@ fn joined_for(packet: &Packet, node: usize) -> bool {
     to.index() == node && matches!(envelope.message, Message::Joined { .. })
 }
 
-/// Of the messages that `node` has sent since `cluster.sent` had the length `since`, returns those
+/// Returns, of the messages that `node` has sent since `cluster.sent` had the length `since`, those
 /// on which other replicas could rely.
 fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
     let said = cluster.sent[since..].iter().map(|(envelope, _)| envelope);

@@ -203,7 +203,7 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(configures(&cluster, since), "it was given up");
 }
 
-/// Of the packets sent since `cluster.sent` had the length `since`, finds the first that transfers
+/// Finds, of the packets sent since `cluster.sent` had the length `since`, the first that transfers
 /// leadership, and returns the replica to which it does.
 fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
     let mut sent = cluster.sent[since..].iter();
