@@ -10,8 +10,8 @@ use crate::terminal::say;
 pub struct AdviceContext<'a> {
     /// Names of the replicas.
     pub names: &'a [String],
-    /// Plan and leader that are in force. The line of a table for these is marked; if `None`, no
-    /// line is.
+    /// Plan and leader that are in force. A table marks the line for this plan and leader. If
+    /// `None`, no line is marked.
     pub now: Option<(HolderPlan, ReplicaId)>,
     /// Time for which a write waits if a holder has failed, in seconds.
     pub stall_s: f64,
@@ -130,8 +130,8 @@ impl AdviceContext<'_> {
     }
 }
 
-/// Returns the best forecast of each plan, and those of the others for which `also` returns true.
-/// They are in order of mean latency.
+/// Returns the best forecast of each plan, and each other forecast for which `also` returns true.
+/// The forecasts are in order of mean latency.
 pub fn shortlist(forecasts: &[Forecast], also: impl Fn(&Forecast) -> bool) -> Vec<&Forecast> {
     let mut sorted: Vec<&Forecast> = forecasts.iter().collect();
     sorted.sort_by(|a, b| a.mean_ms.total_cmp(&b.mean_ms));

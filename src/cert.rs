@@ -92,7 +92,7 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the path of the directory as it must be written in the configuration. Paths in a
+/// Returns the text that must be written in the configuration for this directory. Paths in a
 /// configuration are relative to the directory that contains the configuration.
 fn as_configured(directory: &Path, config: &Path) -> PathBuf {
     let base = config.parent().filter(|base| !base.as_os_str().is_empty());

@@ -16,14 +16,14 @@ use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
-/// Longest time for which clients send requests in a round, in seconds. Short runs have shorter
-/// rounds.
+/// Longest duration of a round, in seconds: clients send requests for this time. Short runs have
+/// shorter rounds.
 const ROUND_S: f64 = 120.0;
 const ROUND_S_MIN: f64 = 20.0;
 /// Interval at which progress is printed if there is no terminal.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Maximum number of violations of a round that are printed. All violations are stored.
+/// Maximum number of violations that are printed for one round. All violations are stored.
 const VIOLATIONS_SHOWN: usize = 3;
 
 const EXAMPLES: &str = "\
@@ -271,8 +271,8 @@ fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
     say!("the same faults at the same times: {line}");
 }
 
-/// Display of the progress of a run. On a terminal it is a line that changes, otherwise a new line
-/// at intervals.
+/// Display of the progress of a run. On a terminal, one line is updated; otherwise a new line is
+/// printed at intervals.
 struct ProgressMeter {
     bar: Option<ProgressBar>,
     rounds: u32,

@@ -74,7 +74,7 @@ pub struct StatusArgs {
     credentials: ClientCredentials,
 }
 
-/// Nodes that a command is about.
+/// Nodes on which a command acts.
 #[derive(Args)]
 pub struct NodesArgs {
     /// Sites, or who has a role now: leader, holder (of the hottest key, not the leader), nearest
@@ -85,7 +85,7 @@ pub struct NodesArgs {
     pub at: ClusterDirArgs,
 }
 
-/// Nodes that a command is about, and the time after which its effect is undone.
+/// Nodes on which a command acts, and the time after which the effect of the command is undone.
 #[derive(Args)]
 pub struct TimedArgs {
     #[command(flatten)]
@@ -114,8 +114,8 @@ impl NodesArgs {
 }
 
 impl TimedArgs {
-    /// Sends the cluster's supervisor a request to begin the fault, and to end it after the time
-    /// that the arguments give.
+    /// Sends a request to the cluster's supervisor. The supervisor begins the fault, and ends it
+    /// after the time that the arguments give.
     pub fn begin(&self, fault: FaultSpec) -> anyhow::Result<()> {
         let fault = FaultSpec {
             until_s: self.seconds,
@@ -297,7 +297,7 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// State of the start when the command ends. In either case the cluster is up.
+/// State of the replicas when `cluster up` ends. In either state the cluster can serve.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,

@@ -15,7 +15,8 @@ use leasehold_wire::StatusRequest;
 /// Longest time that a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Authority of the replicas to talk to, and the token that gives the rights.
+/// Certificate authority of the replicas to connect to, and the token that gives the client its
+/// rights.
 #[derive(Args)]
 pub struct ClientCredentials {
     /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
@@ -63,7 +64,8 @@ fn named(
     Some((variable, file.into()))
 }
 
-/// Replicas that operators ask to show or change the settings in force in a cluster.
+/// Replicas to which a command sends its request to show or change the settings in force in a
+/// cluster.
 #[derive(Args)]
 pub struct Replicas {
     /// Client addresses of replicas: the first that answers is asked, and passes a change on to the leader
@@ -92,8 +94,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Creates a connector that asks one replica after another. Each may take the whole `timeout`,
-    /// because changes take long.
+    /// Creates a connector that asks one replica after another. Each replica may take the whole
+    /// `timeout` to answer, because changes take long.
     pub fn connector(&self) -> anyhow::Result<Connector> {
         let mut connector =
             Connector::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
@@ -121,14 +123,14 @@ pub struct Connector {
 /// An open connection to the replica that answers a command.
 pub struct ConnectedClient {
     pub client: Client,
-    /// Connection to the replica that was asked for the leader; `None` if that replica itself is
-    /// the leader.
+    /// Connection to the replica that named the leader; `None` if that replica itself is the
+    /// leader.
     pub before: Option<Client>,
 }
 
 impl Connector {
-    /// Creates a connector for the replicas at these addresses. If there are no addresses, it is
-    /// for the cluster that `cluster up` started in `dir`.
+    /// Creates a connector for the replicas at these addresses. If there are no addresses, the
+    /// connector is for the cluster that `cluster up` started in `dir`.
     pub fn new(addresses: &[String], dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         match addresses {
             [] => Connector::of_cluster(dir, site),
@@ -204,7 +206,7 @@ impl Connector {
         })
     }
 
-    /// Returns the address, followed by the name of its site if the name is known.
+    /// Returns the address, followed by the name of the site at this address if the name is known.
     pub fn named(&self, address: &str) -> String {
         let mut sites = self.sites.iter();
         match sites.find(|port| port.address.to_string() == address) {
@@ -213,8 +215,9 @@ impl Connector {
         }
     }
 
-    /// Connects to the replica that the arguments name, or else to the leader. The preferred leader
-    /// may be dead, so another replica may be asked: any replica that answers can name the leader.
+    /// Connects to the replica that the arguments name. If they name none, connects to the leader.
+    /// The preferred leader may be dead, so any replica that answers is asked for the address of
+    /// the leader.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

@@ -1,8 +1,8 @@
 //! Frozen contract of the command line: commands, options, values and defaults. Help texts may
 //! change.
 //!
-//! `tests/contract/` has the other frozen contracts on which users rely.
-//! `CONTRACT=write cargo test` rewrites the file of this contract.
+//! `tests/contract/` contains the other frozen contracts on which users rely. `CONTRACT=write cargo
+//! test` rewrites the file that contains this contract.
 
 use std::fmt::Write as _;
 use std::path::Path;

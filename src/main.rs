@@ -1,4 +1,4 @@
-//! The command line, which is parsed and dispatched here.
+//! Parses the command line, and runs the command that it names.
 
 mod advice;
 mod cert;
@@ -157,7 +157,8 @@ fn status(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(node.map_or(1, NodeError::status))
 }
 
-/// Describes an error and its causes. A cause is omitted if the text before it already contains it.
+/// Describes an error and its causes. A cause is omitted if the description so far already contains
+/// the text of the cause.
 fn describe_error(error: &anyhow::Error) -> String {
     let mut all = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -1,4 +1,5 @@
-//! Drawing of plots as PNG and PDF next to their SVG, on request (`--pictures`).
+//! Conversion of plots from SVG to PNG and PDF on request (`--pictures`). The new files are written
+//! next to the SVG files.
 
 use std::path::Path;
 
@@ -22,7 +23,8 @@ impl Pictures {
         Ok(())
     }
 
-    /// Draws the plots in `dir` and its subdirectories as PNG and PDF, if these are requested.
+    /// Converts the plots in `dir` and in subdirectories of `dir` to PNG and PDF, if these formats
+    /// are requested.
     pub fn draw(self, dir: &Path) -> anyhow::Result<()> {
         self.check()?;
         #[cfg(feature = "pictures")]

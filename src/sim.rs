@@ -1,7 +1,7 @@
 //! `leasehold sim`, which runs simulated seeds: thousands of them, or a single one.
 //!
-//! The simulator itself has no side effects, so these are here: threads (`campaign`), files
-//! (`store`, `summary`), the terminal, and Ctrl-C.
+//! The simulator itself has no side effects. This module contains everything that has: threads
+//! (`campaign`), files (`store`, `summary`), the terminal, and Ctrl-C.
 
 mod campaign;
 mod choices;
@@ -195,9 +195,9 @@ fn report_failures(
 /// Judges a campaign in which no violation was found.
 ///
 /// # Errors
-/// Returns an error if the campaign was interrupted, or if something that should occur in it never
-/// did. A campaign of less than `TINY` cluster-hours only fails for the latter if `--strict` is
-/// given.
+/// Returns an error if the campaign was interrupted, or if a fault or check that should occur in it
+/// never occurred. In a campaign of less than `TINY` cluster-hours, a missing fault or check is an
+/// error only if `--strict` is given.
 fn verdict(
     args: &SimArgs,
     progress: &CampaignProgress,

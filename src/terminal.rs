@@ -13,7 +13,7 @@ use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
 /// Names of packages and modules before release 0.2, each with its present name. Log filters may
-/// still use the former names. The first matching pair is used.
+/// still use the former names. If several pairs match a name, the first pair is used.
 const RENAMED: [(&str, &str); 9] = [
     ("server::node::storage", "leasehold_node::store"),
     ("leasehold_node::storage", "leasehold_node::store"),
@@ -42,9 +42,9 @@ fn renamed(filter: &str) -> String {
     directives.collect::<Vec<_>>().join(",")
 }
 
-/// Starts the log on stderr. If the terminal is slow, lines are lost, but nothing waits for it.
-/// `RUST_LOG` selects the entries; if it is empty, it is ignored. Lines are written until the
-/// returned guard is dropped.
+/// Starts the log on stderr. If the terminal is slow, lines are lost, but the program never waits
+/// for the terminal. `RUST_LOG` selects the entries; an empty `RUST_LOG` is ignored. Lines are
+/// written until the returned guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
@@ -82,8 +82,8 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
-/// Error of a command that was ended by Ctrl-C. There is a separate exit status for it, because the
-/// result of the command is not known.
+/// Error of a command that was ended by Ctrl-C. This error has an exit status of its own, because
+/// the result of the command is not known.
 #[derive(Debug)]
 pub struct Interrupted(pub String);
 
@@ -100,8 +100,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Error of a load generator that did not reach its target rate. There is a separate exit status
-/// for it: the report is complete, but does not measure the requested rate.
+/// Error of a load generator that did not reach its target rate. This error has an exit status of
+/// its own, because the report is complete, but does not measure the requested rate.
 #[derive(Debug)]
 pub struct TargetMissed(pub String);
 
@@ -119,8 +119,8 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Waits for SIGINT, SIGTERM or SIGHUP. So if the terminal or the connection is closed, a run ends
-/// as on Ctrl-C, and its results so far are kept.
+/// Waits for SIGINT, SIGTERM or SIGHUP. SIGHUP is sent if the terminal or the connection is closed.
+/// The run then ends as on Ctrl-C, and keeps the results so far.
 pub async fn interrupted() {
     let terminated = async {
         if let Ok(terminated) = leasehold_node::terminated() {

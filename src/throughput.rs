@@ -52,7 +52,8 @@ pub fn run(
     Ok(())
 }
 
-/// Returns the directory of the report: the requested one, or the default.
+/// Returns the directory for the report: the requested directory, or the default if none was
+/// requested.
 pub fn out(experiment: &ThroughputExperiment, requested: Option<&PathBuf>) -> PathBuf {
     let usual = || PathBuf::from("results").join(&experiment.name);
     requested.cloned().unwrap_or_else(usual)

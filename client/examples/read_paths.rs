@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let key = "example/popular".into();
         let reply = client.execute(Operation::Get { key }).await?;
         assert!(matches!(reply.result, OperationResult::Value(_)));
-        println!("{} served it: {:?}", reply.replica, reply.path);
+        println!("{} answered, path {:?}", reply.replica, reply.path);
     }
     Ok(())
 }

@@ -72,7 +72,8 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the weight that the strategy `cost` gives to the latency of reads; that of writes is 1.
+    /// Sets the weight that the strategy `cost` gives to the latency of reads. The weight of the
+    /// latency of writes is 1.
     pub fn read_weight(mut self, weight: f64) -> LeaseChange {
         self.request.read_weight = Some(weight);
         self
@@ -116,7 +117,7 @@ impl LeaseChange {
     }
 }
 
-/// Whole milliseconds, rounded up.
+/// Returns a duration in whole milliseconds, rounded up.
 fn ms(duration: Duration) -> u64 {
     let ms = duration.as_nanos().div_ceil(1_000_000);
     u64::try_from(ms).unwrap_or(u64::MAX)

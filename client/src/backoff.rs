@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::session::random_u64;
 
-/// First and longest pause between attempts.
+/// First pause between attempts.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
+/// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Pauses that double up to a limit. Each pause is shortened at random by up to half, so that

@@ -2,10 +2,10 @@
 //! attempt could not change.
 //!
 //! **Why the same write may be sent to several replicas.** A write is identified by its (client,
-//! sequence), and all copies are equal: they name the same low-water mark and the same replicated
-//! clock at which the session was opened. Results are part of the replicated state. So it does not
-//! matter through which replica a copy reaches the log, which replica leads, or whether copies are
-//! under way through several replicas at the same time:
+//! sequence), and all copies are equal: they name the same low-water mark and the same reading of
+//! the replicated clock at which the session was opened. Results are part of the replicated state.
+//! So it does not matter through which replica a copy reaches the log, which replica leads, or
+//! whether copies are under way through several replicas at the same time:
 //!
 //! - The first copy in the log decides. A later copy finds the stored result and is answered with
 //!   this result (hazard 21). The result is kept until the session expires or the session's
@@ -19,12 +19,12 @@
 //! - All replicas belong to one cluster; otherwise there would be two states. [`Replicas`] connects
 //!   only to the cluster of the first connection.
 //!
-//! **Meaning of a refusal.** After a write is refused, no copy behind the refused one is executed
-//! at any replica (hazard 77). If the refused copy was the only copy that ever left this client,
-//! there is no copy before the refused one either. Then the write has not taken effect and never
-//! will, and may be sent under another identity. An earlier copy, to the same or another replica,
-//! may have been executed, and its result forgotten when the session expired. So the client assumes
-//! that every copy has left, unless the copy's connection reports that it did not leave
+//! **Meaning of a refusal.** After a write is refused, no copy that follows the refused one in the
+//! log is executed at any replica (hazard 77). If the refused copy was the only copy that ever left
+//! this client, there is no copy before the refused one either. Then the write has not taken effect
+//! and never will, and may be sent under another identity. If there were other copies, one of them
+//! may have been executed earlier, and its result forgotten when the session expired. So the client
+//! assumes that every copy has left, unless the copy's connection reports that it did not leave
 //! ([`CallError::Unreachable`]). That a replica is dead, silent or unavailable does not prove that
 //! a copy did not leave.
 //!
@@ -138,7 +138,7 @@ struct Copies<'a> {
     body: Body,
     /// Replica to use first, and whether the request should ask for a hint.
     route: Route,
-    /// Copies that may still be answered, each with its replica. The first answer decides.
+    /// Copies that may still be answered, each with its replica. The first answer is final.
     in_flight: SmallVec<[(usize, Call<'a>); 1]>,
     /// Replica that still has time to answer before the request is sent to another replica, and the
     /// start of this time.
@@ -202,8 +202,8 @@ impl<'a> Copies<'a> {
     }
 
     /// Sends a copy to the nearest replica that has not used up its time, unless another replica
-    /// still has time. If no replica can be used, nothing is sent. When a replica greets again, the
-    /// replica's task notifies this request.
+    /// still has time to answer. If no replica can be used, nothing is sent. When a replica greets
+    /// again, the replica's task notifies this request.
     fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
@@ -239,8 +239,8 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Returns the time at which to check again: the time at which the active replica's time or the
-    /// current pause ends, but at most the deadline.
+    /// Returns the time at which to check again: the end of the time that the active replica has to
+    /// answer, or the end of the current pause, but no later than the deadline.
     fn wake_at(&self) -> Instant {
         let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
@@ -372,8 +372,8 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// Records that a replica has answered. Replicas that used up their time before this and stayed
-    /// silent are suspected, so that no other requests are sent to them for now.
+    /// Records that a replica has answered. Other replicas that used up their time before this
+    /// answer arrived are suspected, so that for now no other requests are sent to them.
     fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);

@@ -41,14 +41,15 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{PROBE_KEY, StatusRequest};
 
-/// Number of measurements of the distance to a replica that follow each other closely. Later
-/// measurements are occasional.
+/// Number of the first measurements of the distance to a replica, which are made in quick
+/// succession. Later measurements are less frequent.
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// First and longest interval between two probes of a replica that must stay healthy before it is
-/// used again. The interval doubles from the first to the longest.
+/// First interval between two probes of a replica that must stay healthy before it is used again.
+/// The interval doubles until it reaches [`PROBE_EVERY_MAX`].
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Longest interval between two such probes.
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 
 /// All replicas of one client.

@@ -39,13 +39,13 @@ const REFRESH: Duration = Duration::from_secs(10);
 /// A replica is about as near as the nearest if its round trip is at most twice that of the
 /// nearest, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
-/// Number of calls that a replica may have in excess of the least loaded replica, and still be
+/// Maximum number of calls by which a replica may exceed the least loaded replica and still be
 /// chosen. Within this limit, a replica with unsent requests is preferred, so that several requests
 /// leave in one write.
 const SLACK: usize = 8;
 /// Size estimate of an entry without its key, in bytes.
 const ENTRY_BYTES: usize = 160;
-/// While there is no free space for hints, one of this many reads of unknown keys requests a hint.
+/// While there is no free space for hints, one in this many reads of unknown keys requests a hint.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.

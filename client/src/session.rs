@@ -71,9 +71,9 @@ impl Sessions {
         }
     }
 
-    /// Abandons the session of `ticket`, which has expired, and other sessions that are as old and
-    /// have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes in
-    /// flight keep the identity with which they were sent.
+    /// Abandons the session of `ticket`, which has expired, and other sessions that are at least as
+    /// old and have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes
+    /// in flight keep the identity with which they were sent.
     pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         let later_ms = self.log_time_ms.min(ticket.opened_ms + 1);
@@ -90,12 +90,12 @@ impl Sessions {
 struct Session {
     /// Identity of the session; never 0, which means "no session" on the wire.
     client: u64,
-    /// A log time, in ms, at or before the session's first write. By this time a replica recognizes
-    /// that it may have forgotten the session.
+    /// A log time, in ms, at or before the session's first write. A replica compares this time with
+    /// the log time to recognize that it may have forgotten the session.
     opened_ms: u64,
-    /// Sequence of the next write; the first write has sequence 1.
+    /// Sequence number of the next write; the first write has number 1.
     next: u64,
-    /// Sequences that were issued and have not been released. All are below `next`.
+    /// Sequence numbers that were issued and have not been released. All are below `next`.
     outstanding: BTreeSet<u64>,
 }
 

@@ -96,11 +96,11 @@ pub struct Status {
     pub committed: u64,
     /// Number of slots of the log that are executed.
     pub executed: u64,
-    /// Number of keys.
+    /// Number of keys that the replica stores.
     pub keys: u64,
     /// Durability of writes: `sync`, `async` or `none`.
     pub durability: String,
-    /// The newest lease configuration that the replica knows.
+    /// Number that identifies the newest lease configuration that the replica knows.
     pub configuration: u64,
     /// Names of the lease strategies in force.
     pub strategy: String,
@@ -168,8 +168,8 @@ pub struct LeaseStatus {
     pub max_drift_ppm: u32,
     /// Whether the leader has more keys to list, so that [`RangeStatus::listed`] will rise.
     pub unfinished: bool,
-    /// In the answer to a change of leases: whether the change was already in force before the
-    /// request.
+    /// Whether a requested change of leases was already in force before the request. It is set only
+    /// in the answer to such a request.
     pub already: bool,
 }
 

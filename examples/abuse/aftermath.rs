@@ -9,7 +9,7 @@ use crate::judge::Check;
 use crate::stage::AttackTimeline;
 use crate::watch::ReplicaMonitor;
 
-/// Key that an unauthenticated peer proposes. The proposed value is the same text.
+/// Key of a write that an unauthenticated peer proposes. The value of this write is the same text.
 pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
 /// Maximum age of a cluster in these attacks, in hours. The replicated clock begins at 0 when its
@@ -28,12 +28,13 @@ pub enum AftermathCheck {
     Restart,
     /// No replica serves the value that the unauthenticated peer made up.
     NobodyWrote,
-    /// The replicated clock shows no more than the age that the cluster can have.
+    /// The replicated clock does not exceed the maximum age of the cluster.
     LogTime,
     /// A figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
-    /// A replica has at most this number of open file descriptors more than before the attack. They
-    /// are counted at the end of the attack, while the attackers still hold their connections.
+    /// The number of open file descriptors of a replica has grown by at most this number since the
+    /// time before the attack. File descriptors are counted at the end of the attack, while the
+    /// attackers' connections are still open.
     FilesLeft(u64),
     /// A counter in the status of each replica does not exceed a maximum: (name, maximum).
     CounterAtMost(&'static str, u64),
@@ -43,9 +44,9 @@ pub enum AftermathCheck {
     /// A counter in the status of every replica has risen during the attack.
     Rose(&'static str),
     /// No iteration of a replica's event loop takes longer than this, in ms. If the program does
-    /// not report the duration, it is not checked.
+    /// not report the duration of iterations, this is not checked.
     LongestRound(u64),
-    /// In any second without reads, peers send each other only little.
+    /// In any second without reads, the traffic between peers does not exceed a maximum.
     PeerBytes,
     /// After its directory was made read-only, the last replica ended with an error, and no signal
     /// ended it.

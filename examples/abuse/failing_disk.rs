@@ -1,6 +1,6 @@
 //! Makes the directory of the last replica read-only several times. Each time, the replica must end
-//! with an error. A single time would prove little: if a program does not end properly, it depends
-//! on the relative speed of its threads whether a signal ends it.
+//! with an error. A single time would prove little: whether a faulty program is ended by a signal
+//! depends on the relative speed of its threads.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -18,16 +18,16 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
 /// Time from the last failure of the disk to the end of the attackers. The attackers' puts make the
-/// replica begin a new file; without them, it would not notice the failure.
+/// replica begin a new file. Without these puts, the replica would not notice the failure.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Interval between two checks of whether the replica has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
-/// Number of times that the replica ended, for each way of ending.
+/// For each way of ending, the number of times that the replica ended in this way.
 #[derive(Debug, Default)]
 pub struct ExitTally {
     ways: BTreeMap<String, u32>,
-    /// Output of the replica in the worst of these ends.
+    /// Last output of the replica before the worst of these ends.
     words: String,
     bad: bool,
 }

@@ -10,7 +10,7 @@ pub fn figures<const N: usize>(named: [(&str, f64); N]) -> Figures {
     named.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Returns the least of `values` that is not exceeded by the share `share` of them; 0 if there are
+/// Returns the least value that is not exceeded by the share `share` of the values; 0 if there are
 /// no values.
 pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     values.sort_unstable();

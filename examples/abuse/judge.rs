@@ -1,4 +1,4 @@
-//! Bounds on the effects of an attack, and the check of each.
+//! Bounds on the effects of an attack, and the checks of these bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ const TIMES: f64 = 2.0;
 const LONGER_US: f64 = 20_000.0;
 /// Maximum latency of a put in µs. It is used for attacks that are judged on the longest put.
 const LONGEST_PUT_US: f64 = 100_000.0;
-/// Maximum ratio of the used memory to its bound that is tolerated.
+/// Maximum tolerated ratio of the used memory to the bound on memory.
 const MEMORY_TOLERATED: f64 = 1.2;
 
 /// Result of one check.
@@ -125,8 +125,8 @@ impl Row {
     }
 }
 
-/// Adds the latencies of clients in one phase to `figures`. The names of the new figures contain
-/// the name `when` of the phase.
+/// Adds the latencies of clients in one phase to `figures`. `when` is the name of the phase, and is
+/// part of the names of the new figures.
 pub fn name_figures(figures: &mut Figures, when: &str, noticed: &ClientLatencies) {
     let named = [
         ("put_p50_us", noticed.put_p50_us),

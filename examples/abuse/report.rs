@@ -72,8 +72,7 @@ impl Results {
         })
     }
 
-    /// Adds a row to the current run. If there is an earlier row for the same attack, it is
-    /// replaced.
+    /// Adds a row to the current run. An earlier row for the same attack is replaced.
     pub fn add(&mut self, mut row: Row) {
         let run = &mut self.runs[self.current];
         row.program = run.program.clone();
@@ -200,8 +199,8 @@ impl Results {
     }
 }
 
-/// Describes the program that was attacked in the rows of a run. If there are several programs, it
-/// also lists the rows of each.
+/// Describes the program that was attacked in the rows of a run. If there are several programs,
+/// also lists the rows of each program.
 fn programs(run: &Run) -> String {
     let mut of: BTreeMap<&Program, Vec<&str>> = BTreeMap::new();
     for row in &run.rows {
@@ -248,7 +247,7 @@ fn row<'a>(run: &'a Run, name: &str) -> Option<&'a Row> {
     run.rows.iter().find(|row| row.name == name)
 }
 
-/// Returns the verdict on an attack in a run. If checks failed, it lists them.
+/// Returns the verdict on an attack in a run. The verdict lists the checks that failed.
 fn verdict(run: &Run, name: &str) -> String {
     let Some(row) = row(run, name) else {
         return "not measured".to_owned();

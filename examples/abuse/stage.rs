@@ -24,8 +24,8 @@ const SETTLES_IN: Duration = Duration::from_secs(2);
 /// Time for which the well-behaved clients continue after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
 /// Duration of the last part of an attack, in which the bytes that peers send each other are
-/// counted, and the interval between two counts. The interval is short, because traffic that comes
-/// in bursts has a small mean.
+/// counted. The next constant is the interval between two counts. It is short, because the mean
+/// over a long interval would hide bursts of traffic.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for which attackers may continue after the end of the attack, to finish what they
@@ -59,7 +59,8 @@ pub struct AttackTimeline {
     /// Bytes that all replicas together sent each other in the busiest second of the last part of
     /// the attack; `None` if not known.
     pub busiest_bytes_s: Option<f64>,
-    /// Number of times that the replica with the failing disk ended, for each way of ending.
+    /// For each way of ending, the number of times that the replica with the failing disk ended in
+    /// this way.
     pub ends: ExitTally,
 }
 
@@ -317,8 +318,8 @@ async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     ))
 }
 
-/// Parses the output of `ss`. It has two lines for each socket: one with the addresses, and one
-/// with the figures.
+/// Parses the output of `ss`. The output has two lines for each socket: one with the addresses, and
+/// one with the figures.
 fn sent_to(peers: &[String], listing: &str) -> u64 {
     let lines: Vec<&str> = listing.lines().collect();
     let to_peers = lines.windows(2).filter(|pair| {

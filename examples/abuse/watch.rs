@@ -28,7 +28,7 @@ struct ReplicaSample {
     status: Option<StatusReply>,
 }
 
-/// Monitor that takes samples of all replicas until it is dropped.
+/// Monitor that takes samples of all replicas until the monitor is dropped.
 pub struct ReplicaMonitor {
     looks: Rc<RefCell<Vec<ReplicaSample>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -107,8 +107,8 @@ impl ReplicaMonitor {
         ends.fold(longest, Duration::max)
     }
 
-    /// Returns the value of a counter in the last sample before `to`. This is the highest value on
-    /// any replica.
+    /// Returns the value of a counter in the last sample before `to`. If replicas have different
+    /// values, returns the highest.
     pub fn counter(&self, name: &str, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut newest: BTreeMap<usize, u64> = BTreeMap::new();
@@ -143,8 +143,8 @@ impl ReplicaMonitor {
             .min()
     }
 
-    /// Returns the counters that were 0 at `from` and are not 0 at `to`. They belong to limits that
-    /// took effect in between. The values are sums over all replicas.
+    /// Returns the counters that were 0 at `from` and are not 0 at `to`. These counters show the
+    /// limits that took effect between the two times. The values are sums over all replicas.
     pub fn acted(&self, from: Instant, to: Instant) -> BTreeMap<String, u64> {
         let looks = self.looks.borrow();
         let mut before: BTreeMap<(usize, &str), u64> = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! Clients that do nothing wrong. There is one next to each replica. It sends puts and gets at a
-//! fixed rate. Latency is measured from the time at which an operation should have begun. So if a
-//! replica does not respond for some time, the latency of every operation that should have begun in
-//! this time becomes longer.
+//! Clients that do nothing wrong. There is one such client next to each replica. Each client sends
+//! puts and gets at a fixed rate. Latency is measured from the time at which an operation should
+//! have begun. So if a replica does not respond for some time, the latency of every operation that
+//! should have begun in this time becomes longer.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -36,7 +36,8 @@ pub struct ClientLatencies {
     pub put_p50_us: u64,
     pub put_p99_us: u64,
     pub put_max_us: u64,
-    /// Time at which the slowest put should have begun, in ms from the beginning of that range.
+    /// Time at which the slowest put should have begun, in ms from the beginning of the range of
+    /// time.
     pub put_max_at_ms: u64,
     pub get_p50_us: u64,
     pub get_p99_us: u64,
@@ -84,7 +85,7 @@ impl WellBehavedClients {
         })
     }
 
-    /// Stops beginning operations, and waits for those that are in flight.
+    /// Stops all new operations, and waits for the operations that are in flight.
     pub async fn stop(&self) {
         self.tasks.iter().for_each(|task| task.abort());
         let deadline = Instant::now() + 2 * OPERATION_TIMEOUT;
@@ -132,7 +133,7 @@ impl Drop for WellBehavedClients {
     }
 }
 
-/// Sends puts and gets alternately. It continues as long as the future is polled.
+/// Sends puts and gets alternately. The client continues as long as this future is polled.
 async fn work(
     client: Client,
     pause: Duration,

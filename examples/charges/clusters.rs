@@ -13,8 +13,7 @@ use crate::cases::{Case, KEYS, Stage, key, ranges};
 use crate::cluster::{Cluster, LEADER, Recipe, Setting};
 use crate::wire::{Wire, read, session_number};
 
-/// Number of entries in one multi-put of the keys, and number of keys in one multi-get that creates
-/// demand.
+/// Number of keys in one multi-put that writes the keys, and in one multi-get that creates demand.
 const KEYS_AT_ONCE: usize = 500;
 /// Number of lease changes that wait for their answers at the same time.
 const CHANGES_AT_ONCE: usize = 16;
@@ -160,8 +159,8 @@ impl PreparedCluster {
         Ok(*status)
     }
 
-    /// Returns the ballot round. If a later call returns another round, there has been an election
-    /// in between.
+    /// Returns the ballot round. If two calls return different rounds, there was an election
+    /// between them.
     pub async fn ballot_round(&self) -> anyhow::Result<u64> {
         Ok(self.status(StatusRequest::default()).await?.ballot_round)
     }

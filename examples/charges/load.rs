@@ -18,12 +18,12 @@ use crate::wire::{Wire, session_number};
 /// Longest time to wait for an answer. After this time, the measurement fails.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// Number of requests that were answered, with one of the requests and its answer.
+/// Number of requests that were answered, together with the last request and its answer.
 #[derive(Clone, Debug, Default)]
 pub struct AnsweredRequests {
     pub requests: u64,
     /// Number of bytes in the frame of `request`, which is the last request. `bytes_out` is the
-    /// same for `answer`.
+    /// number of bytes in the frame of `answer`.
     pub bytes_in: usize,
     pub bytes_out: usize,
     pub request: Request,
@@ -67,7 +67,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Sends batches for the given time. Each batch is sent after the one before it is answered.
+    /// Sends batches for the given time. Each batch is sent after the previous batch is answered.
     /// Stops after a refusal that the case does not expect.
     pub async fn run(&mut self, length: Duration) -> anyhow::Result<AnsweredRequests> {
         self.answered = AnsweredRequests::default();

@@ -15,12 +15,12 @@ use crate::rows::{CaseMeasurement, Row};
 
 /// Duration of the load before a measurement. It fills memory and caches.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Time for which replicas are left idle while their processor time is measured, and the number of
-/// such measurements.
+/// Time for which replicas are left idle while their processor time is measured. The next constant
+/// is the number of such measurements.
 const IDLE: Duration = Duration::from_millis(500);
 const IDLE_LOOKS: usize = 4;
-/// Time to wait after writes. A checkpoint is made each second, so this is long enough for one. The
-/// cost of the checkpoint belongs to the cost of the writes.
+/// Time to wait after writes. A replica makes a checkpoint each second, so this time is long enough
+/// for one checkpoint. The cost of the checkpoint belongs to the cost of the writes.
 const CHECKPOINTED: Duration = Duration::from_millis(1_100);
 /// Time to wait after requests that are not writes.
 const SETTLED: Duration = Duration::from_millis(20);
@@ -123,8 +123,8 @@ async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<PreparedCl
     Ok(clusters)
 }
 
-/// Returns the sum of the ballot rounds of all clusters. If a later sum is greater, there has been
-/// an election in between.
+/// Returns the sum of the ballot rounds of all clusters. If a later sum is greater, there was an
+/// election between the two calls.
 async fn ballot_rounds(clusters: &[PreparedCluster]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for cluster in clusters {
@@ -144,8 +144,8 @@ fn processes(cluster: &PreparedCluster) -> anyhow::Result<Vec<u32>> {
     all.context("a replica does not run")
 }
 
-/// Returns the processor time of each replica while it is idle. This is the least of several
-/// measurements, because a replica sometimes has work to do that is not regular.
+/// Returns the processor time of each replica while it is idle. The result is the least of several
+/// measurements, because an idle replica sometimes has irregular work to do.
 async fn idle(clusters: &[PreparedCluster]) -> anyhow::Result<Vec<IdleUsage>> {
     for cluster in clusters {
         cluster.refresh().await?;

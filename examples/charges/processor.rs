@@ -1,5 +1,5 @@
-//! Processor time of a process, in nanoseconds. The usual counters of the kernel only have a
-//! resolution of 10 ms.
+//! Processor time of a process, with a resolution of nanoseconds. The usual counters of the kernel
+//! have a resolution of only 10 ms.
 
 use std::io;
 use std::ops::Sub;
@@ -17,7 +17,8 @@ pub struct ProcessorTime {
 impl Sub for ProcessorTime {
     type Output = ProcessorTime;
 
-    /// Subtracts an earlier value. Threads that have ended since then are not included.
+    /// Subtracts an earlier value. The result does not include threads that have ended since the
+    /// earlier value was read.
     fn sub(self, earlier: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.saturating_sub(earlier.all),

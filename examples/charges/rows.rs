@@ -17,7 +17,8 @@ pub struct CaseMeasurement {
     /// Processor time of the replica that received the requests. The processor time of an idle
     /// replica has been subtracted.
     pub processor: Duration,
-    /// Processor time of that replica's event loop. That of an idle replica has been subtracted.
+    /// Processor time of the event loop of the replica that received the requests. The processor
+    /// time of an idle replica's event loop has been subtracted.
     pub of_loop: Duration,
 }
 
@@ -49,7 +50,8 @@ pub struct Row {
     pub entries: usize,
     pub bytes_in: usize,
     pub bytes_out: usize,
-    /// Processor time per request in ns, in the rounds: the least, the median and the greatest.
+    /// Processor time per request in ns: the least, the median and the greatest value over all
+    /// rounds.
     pub ns: [f64; 3],
     /// Median over the rounds of the event loop's processor time per request, in ns.
     pub loop_ns: f64,

@@ -1,5 +1,6 @@
 //! Clusters of replica processes on loopback, all at one site. The processes end when the cluster
-//! is dropped. They also end with this program, because its end closes their standard input.
+//! is dropped. They also end when this program ends, because their standard input is closed at that
+//! moment.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -15,8 +16,7 @@ use leasehold_transport::tls::Trust;
 use leasehold_wire::{StatusReply, StatusRequest};
 use tempfile::TempDir;
 
-/// Name of the cluster. It is an unusual word, so that a check which searches for it finds no other
-/// text.
+/// Name of the cluster. It is an unusual word, so that a search for this name finds no other text.
 pub const CLUSTER: &str = "quillwort";
 pub const NAMES: [&str; 5] = ["alder", "birch", "cedar", "dogwood", "elm"];
 /// Index of the replica that leads.
@@ -139,8 +139,8 @@ impl Cluster {
     }
 
     /// Creates certificates if the program supports them. Without certificates, any process can
-    /// pass for a replica. If the program supports certificates but creating them fails, that is an
-    /// error, because the results would be those of a different cluster.
+    /// claim to be a replica. If the program supports certificates but creating them fails, that is
+    /// an error, because the results would be those of a different cluster.
     fn certify(&mut self) -> anyhow::Result<()> {
         if !self.makes_certificates()? {
             return Ok(());
@@ -222,7 +222,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the last replica, which has not been started before, or has ended.
+    /// Starts the last replica. The replica must not be running: either it has not been started
+    /// before, or it has ended.
     pub fn start_last(&mut self) -> anyhow::Result<()> {
         let last = self.children.len() - 1;
         self.spawn(last)

@@ -32,8 +32,8 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Returns the path of the program from the same build, which is in the folder above that of the
-/// examples.
+/// Returns the path of the program `leasehold` from the same build. The program is in the folder
+/// above the folder of the examples.
 pub fn beside() -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program")?;
     let folder = this.parent().and_then(std::path::Path::parent);

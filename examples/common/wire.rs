@@ -31,7 +31,7 @@ impl Wire {
     }
 
     /// Opens a connection with a small receive buffer, so that the attacker's operating system
-    /// stores only few of the bytes that the attacker does not read.
+    /// stores only a few bytes that the attacker does not read.
     pub async fn connect_narrow(address: &str) -> anyhow::Result<Wire> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4 << 10)?;
@@ -88,8 +88,8 @@ pub fn read(id: u64, op: Op) -> Request {
     Request::new(id, Some(Body::Command(op.into())))
 }
 
-/// Builds a request that writes, as part of a new session. `opened_ms` of the session is the value
-/// from the replica's welcome.
+/// Builds a request that writes, as part of a new session. The session's `opened_ms` must be the
+/// value from the replica's welcome.
 pub fn write(id: u64, session: Session, op: Op) -> Request {
     let Session {
         client,

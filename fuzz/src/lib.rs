@@ -2,11 +2,11 @@
 //! configuration, property files, histories and logs.
 //!
 //! A *body* takes arbitrary bytes and decodes them. If this succeeds, the body checks two
-//! properties: the result is the same after it is encoded and decoded again, and the next steps of
-//! its processing do not fail. A body must never panic, and must not take more memory than
-//! [`memory`] allows for the size of its input. Some decoders read sealed data (with a checksum, or
-//! compressed). Their bodies also add the seal to the input themselves, because otherwise the
-//! decoder would refuse every changed input.
+//! properties. The result must be the same after it is encoded and decoded again, and the next
+//! steps in processing the result must not fail. A body must never panic, and must not take more
+//! memory than [`memory`] allows for the size of its input. Some decoders read sealed data (with a
+//! checksum, or compressed). A body for such a decoder also adds the correct seal to the input,
+//! because otherwise the decoder would refuse every changed input.
 //!
 //! Two bodies go beyond decoders. `member` gives a replica the messages of a member that has proved
 //! its identity. `session` gives a replica the requests of a client that has sent its token.
@@ -27,9 +27,11 @@ use std::path::Path;
 pub struct Target {
     /// Name of the target. The cargo-fuzz target and the folders of inputs have the same name.
     pub name: &'static str,
-    /// Runs the body with an input. It panics if a decoder violates a property.
+    /// Function that runs the body with an input. The function panics if a decoder violates a
+    /// property.
     pub body: fn(&[u8]),
-    /// Returns seeds: inputs that are well-formed, or wrong in a way that a decoder might overlook.
+    /// Function that returns the seeds: inputs that are well-formed, or wrong in a way that a
+    /// decoder might overlook.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -78,7 +80,7 @@ pub fn target(name: &str) -> Target {
 /// Returns the inputs that once revealed a fault in this target, in the order of their file names.
 ///
 /// # Errors
-/// Returns an error if the inputs cannot be read. If there are none, that is no error.
+/// Returns an error if the inputs cannot be read. It is not an error if there are no such inputs.
 pub fn regressions(name: &str) -> io::Result<Vec<Vec<u8>>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("regressions")

@@ -3,19 +3,19 @@
 //! The limit is proportional to the number of bytes that are present: a decoder must not rely on a
 //! length that the input claims. The factor follows from the way in which lists are decoded. An
 //! element takes at least two bytes in the input (its tag and a length of 0), and its full size in
-//! memory. A list grows by doubling, and meanwhile its old and its new buffer exist at the same
-//! time. So the largest element of any list determines the factor: [`per_byte`].
+//! memory. A list grows by doubling, and during this the old and the new buffer of the list exist
+//! at the same time. So the largest element of any list determines the factor: [`per_byte`].
 
 use bytes::Bytes;
 
-/// Number of bytes of memory that a decoder may take for any input. They are for buffers while
-/// reading, and for the text of an error.
+/// Number of bytes of memory that a decoder may take for any input. These bytes are for buffers
+/// while the input is read, and for the text of an error.
 pub const BASE_BYTES: usize = 64 << 10;
 
 /// Minimum number of bytes of an element in the input.
 const ELEMENT_BYTES_MIN: usize = 2;
-/// Factor for a list that is just growing. Its old buffer is full and its new buffer is twice as
-/// large, so both together are three times the elements.
+/// Factor for a list at the moment when it grows. The old buffer is full and the new buffer is
+/// twice as large, so both together are three times as large as the elements.
 const WHILE_GROWING: usize = 3;
 
 /// Returns the number of bytes of memory that one byte of input may take if it belongs to a list of

@@ -30,7 +30,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Endless generator of inputs, which it makes from seeds.
+/// Endless generator of inputs that are made from seeds.
 #[derive(Debug)]
 pub struct Mutator {
     seeds: Vec<Vec<u8>>,
@@ -47,7 +47,7 @@ impl Mutator {
         }
     }
 
-    /// Returns another input.
+    /// Returns the next input.
     pub fn input(&mut self) -> Vec<u8> {
         let mut input = self.any_seed().to_vec();
         for _ in 0..self.random.random_range(1..=CHANGES_MAX) {

@@ -88,8 +88,9 @@ fn every_body_is_a_target_of_cargo_fuzz() {
     }
 }
 
-/// Each list has as many elements as fit, and each element is as short as possible. This takes the
-/// most memory for the number of bytes. Every field that could be a list is tried, two levels deep.
+/// Each list has as many elements as fit, and each element is as short as possible. Such messages
+/// take the most memory for their number of bytes. Every field that could be a list is tried, two
+/// levels deep.
 #[test]
 fn messages_full_of_empty_elements() {
     for name in [

@@ -2,10 +2,10 @@
 //! supervisor process runs the WAN and the replicas. It restarts replicas that died, carries out
 //! requests such as faults, and finally ends the replicas.
 //!
-//! The supervisor writes `state.json` into the cluster's directory. This file has the addresses for
-//! clients, and the address and the token for requests to the supervisor. Commands send requests
-//! and not signals, because another process may have the supervisor's process number after the
-//! supervisor has died. A plain `serve` has no port for such requests.
+//! The supervisor writes `state.json` into the cluster's directory. This file contains the
+//! addresses for clients, and also the address and the token for requests to the supervisor.
+//! Commands send requests and not signals, because after the supervisor's death another process may
+//! have the same process ID. A plain `serve` has no port for such requests.
 
 mod control;
 mod data_check;
@@ -68,7 +68,8 @@ pub struct SupervisorSettings {
     pub program: PathBuf,
     /// The cluster's directory.
     pub dir: PathBuf,
-    /// First port of a row of free ports for clients; `None` for any ports.
+    /// First of the consecutive ports at which replicas accept clients; `None` if any free ports
+    /// may be used.
     pub client_port: Option<u16>,
     /// Whether a replica that died is started again.
     pub restart: bool,
@@ -77,8 +78,8 @@ pub struct SupervisorSettings {
     pub insecure: bool,
 }
 
-/// Starts a cluster with the strategy of the experiment, which must have only one. Runs the cluster
-/// until a request ends it or `interrupted` completes.
+/// Starts a cluster with the strategy of the experiment. The experiment must have exactly one
+/// strategy. Runs the cluster until a request ends it or `interrupted` completes.
 ///
 /// # Errors
 /// If a cluster is up in the directory already, if the data belongs to a cluster with other

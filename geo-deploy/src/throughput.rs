@@ -20,8 +20,8 @@ use crate::topology::is_plain_name;
 /// Throughput experiments that are built into the program.
 const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
 
-/// Fields that only the file of a throughput experiment has. They distinguish it from the files of
-/// other experiments.
+/// Fields that only files of throughput experiments have. By these fields, such a file is
+/// distinguished from the file of any other experiment.
 const DISTINCTIVE_FIELDS: [&str; 2] = ["cases", "replicas"];
 
 /// A throughput experiment.
@@ -43,9 +43,9 @@ pub struct ThroughputExperiment {
     /// Condition under which a write is durable. The paper's replicas keep their log in memory.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
-    /// Time between two checkpoints, in ms. At a checkpoint a replica writes the changes of its
-    /// state to disk, and accepts nothing meanwhile. A write that all replicas must accept waits
-    /// for the checkpoint of any of them.
+    /// Time between two checkpoints, in ms. At a checkpoint, a replica writes the changes of its
+    /// state to disk, and accepts no writes until this is done. A write that all replicas must
+    /// accept waits if any replica makes a checkpoint.
     pub checkpoint_ms: u64,
     /// Number of keys. All keys are equally popular.
     pub keys: u64,
@@ -57,11 +57,11 @@ pub struct ThroughputExperiment {
     pub in_flight: u32,
     /// Number of threads of the load generator.
     pub cores: u32,
-    /// Time for which clients read before anything is measured, in s. They read equally from all
-    /// replicas, so every replica gets about the same number of leases.
+    /// Time for which clients read before anything is measured, in s. Clients read equally from all
+    /// replicas, so that every replica gets about the same number of leases.
     pub warmup_s: f64,
-    /// Duration in s of the measurement of reads, and also of the measurement of writes, which
-    /// follows. Before each measurement, clients send requests for 3 s that are not measured.
+    /// Duration of each measurement, in s. Reads are measured first, and then writes. Before each
+    /// measurement, clients send requests for 3 s that are not measured.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -154,8 +154,8 @@ pub fn list() -> Vec<(&'static str, String)> {
 
 impl ThroughputExperiment {
     /// Returns the built-in throughput experiment of this name, or the one in this TOML file.
-    /// Returns `None` if no built-in one has the name, or if the file has no field of a throughput
-    /// experiment.
+    /// Returns `None` if no built-in throughput experiment has the name, or if the file has none of
+    /// the fields that only a throughput experiment has.
     ///
     /// # Errors
     /// Returns an error if a field or an override is invalid.

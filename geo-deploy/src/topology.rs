@@ -24,10 +24,11 @@ use serde::{Deserialize, Serialize};
 pub use error::TopologyError;
 use file::TopologyFile;
 
-/// Maximum number of sites of a topology. The reason is that sets of holders are bitmaps of 64
-/// bits.
+/// Maximum number of sites of a topology. The limit exists because a set of holders is a bitmap of
+/// 64 bits.
 pub const SITES_MAX: usize = 64;
-/// Longest round trip that is accepted, in ms: one minute. A longer one is a mistake.
+/// Longest round trip that is accepted, in ms: one minute. A longer round trip is regarded as a
+/// mistake.
 const RTT_MS_MAX: f64 = 60_000.0;
 
 /// A place with one replica and its clients.
@@ -42,8 +43,8 @@ pub struct Site {
 #[serde(try_from = "TopologyFile", into = "TopologyFile")]
 pub struct Topology {
     sites: Vec<Site>,
-    /// Round trips in ms, by the indexes of two sites. The matrix is symmetric, and its diagonal is
-    /// `local_rtt_ms`.
+    /// Matrix of round trips in ms, indexed by two sites. The matrix is symmetric. Every value on
+    /// the diagonal is `local_rtt_ms`.
     rtt_ms: Vec<Vec<f64>>,
     local_rtt_ms: f64,
 }
@@ -149,8 +150,8 @@ impl Topology {
         self.local_rtt_ms
     }
 
-    /// Returns the other sites, the nearest to `site` first. Equally near sites are in the
-    /// topology's order.
+    /// Returns all sites other than `site`, the nearest to `site` first. Equally near sites are in
+    /// the topology's order.
     pub fn nearest_to(&self, site: usize) -> Vec<usize> {
         let mut others: Vec<usize> = (0..self.len()).filter(|&other| other != site).collect();
         others.sort_by(|&a, &b| self.rtt_ms(site, a).total_cmp(&self.rtt_ms(site, b)));

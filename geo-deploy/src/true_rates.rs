@@ -3,14 +3,15 @@
 //!
 //! The true rates are not measured. They are computed from the workload alone: from the rate of
 //! each site, and from the popularity of each key at the site. For each key, all sets of holders
-//! that contain the leader are compared. The *optimum* is the least mean latency. Reports show the
-//! optimum next to the mean for the holders that a strategy would choose from the same rates.
+//! that contain the leader are compared. The *optimum* is the least mean latency that any of these
+//! sets gives. Reports show the optimum next to the mean for the holders that a strategy would
+//! choose from the same rates.
 //!
 //! The computed latencies include only distances ([`crate::run::bound`]). Disks, and writes in
 //! flight for which reads must wait, add to the measured latency. In a closed loop, the rate of a
-//! site depends on the latency of its answers, and cannot be known in advance. For a closed loop,
-//! every site therefore has the same weight, and the results must be compared with the mean of the
-//! sites' means.
+//! site depends on the latency of the answers to its clients, and cannot be known in advance. For a
+//! closed loop, every site therefore has the same weight, and the results must be compared with the
+//! mean of the sites' means.
 
 use std::collections::HashMap;
 
@@ -28,7 +29,7 @@ const SETS_MAX: usize = 1 << 10;
 /// Maximum number of keys that are examined.
 const KEYS_MAX: u64 = 2_000_000;
 
-/// Cost of a choice of holders. Shares are from 0 to 1.
+/// Cost (latency and shares) that results from a choice of holders. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementCost {
     /// Mean latency of an operation, in ms.
@@ -37,18 +38,20 @@ pub struct PlacementCost {
     pub sites: Vec<SitePlacementCost>,
 }
 
-/// Cost of a choice of holders at one site. Shares are from 0 to 1.
+/// Cost (latency and shares) at one site that results from a choice of holders. Shares are from 0
+/// to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SitePlacementCost {
     /// Mean latency of an operation, in ms; 0 if the site sends no requests.
     pub mean_ms: f64,
     /// Share of the site's reads that its own replica would serve.
     pub local_reads: f64,
-    /// Share of the site's writes that would have their minimum latency.
+    /// Share of the site's writes that would take the minimum latency that is possible for a write.
     pub writes_at_minimum: f64,
 }
 
-/// Latencies in ms, for each site, of operations on a key with one particular set of holders.
+/// Latencies at each site, in ms, of operations on one key if the key has one particular set of
+/// holders.
 #[derive(Clone, Debug)]
 struct HolderCosts {
     holders: SiteSet,
@@ -65,7 +68,7 @@ pub struct PlacementModel<'a> {
     /// Latency that a client adds, in ms.
     client_ms: f64,
     streams: Vec<SiteStream>,
-    /// Probability that a request is for the key of a given rank of popularity.
+    /// For each rank of popularity, the probability that a request is for the key with this rank.
     by_rank: Vec<f64>,
     /// Share of all operations that each site sends.
     shares: Vec<f64>,
@@ -73,8 +76,7 @@ pub struct PlacementModel<'a> {
 
 impl<'a> PlacementModel<'a> {
     /// Creates the model of a plan. Clients add `client_ms` to the latency of every operation.
-    /// Returns `None` if there are too many keys, or too many sets of sites, to examine all of
-    /// them.
+    /// Returns `None` if there are so many keys or sets of sites that they cannot all be examined.
     pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();
@@ -139,8 +141,7 @@ impl<'a> PlacementModel<'a> {
         self.plan.topology().nearest_to(leader)
     }
 
-    /// Returns, for each site, the operations that it sends for `key`, as a share of all
-    /// operations.
+    /// For each site, returns the share of all operations that the site sends for `key`.
     fn rates(&self, key: u64) -> Vec<f64> {
         let sites = self.streams.iter().zip(&self.shares);
         let rate = |(stream, share): (&SiteStream, &f64)| {
@@ -191,7 +192,8 @@ impl<'a> PlacementModel<'a> {
     }
 }
 
-/// Sum of the costs of the keys so far. Each cost is weighted by the rate of the key's requests.
+/// Sum of the costs of all keys that have been added so far. The cost of each key is weighted by
+/// the rate of requests for the key.
 struct PlacementSum<'a> {
     of: &'a PlacementModel<'a>,
     minimum_ms: Vec<f64>,

@@ -10,11 +10,11 @@
 //! measure how long messages really take: see [`Wan::probe`].
 //!
 //! All links share one thread with one timer. So the processors remain free for the replicas, and
-//! delays are exact to some tens of microseconds. Setting up a connection takes a round trip. While
-//! the link of the connection is cut, the setup waits. When the sender closes its half of a
-//! connection, the target observes this after the delay. When the target closes the connection or
-//! cannot be reached, both halves are closed. Bytes in flight when the network is shut down are
-//! lost.
+//! delays are exact to some tens of microseconds. Setting up a connection takes a round trip. If
+//! the connection's link is cut, the setup waits until the link is restored. When the sender closes
+//! its half of a connection, the target observes this after the delay. When the target closes the
+//! connection or cannot be reached, both halves are closed. Bytes in flight when the network is
+//! shut down are lost.
 
 pub(crate) mod alarm;
 mod link;
@@ -230,8 +230,7 @@ impl Wan {
     }
 
     /// Cuts or restores the link in one direction. Bytes that are sent while the link is cut are
-    /// not lost, as with TCP. They arrive when the link's delay has passed after the link is
-    /// restored.
+    /// not lost, as with TCP. When the link is restored, these bytes arrive after the link's delay.
     pub fn set_cut(&self, from: usize, to: usize, cut: bool) {
         if let Some(link) = self.link(from, to) {
             link.change(|settings| settings.cut = cut);
@@ -263,9 +262,9 @@ impl Wan {
         Ok(())
     }
 
-    /// Returns the report about the network, from the probes that were sent between the two times.
-    /// Probes that were affected by a fault are omitted, because they do not show the machine's
-    /// load.
+    /// Returns a report about the network, based on the probes that were sent between the times
+    /// `from` and `until`. Probes that were affected by a fault are omitted, because they do not
+    /// show the machine's load.
     pub fn network(&self, from: Instant, until: Instant) -> NetworkReport {
         let probes = self.probes.sent(&self.paths, from, until);
         NetworkReport::of(&self.configured, &probes)

@@ -166,7 +166,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const RHO_PPM: u32 = 1000;
 
-    /// A machine with clocks that are read every 100 ms, and the verdicts about them.
+    /// A machine with clocks that are read every 100 ms, and the verdicts about these clocks.
     struct Machine {
         watch: ClockWatch,
         true_ns: u64,

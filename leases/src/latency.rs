@@ -81,8 +81,8 @@ impl RoundTrips {
         others
     }
 
-    /// Whether `other` has another number of replicas, or some round trip that differs by more than
-    /// a twentieth plus half a millisecond.
+    /// Whether `other` has a different number of replicas, or some round trip that differs by more
+    /// than a twentieth plus half a millisecond.
     pub fn is_far_from(&self, other: &RoundTrips) -> bool {
         let far = |(a, b): (&f64, &f64)| (a - b).abs() > 0.5 + a.max(*b) / 20.0;
         self.n != other.n || self.ms.iter().zip(&other.ms).any(far)

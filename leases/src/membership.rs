@@ -89,8 +89,8 @@ pub fn majority(n: usize) -> usize {
     smallest_overlapping(n)
 }
 
-/// H22: half of an even number of voters is no majority, because the other half would be one as
-/// well.
+/// Rule H22: half of an even number of voters is no majority, because the other half would be one
+/// as well.
 #[inline]
 fn smallest_overlapping(n: usize) -> usize {
     if off(Rule::H22EvenHalf) {

@@ -108,7 +108,8 @@ impl ClockBound {
     }
 }
 
-/// H03: a grantor waits longer than the span itself, because clocks may run at different rates.
+/// Rule H03: a grantor waits longer than the span itself, because clocks may run at different
+/// rates.
 #[inline]
 fn stretches() -> bool {
     !off(Rule::H03Drift)

@@ -89,13 +89,13 @@ impl ReplicaSet {
         self.0 == 0
     }
 
-    /// Returns the members of either set.
+    /// Returns the replicas that are in at least one of the two sets.
     #[inline]
     pub fn union(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 | other.0)
     }
 
-    /// Returns the members of both sets.
+    /// Returns the replicas that are in each of the two sets.
     #[inline]
     pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 & other.0)

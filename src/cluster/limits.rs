@@ -8,13 +8,14 @@ use leasehold_wire::StatusReply;
 /// Names of the counters from which the line for one limit is made.
 struct Row {
     what: &'static str,
-    /// Name of the counter that has the value of the limit itself.
+    /// Name of the counter that contains the value of the limit.
     limit: &'static str,
     unit: &'static str,
-    /// Name of the counter that has the part in use, and the number by which its value is divided.
+    /// Name of the counter that contains the part in use, and the divisor that is applied to the
+    /// counter's value.
     taken: Option<(&'static str, f64)>,
-    /// Names of the counters that grow when the limit takes effect. Each has a word for the events
-    /// that it counts.
+    /// Names of the counters that grow when the limit takes effect. Next to each name is a word for
+    /// the counted events.
     acted: &'static [(&'static str, &'static str)],
 }
 

@@ -169,7 +169,8 @@ fn may_read(status: &StatusReply, n: usize) -> String {
     what.to_owned()
 }
 
-/// Describes the holders of keys by the newest lease configuration that any replica reports.
+/// Describes which replicas hold which keys, according to the newest lease configuration that any
+/// replica reports.
 fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     let statuses = answers.iter().flatten().flatten();
     let Some(newest) = statuses.max_by_key(|status| status.configuration) else {
@@ -199,8 +200,8 @@ fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     vec![line + ".", demand(answers)]
 }
 
-/// Describes the demand that replicas have stored, and the cost of reporting this demand to the
-/// leader.
+/// Describes the demand (the counts of requests) that replicas have stored, and the cost of
+/// reporting this demand to the leader.
 fn demand(answers: &[Answer]) -> String {
     let most = |name: &str| {
         let statuses = answers.iter().flatten().flatten();

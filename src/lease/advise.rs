@@ -17,8 +17,8 @@ use crate::advice::{AdviceContext, shortlist};
 use crate::connector::Connector;
 use crate::terminal::say;
 
-/// Number of operations that forecasts require. With fewer operations, forecasts reflect chance
-/// rather than demand.
+/// Minimum number of counted operations that forecasts require. With fewer operations, forecasts
+/// reflect chance rather than demand.
 const OPERATIONS_MIN: f64 = 500.0;
 
 const ABOUT: &str = "\
@@ -94,7 +94,8 @@ pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Resul
 }
 
 /// Connects to the leader. Returns the connection and the status that the leader reports. If
-/// several addresses are given, each is tried, because only the leader knows the demand.
+/// several addresses are given, tries each until the leader is found, because only the leader knows
+/// the demand.
 async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusReply)> {
     let first = connector.connect().await?.client;
     let status = first.raw().status(with_demand()).await?;
@@ -195,7 +196,7 @@ impl LeaderView {
         }
     }
 
-    /// Returns true if no operation was counted.
+    /// Returns true if the leader has counted no operation.
     fn is_empty(&self) -> bool {
         self.profile.operations() < 1.0
     }

@@ -1,5 +1,6 @@
-//! Runs many seeds on all cores. The result does not depend on the number of cores, because it
-//! includes the seeds in order: up to the first that fails, or up to the one that reaches the goal.
+//! Runs many seeds on all cores. The result does not depend on the number of cores, because seeds
+//! are included in numerical order. The last included seed is the first one that fails, or the one
+//! that reaches the goal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,8 +5,8 @@ use clap::Args;
 use leasehold_sim::scenario::{Choices, RATE, strategies};
 use leasehold_sim::self_test::ClockSelfTest;
 
-/// Bound on clock drift that the simulated replicas assume, in ppm. A control lets clocks drift ten
-/// times as much.
+/// Bound on clock drift that the simulated replicas assume, in ppm. The self-test `--control drift`
+/// lets clocks drift ten times as much.
 const RHO_PPM: u32 = 1000;
 
 #[derive(Args)]
@@ -41,7 +41,7 @@ pub fn hours(text: &str) -> Result<f64, String> {
 }
 
 impl ChoiceArgs {
-    /// Returns all choices. Choices that the user did not make have their defaults.
+    /// Returns all choices. A choice that the user did not make has the default value.
     pub fn resolve(&self, control: Option<ClockSelfTest>) -> ResolvedChoices {
         let beyond = control == Some(ClockSelfTest::Drift);
         let drift_ppm = self.drift_ppm;

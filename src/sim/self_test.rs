@@ -1,5 +1,5 @@
-//! `leasehold sim --control`, which breaks an assumption and searches for the violation that must
-//! follow. The command succeeds if it finds the violation.
+//! `leasehold sim --control`. This self-test breaks an assumption, and searches for the violation
+//! that must follow. The command succeeds if it finds the violation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -60,7 +60,8 @@ pub fn run(
 /// violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Runs a seed. A violation counts as a find only if one of the control's own oracles detected it.
+/// Runs a seed. A violation is what the control searches for only if one of the control's own
+/// oracles detected it.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

@@ -19,8 +19,8 @@ pub fn command(seed: u64, resolved: &ResolvedChoices) -> String {
     format!("leasehold sim --seed {seed} --trace --lines {LINES}{words}")
 }
 
-/// Runs a seed, and prints its result. Before the result, it prints the last `lines` lines of the
-/// trace. If `lines` is 0, it prints all of them; if `lines` is `None`, it prints none.
+/// Runs a seed, and prints its result. Before the result, prints the last `lines` lines of the
+/// trace. If `lines` is 0, prints all lines; if `lines` is `None`, prints no line.
 pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyhow::Result<()> {
     let scenario = Scenario::draw(seed, &resolved.choices());
     let outcome = seed::run(&scenario, lines.map(Trace::keeping));

@@ -114,7 +114,8 @@ impl CampaignStore {
     }
 }
 
-/// Lock on a directory. It ends when this value is dropped, or when the process ends in any way.
+/// Lock on a directory. The lock ends when this value is dropped, or when the process ends in any
+/// way.
 struct DirLock {
     dir: PathBuf,
     _lock: File,

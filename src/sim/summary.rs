@@ -15,25 +15,26 @@ use super::store::SIMULATED;
 /// Summary of a campaign, as it is written to the JSON file.
 #[derive(Serialize)]
 pub struct CampaignSummary {
-    /// Command that repeats the campaign. The next field, `code`, identifies the simulated code.
+    /// Command that repeats the campaign. The field `code` after it identifies the version of the
+    /// simulated code.
     command: String,
     code: &'static str,
     /// All parameters of the campaign, each with the name of its flag.
     choices: Vec<(&'static str, String)>,
-    /// First seed of the campaign. The seeds end before `next`.
+    /// First seed of the campaign. The last seed is the one before `next`.
     from: u64,
     next: u64,
     cluster_hours: f64,
     cpu_minutes: f64,
     wall_minutes: f64,
     cluster_hours_per_cpu_minute: f64,
-    /// Mean number of requests per second of virtual time, counted only while clients began
-    /// operations.
+    /// Mean number of requests per second of virtual time, in the part of each run in which clients
+    /// begin operations.
     asked_per_virtual_second: f64,
     answered_per_virtual_second: f64,
     /// Digest of all events of all seeds.
     digest: String,
-    /// Whether every seed ran twice, and the two runs were compared.
+    /// True if every seed ran twice, and the two runs were compared.
     #[serde(skip)]
     twice: bool,
     violations: Vec<SeedFailure>,
@@ -152,8 +153,8 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows that describe reads close to the ends of their leases, the time that the
-    /// campaign took, and the digest of its events.
+    /// Returns the rows for three subjects: reads close to the end of a lease, the time that the
+    /// campaign took, and the digest of the campaign's events.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         vec![

@@ -35,7 +35,7 @@ fn every_example_of_the_client_does_what_it_says() {
         ("compare_and_swap", "counted to 4"),
         ("records", "city = Paris"),
         ("several_keys", "example/list/c = 3"),
-        ("read_paths", "served it:"),
+        ("read_paths", "answered, path"),
         ("status", "leads"),
         ("leases", "given back"),
         ("failover", "were answered by another replica"),

@@ -60,14 +60,14 @@ pub enum CommandError {
 
 /// Carries out the workload of a command line. Warnings, the effective properties and the status
 /// are written to stderr. The report is written to `exportfile`, or to `out` if there is no such
-/// property or that file cannot be written. If `cancel` was raised, the report has the measurements
-/// up to then. The report is written even if another file cannot be written.
+/// property or that file cannot be written. If `cancel` was raised, the report contains the
+/// measurements up to that time. The report is written even if another file cannot be written.
 ///
 /// # Errors
 /// If the properties have a fault, no replica can be reached at the start, or a file cannot be
-/// written. An error about a file is returned only after the report is written. Failed operations
-/// are no error; the report counts them. [`BenchmarkOutcome::shortfall`] tells which goals the run
-/// missed.
+/// written. An error about a file is returned only after the report is written. A failed operation
+/// is not an error of this function; the report contains the number of failed operations.
+/// [`BenchmarkOutcome::shortfall`] describes the goals that the run missed.
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
@@ -124,7 +124,8 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// Repeats the addresses in turn without end. Each has the index and the description of its site.
+/// Repeats the addresses in turn without end. Next to each address are the index and the
+/// description of its site.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {
@@ -175,7 +176,8 @@ async fn carry_out<S: KvStore>(
     Ok(outcome)
 }
 
-/// Waits until the start time. So load generators with the same start time begin together.
+/// Waits until the start time, so that several load generators with the same start time begin
+/// together.
 async fn wait_for_start(start_s: Option<f64>, cancel: &CancellationToken) {
     let start = start_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(start) = start.and_then(|start| UNIX_EPOCH.checked_add(start)) else {
@@ -246,8 +248,8 @@ fn export(
     Err(CommandError::Export { path, source })
 }
 
-/// Prints the report. If the reader of `out` has closed it, there is no error, because that reader
-/// needs no more of the report.
+/// Prints the report. A closed `out` is not an error, because it means that the reader needs no
+/// more of the report.
 fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     let printed = out.write_all(report.as_bytes()).and_then(|()| out.flush());
     match printed {

@@ -1,7 +1,7 @@
 //! Connects the threads of a run to replicas. First, a query to every address determines the
 //! replica at this address, so that no site is mistaken for another, and the distances between the
 //! replicas. Each thread then uses the replica of its own site. While that replica is dead, the
-//! thread uses the nearest other one.
+//! thread uses the nearest other replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -132,7 +132,7 @@ impl AddressSurvey {
         })
     }
 
-    /// Returns the site of each address. The properties name the site; otherwise it has the name of
+    /// Returns the site of each address. If the properties do not name the site, it has the name of
     /// the replica.
     ///
     /// # Errors
@@ -212,8 +212,8 @@ impl AddressSurvey {
         order
     }
 
-    /// Opens all connections. Each uses an address and a thread of the operating system; both are
-    /// assigned in turn.
+    /// Opens all connections. Each connection gets an address and a thread of the operating system.
+    /// The addresses are assigned in turn, and so are the threads.
     ///
     /// # Errors
     /// If no replica answers any more.
@@ -263,8 +263,8 @@ impl AddressSurvey {
             .collect())
     }
 
-    /// Returns a watcher that reports on stderr that a replica is dead, and that it is back. Each
-    /// change is reported only once for all threads.
+    /// Returns a watcher that prints a line on stderr when a replica dies, and when the replica is
+    /// back. Each such change is reported once, even if several threads notice it.
     fn watcher(&self) -> Watcher {
         let reported = self.dead().map(|dead| (dead.address, true));
         let reported: Mutex<BTreeMap<String, bool>> = Mutex::new(reported.collect());
@@ -312,8 +312,9 @@ fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     replicas
 }
 
-/// Describes a change at an address. `name` is the replica at this address, if a query before the
-/// run has found it. The client itself learns the name only when it needs the replica.
+/// Describes a change at an address. `name` is the name of the replica at this address, if a query
+/// before the run has found the name. Without such a query, the client learns the name of a replica
+/// only when it first connects to the replica.
 fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
     let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));

@@ -26,9 +26,9 @@ macro_rules! note {
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line to standard output. If the reader has closed the pipe (`| head`) or the disk is
-/// full, the command still continues to its end, because its other work must not stop halfway, and
-/// its exit status must be true. After such an error nothing more is printed, and [`finish`]
-/// returns the error.
+/// full, the command still continues to its end. Its other work must not stop halfway, and its exit
+/// status must be correct. After such an error nothing more is printed, and [`finish`] returns the
+/// error.
 pub fn print_line(words: Arguments<'_>) {
     print(|out| writeln!(out, "{words}"));
 }
@@ -47,8 +47,8 @@ pub fn note_line(words: Arguments<'_>) {
 /// Returns `Ok` if all printed data has reached standard output. A program calls this at its end.
 ///
 /// # Errors
-/// The error that caused a loss of data. If the reader has closed the pipe, that is no error,
-/// because this reader needs no more data.
+/// The error that caused a loss of data. A pipe that the reader has closed is not an error, because
+/// the reader needs no more data.
 pub fn finish() -> Result<(), &'static io::Error> {
     match FAILURE.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),

@@ -9,7 +9,8 @@ use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
 
-/// Number of connections above which a second thread of the operating system helps to serve them.
+/// Number of connections for each thread of the operating system. For more connections than this, a
+/// second thread is used.
 const CONNECTIONS_A_CORE: u64 = 5;
 /// Shortest interval between two status lines or log entries.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -83,13 +84,13 @@ pub struct Settings {
     pub sites_are_named: bool,
 }
 
-/// A site: the place of a client.
+/// A site, which is the place of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSite {
     /// Name of the site in reports.
     pub name: String,
     /// Number that determines which records are popular at the site (`permutation=site`). If the
-    /// name is a number, it is that number, otherwise a hash of the name.
+    /// name is a number, this field has that number; otherwise it has a hash of the name.
     pub number: u64,
 }
 
@@ -241,8 +242,9 @@ fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
     }
 }
 
-/// Returns the site of each address. The property gives one site for all addresses, or one for
-/// each. Without the property, several addresses get numbers as the names of their sites.
+/// Returns the site of each address. The property names one site for all addresses, or one site for
+/// each address. Without the property, if there are several addresses, their sites have numbers as
+/// names.
 fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, PropertyError> {
     let Some(text) = properties.text("site") else {
         return Ok((0..addresses)
@@ -270,7 +272,7 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, P
     }
 }
 
-/// Returns the number of connections, which is at most the number of threads, since further
+/// Returns the number of connections. It is at most the number of threads, because further
 /// connections would be idle.
 fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyError> {
     let name = "leasehold.connections";
@@ -333,7 +335,8 @@ fn milliseconds(properties: &Properties, name: &'static str) -> Result<Duration,
     Ok(Duration::from_millis(ms))
 }
 
-/// Returns the exporter. The property names a Java class, as in YCSB; its package is ignored.
+/// Returns the exporter. The property names a Java class, as in YCSB; the package of the class is
+/// ignored.
 fn exporter(properties: &Properties) -> Result<Exporter, PropertyError> {
     let class = properties.get("exporter").unwrap_or_default();
     match class.rsplit('.').next() {

@@ -1,6 +1,6 @@
 //! The stream of requests of one client in the paper's experiments: reads and updates. Keys are
-//! random by Zipf's law. Each site assigns the ranks of popularity to the keys in its own order
-//! (section 6). The stream is pure and fast, because the simulator makes millions of requests.
+//! random by Zipf's law. Each site has its own order of popularity of the keys (section 6 of the
+//! paper). The stream is pure and fast, because the simulator makes millions of requests.
 
 use crate::generator::{Permutation, Random, ZipfExact};
 use crate::sample::OpKind;
@@ -76,8 +76,8 @@ impl SiteStream {
         (kind, self.order.apply(rank))
     }
 
-    /// Changes the order of popularity to that of `site`, for a workload that moves to another
-    /// site.
+    /// Changes the order of popularity of the keys to that of `site`. This is for workloads in
+    /// which popularity moves from one site to another.
     pub fn move_to(&mut self, site: u64) {
         self.order = site_order(self.order.len(), site, self.seed);
     }
@@ -107,7 +107,8 @@ impl SiteStream {
         }
     }
 
-    /// Returns [`SiteStream::probability`] for every rank, which is cheaper than single calls.
+    /// Returns [`SiteStream::probability`] for every rank. This takes less time than a call for
+    /// each rank.
     pub fn probabilities(&self) -> Vec<f64> {
         let first = self.probability(0);
         let of_rank = |rank: u64| match &self.zipf {
@@ -118,7 +119,8 @@ impl SiteStream {
     }
 }
 
-/// First element of the path that selects a random stream. Each purpose has its own.
+/// First element of the path that selects a random stream. Each use of random numbers has a
+/// different first element.
 const STREAM_REQUESTS: u64 = 1;
 const STREAM_ORDER: u64 = 2;
 

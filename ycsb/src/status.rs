@@ -32,7 +32,7 @@ impl RunStatus {
         RunStatus::Bar(bar)
     }
 
-    /// Removes the parts of the display that are only meant for the duration of the run.
+    /// Removes those parts of the display that should not remain after the run.
     pub fn finish(&self) {
         if let RunStatus::Bar(bar) = self {
             bar.finish_and_clear();
@@ -125,8 +125,8 @@ fn decimal(x: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats a duration as days and hours. Minutes are shown only if there are no days, seconds only
-/// if there are no minutes and nothing longer.
+/// Formats a duration as days and hours. Minutes are shown only if there are no days. Seconds are
+/// shown only if the duration is shorter than a minute.
 fn remaining(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -190,11 +190,12 @@ impl Observer for TeeObserver<'_> {
     }
 }
 
-/// Observer that combines the intervals of the run into longer ones, and passes these on.
+/// Observer that combines the intervals of the run into longer intervals, and passes these to
+/// another observer.
 pub(crate) struct CoarseObserver<'a> {
     inner: &'a mut dyn Observer,
     every: Duration,
-    /// Time at which the present long interval ends.
+    /// Time at which the current long interval ends.
     next: Duration,
     start: Duration,
     done_in_interval: u64,

@@ -1,6 +1,6 @@
-//! The interface of a store to the load generator, which executes one operation of the wire
-//! protocol at a time. The interface is a trait, so that the load generator can be tested without a
-//! cluster.
+//! The interface between the load generator and a store. A store executes operations of the wire
+//! protocol, one for each call. The interface is a trait, so that the load generator can be tested
+//! without a cluster.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ pub struct Answer {
     pub silent: Vec<ReplicaName>,
 }
 
-/// A store under test. Clones share its connection.
+/// A store under test. Clones of a store share one connection.
 pub trait KvStore: Clone + Send + Sync + 'static {
     /// Executes one operation and waits for its result.
     fn execute(&self, op: Op) -> impl Future<Output = Answer> + Send;
 }
 
-/// Connection to a store: a client of replicas, with their addresses.
+/// Connection to a store: a client, with the addresses of the replicas that it uses.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// The client.
@@ -64,9 +64,9 @@ impl KvStore for Connection {
     }
 }
 
-/// Pause after the client's token was refused. The client then refuses further requests by itself,
-/// immediately. Without a pause, a run would repeat this in a loop and report the refusals as
-/// throughput.
+/// Pause after the client's token was refused. After such a refusal, the client itself refuses
+/// further requests immediately. Without a pause, a run would send requests in a fast loop, and
+/// report the refusals as throughput.
 const UNAUTHENTICATED_PAUSE: Duration = Duration::from_millis(100);
 
 fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {

@@ -24,8 +24,8 @@ async fn serve() -> (String, Records) {
     serve_until(None).await
 }
 
-/// As `serve`. After `answers` answers in all, the server closes every connection and refuses new
-/// ones.
+/// Starts a server as `serve` does. After a total of `answers` answers, the server closes every
+/// connection and refuses new connections.
 async fn serve_until(answers: Option<u64>) -> (String, Records) {
     let records = Records::default();
     let address = serve_at("127.0.0.1:0", answers, &records).await;

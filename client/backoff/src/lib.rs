@@ -19,8 +19,8 @@ const FORGET: Duration = Duration::from_secs(3600);
 /// 5 s without a break, but at most for an hour. After an hour of health without a break, all
 /// failures are forgotten.
 ///
-/// It reads no clock. The times that are passed to it are durations since one fixed moment. No time
-/// may be earlier than a time that was passed before.
+/// The back-off reads no clock. The times that are passed to its methods are durations since one
+/// fixed moment. No time may be earlier than a time that was passed before.
 ///
 /// ```
 /// use std::time::Duration;
@@ -108,7 +108,8 @@ impl FlapBackoff {
 mod tests {
     use super::*;
 
-    /// Each line of the table: an event, its second, then the required health in s.
+    /// Each line of the table has events with their seconds, the time of health in s that they
+    /// require, and the second from which the replica may be chosen.
     #[test]
     fn every_case_of_the_table() {
         let mut cases = 0;

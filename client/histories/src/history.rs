@@ -92,7 +92,7 @@ pub enum HistoryAction {
 pub struct HistoryEvent {
     /// Process that issued the operation. A process has only one operation in flight at a time.
     pub process: u32,
-    /// Number of the key.
+    /// Number that identifies the key.
     pub key: u64,
     /// Action on the key, with its result.
     pub action: HistoryAction,

@@ -49,7 +49,7 @@ struct State {
     by: Vec<&'static str>,
     /// Servers that are paused: requests to them wait.
     frozen: HashSet<&'static str>,
-    /// Servers that greet, but answer nothing.
+    /// Servers that send a greeting, but answer no request.
     deaf: HashSet<&'static str>,
     /// Servers that do not answer writes.
     writeless: HashSet<&'static str>,
@@ -59,8 +59,9 @@ struct State {
     token: Option<Bytes>,
     /// Names of all replicas, as the servers report them.
     replicas: Vec<String>,
-    /// Hint that servers send to clients that request one, and the number of requests for hints.
+    /// Hint that servers send to clients that request one.
     hint: Hint,
+    /// Number of requests for hints.
     hinted: usize,
     /// Servers that hold every key. Other servers forward reads.
     holders: HashSet<&'static str>,

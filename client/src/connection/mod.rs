@@ -57,8 +57,8 @@ pub(crate) struct DeadReplica {
     pub since: Instant,
     /// The latest reason why the replica is dead.
     pub reason: String,
-    /// Whether the replica greets again, but has not answered any request yet, or has not answered
-    /// requests for long enough.
+    /// Whether the replica sends greetings again, but must not be used yet: it has not answered any
+    /// request, or has been answering requests for too short a time.
     pub greeted: bool,
     /// Refusal of this client's token, from the answer to the last greeting; `None` if the token
     /// was not refused.
@@ -77,7 +77,7 @@ struct CallTable {
     calls: BTreeMap<u64, PendingCall>,
     /// Id of the next call. Id 0 denotes the connection itself.
     next_id: u64,
-    /// Calls from this id on have not been written to the current connection.
+    /// Calls with this id or a higher one have not been written to the current connection.
     unsent_from: u64,
     state: ConnectionState,
     /// Greeting that the replica sent on the latest connection.
@@ -92,7 +92,7 @@ struct CallTable {
     suspicion: String,
     /// Time at which data last arrived from the server.
     last_heard: Instant,
-    /// Delays the return of a replica that died soon after its last return.
+    /// Delays the next use of the replica if it died soon after it was last used again.
     backoff: FlapBackoff,
     closed: bool,
 }
@@ -136,7 +136,7 @@ pub(crate) struct Connection {
     missed: [AtomicU32; 2],
 }
 
-/// Number of missed answers (see `missed`) at which a replica is taken to answer no reads, or no
+/// Number of missed answers (see `missed`) at which a replica is assumed to answer no reads, or no
 /// writes, although it answers other requests. A replica may serve reads but not reach the leader
 /// with writes.
 const MISSED_MAX: u32 = 3;
@@ -196,8 +196,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the replica greets again, but has not answered any request yet, or has not
-    /// answered requests for long enough.
+    /// Returns true if the replica sends greetings again, but must not be used yet: it has not
+    /// answered any request, or has been answering requests for too short a time.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
@@ -258,9 +258,9 @@ impl Connection {
         self.missed[usize::from(is_write)].store(0, Ordering::Relaxed);
     }
 
-    /// Records that another replica has answered a request that was sent to this replica before: a
-    /// write if `is_write` is set, or otherwise a read. Returns whether this replica is to be
-    /// suspected. Slow answers alone are no reason to suspect it.
+    /// Records that another replica has answered a request that this replica left unanswered. The
+    /// request is a write if `is_write` is set, or otherwise a read. Returns whether this replica
+    /// is to be suspected. Slow answers alone are no reason to suspect it.
     pub fn record_missed(&self, is_write: bool, requested_at: Instant) -> bool {
         let missed = &self.missed[usize::from(is_write)];
         let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
@@ -470,8 +470,9 @@ impl Connection {
         );
     }
 
-    /// Waits until the connection has no calls and `needed` returns false. This is checked whenever
-    /// the last call has ended, and whenever the state of another connection has changed.
+    /// Waits until the connection has no calls and `needed` returns false. Both conditions are
+    /// checked whenever the last call has ended, and whenever the state of another connection has
+    /// changed.
     pub async fn wait_until_retired(&self, needed: impl Fn() -> bool) {
         loop {
             let changed = self.notifier.changed.notified();
@@ -487,7 +488,8 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as idle if it is up and has no calls; otherwise returns false.
+    /// Marks the connection as idle and returns true if the connection is up and has no calls;
+    /// otherwise returns false.
     pub fn retire(&self) -> bool {
         let mut table = self.table();
         let retires = table.calls.is_empty() && matches!(table.state, ConnectionState::Up);

@@ -4,8 +4,7 @@ use super::{Connection, Link};
 use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
-/// Size in bytes. When one write to the socket has reached this size, no further request is added
-/// to it.
+/// Size of one write to the socket, in bytes, at which no further request is added to the write.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Reason why a connection ended.

@@ -151,8 +151,8 @@ impl Drop for ClientWriteHalf {
     }
 }
 
-/// Stands in for the channel without the feature `tls`. No value of it exists, because every
-/// connection is in plain text.
+/// Replacement for the channel in builds without the feature `tls`. Its type has no values, because
+/// every connection is then in plain text.
 #[cfg(not(feature = "tls"))]
 mod without_tls {
     use std::io;
@@ -162,17 +162,19 @@ mod without_tls {
     use tokio::net::TcpStream;
     use tokio::net::tcp::OwnedReadHalf;
 
+    /// A channel, of which there is none.
     #[derive(Debug)]
     pub enum Channel {}
 
+    /// Progress of a read from a channel.
     #[derive(PartialEq)]
-    pub enum ReadProgress {
+    pub(super) enum ReadProgress {
         #[allow(dead_code)]
         End,
     }
 
     impl Channel {
-        pub fn poll_receive(
+        pub(super) fn poll_receive(
             &mut self,
             _: &mut Context<'_>,
             _: &mut OwnedReadHalf,
@@ -181,11 +183,11 @@ mod without_tls {
             match *self {}
         }
 
-        pub fn send(&mut self, _: &TcpStream, _: &mut BytesMut) -> io::Result<()> {
+        pub(super) fn send(&mut self, _: &TcpStream, _: &mut BytesMut) -> io::Result<()> {
             match *self {}
         }
 
-        pub fn end(&mut self, _: &TcpStream) {
+        pub(super) fn end(&mut self, _: &TcpStream) {
             match *self {}
         }
     }

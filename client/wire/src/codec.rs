@@ -16,7 +16,7 @@ use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
 /// Number of bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
-/// For each byte of a frame that has arrived, memory for this many bytes may be reserved.
+/// Number of bytes of memory that may be reserved for each arrived byte of a frame.
 const RESERVED_PER_BYTE: usize = 4;
 
 /// Reason why a frame could not be read or written. The connection cannot be used after any of
@@ -107,7 +107,7 @@ pub fn split_frame_at_most(
 }
 
 /// Decodes the answer to `Hello`: a Welcome, or a Response that contains an error. The wire types
-/// of the fields differ, so no frame is valid as both.
+/// of the fields differ, so no frame is valid as both messages.
 ///
 /// # Errors
 /// `Malformed` if the frame is neither.

@@ -15,24 +15,24 @@ use super::{
 };
 
 impl Op {
-    /// Returns the read of one key.
+    /// Returns an operation that reads one key.
     pub fn get(key: impl Into<Bytes>) -> Op {
         Op::Get(Get { key: key.into() })
     }
 
-    /// Returns the write of one key, whether or not it exists.
+    /// Returns an operation that writes one key, whether or not the key exists.
     pub fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Op {
         let (key, value) = (key.into(), value.into());
         Op::Put(Put { key, value })
     }
 
-    /// Returns the removal of one key, whether or not it exists.
+    /// Returns an operation that removes one key, whether or not the key exists.
     pub fn delete(key: impl Into<Bytes>) -> Op {
         Op::Delete(Delete { key: key.into() })
     }
 
-    /// Returns the write of `value` to `key` on the condition that the key's version is `expected`.
-    /// `None` means the condition that the key does not exist.
+    /// Returns an operation that writes `value` to `key` if the key's version is `expected`. If
+    /// `expected` is `None`, it writes the value if the key does not exist.
     pub fn cas(key: impl Into<Bytes>, value: impl Into<Bytes>, expected: Option<Version>) -> Op {
         Op::Cas(CompareAndSwap {
             key: key.into(),
@@ -41,25 +41,25 @@ impl Op {
         })
     }
 
-    /// Returns the merge of named fields into the record at `key`, which is created if it is
-    /// absent.
+    /// Returns an operation that merges named fields into the record at `key`. The record is
+    /// created if it is absent.
     pub fn put_fields(key: impl Into<Bytes>, fields: Vec<Field>) -> Op {
         let key = key.into();
         Op::PutFields(PutFields { key, fields })
     }
 
-    /// Returns the read of several keys at one moment.
+    /// Returns an operation that reads several keys at one moment.
     pub fn multi_get(keys: Vec<Bytes>) -> Op {
         Op::MultiGet(MultiGet { keys })
     }
 
-    /// Returns the write of several keys at one moment.
+    /// Returns an operation that writes several keys at one moment.
     pub fn multi_put(entries: Vec<KeyValue>) -> Op {
         Op::MultiPut(MultiPut { entries })
     }
 
-    /// Returns the read of up to `limit` entries with `from <= key < to`, in key order and at one
-    /// moment. If `to` is empty, the range has no end.
+    /// Returns an operation that reads up to `limit` entries with `from <= key < to`, in key order
+    /// and at one moment. If `to` is empty, the range has no end.
     pub fn scan(from: impl Into<Bytes>, to: impl Into<Bytes>, limit: u32) -> Op {
         let (from, to) = (from.into(), to.into());
         Op::Scan(Scan { from, to, limit })
@@ -104,7 +104,8 @@ impl Command {
         Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }
 
-    /// Sets the earliest replicated clock, in ms, at which the session may have been opened.
+    /// Sets the earliest reading of the replicated clock, in ms, at which the session may have been
+    /// opened.
     #[must_use]
     pub fn opened(mut self, log_time_ms: u64) -> Command {
         self.opened_ms = log_time_ms;

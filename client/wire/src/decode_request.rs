@@ -29,8 +29,8 @@ pub enum DecodedRequest {
     },
 }
 
-/// The parts of a shorter frame than this, in bytes, are not counted, because it cannot have too
-/// many.
+/// Length of a frame, in bytes, below which its parts are not counted, because it cannot have too
+/// many parts.
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
 /// Maximum number of fields of a request, including the fields of all messages inside it. It allows
@@ -44,10 +44,11 @@ const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
 /// Field numbers, in `Command`, of the fields that are operations.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
-/// Fields of operations that are messages, as (operation, field): the version that a
-/// compare-and-swap expects, the fields of a PutFields, and the entries of a MultiPut.
+/// Fields of operations, if the fields contain messages, as (field number of the operation, field
+/// number in it): the version that a compare-and-swap expects, the fields of a PutFields, and the
+/// entries of a MultiPut.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
-/// Number of the repeated field in a change of leases.
+/// Field number, in a change of leases, of the repeated field.
 const LEASE_HOLDERS: u32 = 4;
 /// Operations of `Command` that have parts, as (number of the operation, number of the repeated
 /// field, name).
@@ -125,7 +126,8 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 
 /// Returns the refusal of a request that has more parts or fields than any request may have; `None`
 /// for other requests. If an operation is encoded in several pieces, the parts of all pieces are
-/// added up, as in decoding. The decoder would merge or skip each superfluous field.
+/// added up, as in decoding. Superfluous fields count, too: the decoder would merge or skip each of
+/// them.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
@@ -191,8 +193,8 @@ impl PartCounter {
         self.each(message, |_, _, _| Ok(()))
     }
 
-    /// Calls `visit` for every field of a message that is encoded with a length, with the field's
-    /// number and contents. Skips other fields. Stops when the maximum number of fields is reached.
+    /// Calls `visit` with the number and the contents of every field that is encoded with a length.
+    /// Skips other fields of the message. Stops when the maximum number of fields is reached.
     fn each(
         &mut self,
         mut message: &[u8],
@@ -286,8 +288,8 @@ mod tests {
         }
     }
 
-    /// Both decoders give the same result, also for a frame that is cut, or has one byte changed
-    /// anywhere.
+    /// The decoder for Gets and the general decoder give the same result, also for a frame that is
+    /// cut off, or has one byte changed anywhere.
     #[test]
     fn a_get_is_decoded_as_by_the_general_decoder() {
         let both = |frame: &[u8]| {
@@ -389,7 +391,7 @@ mod tests {
         assert_eq!(refused([&full[..], &[8, 7]].concat()), 0);
     }
 
-    /// No request has groups, and a group may hold any number of fields.
+    /// No valid request has groups. They are refused because a group may hold any number of fields.
     #[test]
     fn groups_are_refused() {
         let group = |number: u8| [number << 3 | 3, 0x78, 1, number << 3 | 4];

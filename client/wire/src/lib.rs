@@ -26,21 +26,22 @@ pub use validate::{
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;
-/// Key that clients read to find out whether a replica serves. It is the only key of a multi-get.
-/// No client writes this key, and every token may read it.
+/// Key that clients read to find out whether a replica serves. They read it with a multi-get that
+/// names no other key. No client writes this key, and every token may read it.
 pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
 /// Prefix of every token. It allows people to search for tokens in places where no token should be.
 pub const TOKEN_MARK: &str = "lh_";
-/// Longest token in a `Hello`, in bytes.
+/// Maximum length of a token in a `Hello`, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 4 << 10;
-/// Longest name of a cluster, a node, a strategy or a setting of a strategy, in bytes.
+/// Maximum length of the name of a cluster, a node, a strategy or a setting of a strategy, in
+/// bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Maximum number of nodes of a cluster.
 pub const NODES_MAX: usize = 64;
-/// Longest value, in bytes.
+/// Maximum length of a value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
-/// Longest frame, without its length prefix, in bytes. The limit is the same for clients and for
-/// replicas.
+/// Maximum length of a frame, without its length prefix, in bytes. The limit is the same for
+/// clients and for replicas.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;

@@ -216,7 +216,8 @@ fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds the refusal of a command with `found` entries in `field`, more than `most`.
+/// Builds the refusal of a command with `found` entries in `field`, which are more than the maximum
+/// `most`.
 pub(super) fn too_many(field: &str, found: usize, most: usize) -> Error {
     bad_request(format!(
         "{field} has {found} entries, allowed are 1 to {most}: split it into several commands"

@@ -16,7 +16,7 @@ use super::peers::{ABSURD, EVERY};
 use crate::figures::{Figures, figures};
 
 /// Sends all absurd messages repeatedly, on one connection to each replica. The connections stay
-/// open, because each new connection would replace one of a real replica.
+/// open, because each new connection would replace a connection of a real replica.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -106,7 +106,8 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
 }
 
 /// Returns messages under the present ballot, with absurd replicated clocks, slots and probes. On
-/// the connection that claims to be the leader, these messages are in the leader's name.
+/// the connection on which the attacker claims to be the leader, these messages are in the leader's
+/// name.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

@@ -1,5 +1,5 @@
-//! Merges that are sent before the write that makes their record large. A replica that receives
-//! such a merge cannot know how large the record will be.
+//! Attack with merges that are sent before the write that makes the merged record large. A replica
+//! that receives such a merge cannot know how large the record will be.
 
 use std::rc::Rc;
 use std::thread;
@@ -18,8 +18,8 @@ use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of pairs of connections that begin at each replica, and the number of merges that each
-/// connection sends in one round.
+/// Number of pairs of connections that begin at each replica. The next constant is the number of
+/// merges that each connection sends in one round.
 const PAIRS: u64 = 2;
 const MERGES: u64 = 2_000;
 /// Minimum duration of a round. Without pauses between rounds, even small merges would keep the
@@ -28,7 +28,8 @@ const ROUND: Duration = Duration::from_secs(2);
 /// Number of fields of the record that each round writes.
 const FIELDS: u64 = 1_000;
 const VALUE_BYTES: usize = 240;
-/// Bit in the session numbers of calm clients. The session numbers of the pairs do not have it.
+/// Bit that is set in the session numbers of calm clients, and not set in the session numbers of
+/// the pairs of connections.
 const CALM: u64 = 1 << 7;
 /// Number of bytes in front of a frame that contain the length of its message.
 const LENGTH_BYTES: usize = 4;

@@ -14,18 +14,20 @@ use super::pipeline::refusal;
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of the writers' connections, and the number of operations that are in flight on each.
+/// Number of the writers' connections. The next constant is the number of operations that are in
+/// flight on each connection.
 const CONNECTIONS: u64 = 200;
 const IN_FLIGHT: u64 = 10;
-/// Number of sessions per second that are opened at all replicas together, and the interval between
-/// two groups of sessions.
+/// Number of sessions per second that are opened at all replicas together. The next constant is the
+/// interval between two groups of sessions.
 const SESSIONS_A_SECOND: u64 = 70_000;
 const STEP: Duration = Duration::from_millis(10);
-/// Maximum number of unanswered requests, at all replicas together, while sessions are opened. It
-/// is low enough that the requests of other clients do not wait in a queue behind these.
+/// Maximum number of unanswered requests, at all replicas together, while sessions are opened. The
+/// maximum is so low that the requests of other clients do not have to wait for a long queue of
+/// these requests.
 const UNANSWERED_MAX: u64 = 1_000;
 
-/// Runs 2,000 writers. Each sends its next write as soon as its last one is answered.
+/// Runs 2,000 writers. Each writer sends its next write as soon as its previous write is answered.
 pub async fn writers(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let done = Rc::new(Cell::new(0_u64));
@@ -165,7 +167,7 @@ fn first_write(replica: u64, number: u64, opened_ms: u64) -> Request {
     write(number, session, Op::put("session", "s"))
 }
 
-/// Puts enough data that the storage begins new files.
+/// Puts so much data that the storage begins new files.
 pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut wire = Wire::connect(&target.clients[0]).await?;
@@ -184,8 +186,8 @@ pub struct Puts {
     pub most: u64,
 }
 
-/// Sends puts of 1 MiB. Each is sent after the one before it is answered. Together they exceed a
-/// memtable, so that the storage begins new tables and logs. Returns the number of answered puts.
+/// Sends puts of 1 MiB, each after the previous put is answered. All puts together are larger than
+/// a memtable, so that the storage begins new tables and logs. Returns the number of answered puts.
 pub async fn put_large(wire: &mut Wire, puts: Puts, end: Instant) -> f64 {
     let value = Bytes::from(vec![b'n'; (1 << 20) - 16]);
     let mut due = tokio::time::Instant::now();

@@ -42,8 +42,8 @@ pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Opens connections to every port. They send only `sent`. The result of each task is true if the
-/// replica has not closed the connection in time.
+/// Opens connections to every port. Each connection sends only `sent`. The result of each task is
+/// true if the replica has not closed the task's connection in time.
 fn hold(target: &Target, sent: &'static [u8]) -> Vec<JoinHandle<bool>> {
     let ports = target.clients.iter().chain(&target.peers);
     let each = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
@@ -125,7 +125,8 @@ async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     Ok(matches!(greeting, Some(Ok(Ok(_)))))
 }
 
-/// Opens connections at a fixed rate, to all ports in turn. They send something other than a hello.
+/// Opens connections at a fixed rate, to all ports in turn. Each connection sends something other
+/// than a hello.
 pub async fn connects(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let ports: Vec<&String> = target.clients.iter().chain(&target.peers).collect();

@@ -21,11 +21,11 @@ use super::Target;
 use crate::cluster::{CLUSTER, NAMES, options};
 
 /// Magic numbers of the peer protocol ("LHP" and a version) that the attacked program may use. The
-/// newest is first. A replica refuses a hello of another version because of the version alone. The
-/// attackers' messages have the same meaning in all of these versions.
+/// newest is first. If the version of a hello differs from its own, a replica refuses the hello for
+/// this reason alone. The attackers' messages have the same meaning in all of these versions.
 pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
 
-/// Returns a correct hello, as replica `from` sends it to replica `to`.
+/// Returns a correct hello from replica `from` to replica `to`.
 pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {
     proto::Hello {
         magic,

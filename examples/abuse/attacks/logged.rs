@@ -1,4 +1,4 @@
-//! Reads that go through the log. The clients do not wait for the answers.
+//! Attack with reads that go through the log. The clients do not wait for the answers.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, frame, read};
 
-/// Number of keys in one read. Each key has about 250 bytes, so a read has 1 MiB.
+/// Number of keys in one read. Each key has about 250 bytes, so a read request has 1 MiB.
 const KEYS: usize = 4096;
 const CONNECTIONS: u64 = 4;
 /// Number of requests that are sent on one connection before it is closed.

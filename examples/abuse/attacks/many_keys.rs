@@ -12,14 +12,15 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::Figures;
 use crate::wire::{Session, Wire, read, session_number, write};
 
-/// Number of keys in a command. If the program accepts only fewer, the keys are divided among
-/// several commands.
+/// Number of keys in a command. If the program accepts fewer keys in a command, the keys are
+/// divided among several commands.
 const KEYS: u64 = 10_000;
-/// Number of clients in the second half of an attack with multi-puts, and the number of requests
-/// that each client has in flight.
+/// Number of clients in the second half of an attack with multi-puts. The next constant is the
+/// number of requests that each client has in flight.
 const WRITERS: u64 = 4;
 const WRITTEN_AT_ONCE: u64 = 8;
-/// Number of connections that read absent keys, and the number of multi-gets in flight on each.
+/// Number of connections that read absent keys. The next constant is the number of multi-gets in
+/// flight on each connection.
 const READERS: u64 = 4;
 const READ_AT_ONCE: u64 = 2;
 
@@ -59,8 +60,8 @@ fn most(refusal: &str) -> Option<u64> {
     number.parse().ok().filter(|most| (1..KEYS).contains(most))
 }
 
-/// Sends multi-puts of tiny keys. In the first half of the attack one is in flight at a time, then
-/// many.
+/// Sends multi-puts of tiny keys. In the first half of the attack, one multi-put is in flight at a
+/// time; in the second half, many are.
 pub async fn multi_puts(target: &Target) -> anyhow::Result<Figures> {
     let parts = Parts::allowed(&target.clients[0]).await?;
     let answers = Rc::new(Answers::default());

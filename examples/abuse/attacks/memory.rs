@@ -21,7 +21,7 @@ const MIB: usize = 1 << 20;
 /// connections.
 const REFUSED_IN_A_ROW: usize = 50;
 
-/// Sends puts on one connection. Each is sent as soon as the one before it is answered.
+/// Sends puts on one connection. Each put is sent as soon as the previous put is answered.
 pub async fn put_all(
     address: &str,
     entries: impl Iterator<Item = (String, Bytes)>,
@@ -46,15 +46,15 @@ pub async fn put_all(
     Ok(())
 }
 
-/// Number of entries of 4 KiB in one scan. They fill an answer.
+/// Number of entries of 4 KiB in one scan. This many entries fill an answer.
 const WIDE_ENTRIES: u32 = 960;
 
 fn wide_scan(id: u64) -> Request {
     read(id, Op::scan("wide-", "widf", WIDE_ENTRIES))
 }
 
-/// Sends scans on one connection, and reads no answer. The scans have 24 KB together; the answer to
-/// each would have 4 MiB.
+/// Sends scans on one connection, and reads no answer. The requests have 24 KB together; the answer
+/// to each request would have 4 MiB.
 pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {
@@ -100,8 +100,8 @@ struct LargePuts {
     keys: u64,
 }
 
-/// Sends puts of 1 MiB on 4 connections. They have a fixed rate, even if the replica does not
-/// answer.
+/// Sends puts of 1 MiB on 4 connections. The rate of the puts is fixed, even if the replica does
+/// not answer.
 pub async fn large_puts(target: &Target) -> anyhow::Result<Figures> {
     let pause = LARGE_PUT_EVERY;
     pipeline(target, LargePuts { pause, keys: 1 }).await
@@ -189,8 +189,8 @@ pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     outcome((0..100).map(send).collect(), end).await
 }
 
-/// Keeps all connections open until the end of the attack. Only the replica knows whether it still
-/// serves them then.
+/// Keeps all connections open until the end of the attack. The attackers cannot know whether the
+/// replica still serves these connections at that time.
 async fn outcome(
     tasks: Vec<JoinHandle<anyhow::Result<RawConnection>>>,
     end: Instant,
@@ -235,7 +235,7 @@ async fn read_slowly(address: &str, end: Instant) -> anyhow::Result<RawConnectio
     Ok(held)
 }
 
-/// Sends the bytes, as many as the replica accepts before `end`.
+/// Sends as many of the bytes as the replica accepts before `end`.
 async fn write_until(socket: &mut OwnedWriteHalf, bytes: &[u8], end: Instant) {
     let left = end.saturating_duration_since(Instant::now());
     let _ = timeout(left, socket.write_all(bytes)).await;

@@ -1,5 +1,5 @@
-//! Merges of one field into large records. Each request has only a few bytes, but for each, every
-//! replica searches and copies a quarter of a megabyte.
+//! Merges of one field into large records. Each request has only a few bytes, but it makes every
+//! replica search and copy a quarter of a megabyte.
 
 use std::rc::Rc;
 
@@ -12,12 +12,13 @@ use super::pipeline::{Answers, Lane, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of connections to each replica, and the number of merges that are in flight on each. The
-/// limits of one connection allow no more merges: they allow 16 MiB, and a request is charged with
-/// at least 4 KiB.
+/// Number of connections to each replica. The next constant is the number of merges that are in
+/// flight on each connection. The limits allow no more merges: a connection may have 16 MiB in
+/// flight, and each request is charged with at least 4 KiB.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
-/// Number of records of each shape: a few, or so many that a replica takes long to write them.
+/// Number of records of each shape: a few here, and in the next constant so many that a replica
+/// takes long to write them.
 pub const FEW: u64 = 4;
 pub const MANY: u64 = 64;
 
@@ -42,8 +43,8 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Returns the key of a record. Successive numbers take the shapes in turn, and for each shape its
-/// `records` records in turn.
+/// Returns the key of a record. Successive numbers use the shapes in turn. The numbers of one shape
+/// use the `records` records of this shape in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;

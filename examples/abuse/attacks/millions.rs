@@ -1,4 +1,5 @@
-//! Millions of keys. They increase everything that a replica stores, counts or sorts for each key.
+//! Attacks with millions of keys. The keys increase everything that a replica stores, counts or
+//! sorts for each key.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,14 +17,15 @@ use crate::wire::{Session, Wire, read, session_number, write};
 const KEYS_AT_ONCE: u64 = 500;
 /// Number of keys that are loaded per second.
 const KEYS_A_SECOND: u64 = 100_000;
-/// Maximum number of unanswered multi-puts. It is low, so that the puts of other clients do not
-/// wait behind a queue of multi-puts, which would not measure the replicas.
+/// Maximum number of unanswered multi-puts. The maximum is low, so that puts of other clients do
+/// not wait for a long queue of multi-puts. Otherwise the measured latency would be that of the
+/// queue.
 const UNANSWERED_MAX: u64 = 4;
 /// Number of reads per second at each replica after the keys are loaded.
 const READS_A_SECOND: u64 = 20_000;
-/// Number of keys that are requested in a cycle at each replica. A replica cannot store the demand
-/// for all of them until its next report to the leader (16 MiB by default). So after a few seconds
-/// this storage is full before every report.
+/// Number of keys that are requested in a cycle at each replica. A replica has too little space (16
+/// MiB by default) to store the demand for all of these keys until its next report to the leader.
+/// So after a few seconds the space is full before every report.
 pub(super) const ASKED_KEYS: u64 = 262_144;
 /// Number of keys per second that are requested at each replica. Each report of the replica frees
 /// space for only 4,000 to 8,000 keys.
@@ -89,8 +91,8 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
     Ok(answered * KEYS_AT_ONCE)
 }
 
-/// Reads many keys at every replica. For its report in each second, every replica searches all keys
-/// that it has stored, and the leader continues to choose lease holders for them.
+/// Reads many keys at every replica. Each second, every replica searches all keys for which it has
+/// stored demand, to make its report. The leader continues to choose lease holders for these keys.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let answered = Rc::new(Cell::new(0));

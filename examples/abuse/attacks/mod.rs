@@ -28,7 +28,7 @@ use crate::aftermath::AftermathCheck;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
-/// Limit of a replica on the memory for the requests in flight of all its clients together, in MiB.
+/// Limit of a replica on the memory for requests in flight, over all its clients together, in MiB.
 const IN_FLIGHT_MIB: f64 = 512.0;
 /// Limit of a replica on the memory for one connection, in MiB: for its requests in flight, and for
 /// the answers that the client has not read.
@@ -59,7 +59,8 @@ pub struct Attack {
 /// Latency of the well-behaved clients on which an attack is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedLatency {
-    /// The p99 of puts and the p99 of gets. Each is compared with that of the quiet time.
+    /// The p99 of puts and the p99 of gets. Each p99 is compared with the same p99 of the quiet
+    /// time.
     P99,
     /// The longest put, in addition to the p99 of puts and the p99 of gets.
     LongestPut,
@@ -436,7 +437,7 @@ pub const ATTACKS: &[Attack] = &[
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub attack: String,
-    /// Whether the process only prepares the attack. Nothing is measured during the preparation.
+    /// True if the process only prepares the attack. Nothing is measured during the preparation.
     pub preparing: bool,
     pub seconds: u64,
     pub clients: Vec<String>,

@@ -13,7 +13,8 @@ use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, frame, session_number, write};
 
 const STEP: Duration = Duration::from_millis(10);
-/// Number of puts with small padding in one step, and the size of this padding. Replicas accept it.
+/// Number of puts with small padding in one step. The next constant is the size of this padding,
+/// which replicas accept.
 const SMALL_A_STEP: u64 = 20;
 const SMALL_PADDING: usize = 4_000;
 /// Number of steps from one put with far more padding to the next.

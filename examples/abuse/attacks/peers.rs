@@ -21,7 +21,7 @@ use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
 use crate::cluster::{CLUSTER, NAMES};
 use crate::figures::{Figures, figures};
 
-/// Number that no correct replica sends for anything.
+/// Number that no correct replica sends in any field.
 pub(super) const ABSURD: u64 = 1 << 56;
 /// Number by which a correct replica may be ahead of the others after a long absence.
 const FAR: u64 = 1000;
@@ -95,8 +95,8 @@ fn number_of(name: &str) -> usize {
     NAMES.iter().position(|other| *other == name).unwrap_or(0)
 }
 
-/// Sends round numbers and incarnations. They are absurd at first; later they are numbers that a
-/// correct replica might send.
+/// Sends round numbers and incarnations. At first the numbers are absurd; later they are numbers
+/// that a correct replica might send.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -126,7 +126,7 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
 }
 
 /// Returns the messages that the unauthenticated peer sends while it claims to be replica `from`.
-/// Each has an incarnation that the peer claims for `from`.
+/// Next to each message is the incarnation that the peer claims for `from`.
 fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<(u64, Message)> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let run = runs[from].incarnation;

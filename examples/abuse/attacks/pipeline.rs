@@ -32,7 +32,7 @@ impl Answers {
         }
     }
 
-    /// Returns the number of all answers, and how many of them were refusals.
+    /// Returns the number of answers, and the number of those answers that were refusals.
     pub fn counts(&self) -> (u64, u64) {
         (self.answered.get(), self.refused.get())
     }
@@ -62,7 +62,7 @@ pub fn refusal(answer: &Response) -> Option<String> {
     }
 }
 
-/// Parameters for the next request of a lane, which has one request in flight.
+/// Parameters for the next request of a lane. A lane has one request in flight at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
     /// Number of the lane on its connection. Each lane has one request in flight at a time.
@@ -73,7 +73,7 @@ pub struct Lane {
     pub opened_ms: u64,
 }
 
-/// Has requests in flight on one connection at all times until `end`.
+/// Keeps requests in flight on one connection at all times until `end`.
 pub async fn pipeline(
     address: String,
     end: Instant,

@@ -1,5 +1,6 @@
-//! Requests that are meant for operators, sent at a far higher rate than operators send them. They
-//! are changes of leases, and status requests with results that take long to find or to encode.
+//! Requests that are meant for operators, sent at a far higher rate than operators send them. The
+//! requests are changes of leases, and status requests with results that take long to find or to
+//! encode.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, read};
 
-/// Number of connections, and the number of requests that are in flight on each.
+/// Number of connections. The next constant is the number of requests that are in flight on each
+/// connection.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 16;
 /// Number of lease changes that wait at the same time. A replica accepts no more.
@@ -24,8 +26,8 @@ const CHANGES: u64 = 64;
 /// greatest that is allowed.
 const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
-/// Number of ranges to which the lease changes apply in turn. It is low enough that all changes are
-/// accepted.
+/// Number of ranges to which the lease changes apply in turn. This number is so low that all
+/// changes are accepted.
 const CHANGED_RANGES: u64 = 400;
 /// Longest time to wait until the leader knows the demand. Each replica reports some thousand keys
 /// per second.
@@ -108,8 +110,8 @@ pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
     ask_often(target, Body::Status(request)).await
 }
 
-/// Changes the leases of small key ranges. As many changes wait at the same time as a replica
-/// accepts.
+/// Changes the leases of small key ranges. The number of changes that wait at the same time is the
+/// maximum that a replica accepts.
 pub async fn lease_sets(target: &Target) -> anyhow::Result<Figures> {
     let make = |connection: u64, lane: &Lane| {
         let number = (connection + lane.id * CONNECTIONS) % CHANGED_RANGES;

@@ -17,7 +17,8 @@ use super::memory::put_all;
 use crate::figures::{Figures, figures};
 use crate::wire::read;
 
-/// Number of connections at the same time, and the time for which each of them sends requests.
+/// Number of connections that are open at the same time. The next constant is the time for which
+/// each connection sends requests.
 const CONNECTIONS: u64 = 8;
 const SENDS_FOR: Duration = Duration::from_secs(1);
 /// Interval between two bursts on a connection, and the number of requests in a burst.
@@ -70,7 +71,6 @@ async fn prepare(target: &Target, trust: Option<Trust>) -> anyhow::Result<Figure
 
 /// Opens one connection after another until `end`. Returns the number of connections and the number
 /// of requests.
-/// number of requests.
 async fn again(address: &str, trust: Option<&Trust>, end: Instant) -> anyhow::Result<(f64, f64)> {
     let (mut connections, mut requests) = (0.0, 0.0);
     while Instant::now() < end {

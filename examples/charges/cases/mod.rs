@@ -17,7 +17,8 @@ const FOLLOWER: usize = LEADER + 1;
 /// Number of small requests in a batch. The requests of a batch share system calls, as they do
 /// under load.
 const BATCH: usize = 8;
-/// Maximum number of entries and of bytes in a batch of larger requests.
+/// Maximum number of entries in a batch of larger requests. The next constant is the maximum number
+/// of bytes.
 const BATCH_ENTRIES: usize = 10_000;
 const BATCH_BYTES: usize = 4 << 20;
 /// Factor by which each size is larger than the one before.
@@ -30,7 +31,7 @@ pub fn key(number: usize) -> Bytes {
     format!("tiny-{:06}", number % KEYS).into()
 }
 
-/// State to which a cluster is prepared before the cases that need it.
+/// State into which a cluster is brought before the cases that need this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The leader holds leases on all keys.
@@ -81,8 +82,8 @@ pub enum CaseRequest {
 }
 
 impl Case {
-    /// Creates a case with requests to the leader of a plain cluster. Each request has this number
-    /// of entries and of bytes.
+    /// Creates a case with requests to the leader of a plain cluster. Each request has the given
+    /// numbers of entries and of bytes.
     fn new(
         kind: &'static str,
         size: usize,
@@ -157,8 +158,8 @@ fn bytes(length: usize) -> Bytes {
     vec![b'v'; length].into()
 }
 
-/// Returns a key of `length` bytes. Keys of different `number` differ if the length suffices for
-/// this.
+/// Returns a key of `length` bytes. If `length` is large enough, different values of `number` give
+/// different keys.
 fn long_key(name: &str, number: usize, length: usize) -> Bytes {
     let mut key = format!("{number:04}{name}").into_bytes();
     key.resize(length, b'.');

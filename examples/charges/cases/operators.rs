@@ -100,8 +100,8 @@ fn lease_change() -> Case {
     case
 }
 
-/// Returns a change for range `number`. It gives the range another strategy than its neighbours
-/// have.
+/// Returns a change for range `number`. The change gives the range another strategy than the
+/// neighbouring ranges have.
 fn range(number: usize, strategy: &str) -> LeaseRequest {
     LeaseRequest {
         from: long_key("range", 2 * number, BOUND_BYTES),

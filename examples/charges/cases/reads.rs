@@ -1,5 +1,5 @@
-//! Reads at the leader, which holds leases on all keys, and reads at a replica without leases. The
-//! latter go through another replica or through the log.
+//! Reads at the leader, which holds leases on all keys, and reads at a replica without leases.
+//! Reads at a replica without leases go through another replica or through the log.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{

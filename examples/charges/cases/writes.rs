@@ -104,7 +104,7 @@ fn put_fields(size: usize) -> Case {
 }
 
 /// Creates a case that merges one field into a record of many fields. `size` is the number of
-/// fields.
+/// fields of the record.
 fn put_field_into(size: usize) -> Case {
     let key = |number| format!("into-{size}-{number}");
     let records = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 200)));

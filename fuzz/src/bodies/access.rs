@@ -15,7 +15,7 @@ use crate::memory;
 
 /// Number of bytes of memory for each byte of a TOML file, as in all bodies that read TOML.
 const TOML_PER_BYTE: usize = 512;
-/// Number of prefixes that a token may read. In the input, they come before the request.
+/// Number of prefixes that a token may read. In the input, these prefixes come before the request.
 const PREFIXES: usize = 2;
 
 /// Decodes a file of tokens. The result must be the same after it is written and read again.
@@ -36,8 +36,9 @@ pub fn tokens(input: &[u8]) {
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
-/// Decodes two prefixes, each after its length, and then a greeting or a request. The rights of a
-/// token that may read these prefixes must agree with them, for each key or range of the request.
+/// Decodes two prefixes, each after its length, and then a greeting or a request. A token that may
+/// read these prefixes must have the right to read a key or range of the request exactly if one of
+/// the prefixes covers it.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();

@@ -1,5 +1,5 @@
-//! A cluster of three replicas that a body controls. Messages arrive immediately, disks sync
-//! immediately, and time passes only if the body lets it pass.
+//! A cluster of three replicas that the body of a fuzz target controls. Messages arrive
+//! immediately, disks sync immediately, and time passes only if the body lets it pass.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,10 +28,10 @@ pub const LIAR: ReplicaId = ReplicaId(1);
 /// The third member of the cluster.
 pub const OTHER: ReplicaId = ReplicaId(2);
 
-/// Maximum number of messages that may follow one event. If there are more, the replicas exchange
-/// messages endlessly, and the body panics.
+/// Maximum number of messages that may follow one event. If there are more, the body panics,
+/// because the replicas are assumed to exchange messages endlessly.
 const MESSAGES_MAX: usize = 10_000;
-/// Shortest time that passes between two checks of the timers.
+/// Minimum time between two checks of the timers.
 const TICK_MIN: Duration = Duration::from_millis(1);
 /// Size of the window of the log. It is small, so that inputs reach the end of the window.
 const LOG_WINDOW: u64 = 256;
@@ -54,8 +54,8 @@ pub struct Cluster {
     now: Time,
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
-    /// Messages from the liar to the victim that were stored here instead of being delivered;
-    /// `None` if such messages are delivered.
+    /// Messages from the liar to the victim, if they are stored here instead of being delivered.
+    /// `None` if these messages are delivered.
     pub captured: Option<VecDeque<Envelope>>,
     /// Answers to clients, each with the replica that sent it.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
@@ -67,8 +67,8 @@ pub struct Cluster {
 struct NodeHost<'a>(&'a mut Cluster, ReplicaId, FencedAnswers);
 
 impl Host for NodeHost<'_> {
-    /// Encodes a message, decodes it again, and sends the result. So this asserts that every
-    /// message can be encoded, and decoded by its receiver.
+    /// Encodes a message, decodes it again, and sends the result. In this way, the function asserts
+    /// that every message can be encoded, and can be decoded by the receiver.
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         let NodeHost(cluster, from, _) = self;
         let decoded = FrameOracle::default().pass(envelope);
@@ -150,8 +150,8 @@ fn assert_readable(record: &Record) {
 }
 
 impl Cluster {
-    /// Creates replicas that have already worked for a while under `leader`: they hold leases, and
-    /// clients have written and read at each of them.
+    /// Creates replicas that have already worked for a while under `leader`: the replicas hold
+    /// leases, and clients have sent writes and reads to each of them.
     pub fn led_by(leader: ReplicaId, strategy: StrategySpec) -> Cluster {
         let mut settings = Settings::new(VICTIM, 3);
         settings.strategies = strategy.into();

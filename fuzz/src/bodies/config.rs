@@ -1,6 +1,6 @@
 //! Files that operators write: the configuration of a cluster, a topology, and an experiment with
-//! overrides. Also files in which a standing cluster and a campaign of simulated seeds store their
-//! state.
+//! overrides. This module also has the bodies for the files in which a standing cluster and a
+//! campaign of simulated seeds store their state.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ pub fn cluster_config(input: &[u8]) {
     }
 }
 
-/// Decodes a topology. It must be the same after it is written to a file and read again.
+/// Decodes a topology. The topology must be the same after it is written to a file and read again.
 pub fn topology(input: &[u8]) {
     let text = text(input);
     let parse = |text: &str| Topology::parse("fuzz.toml", text);
@@ -63,7 +63,8 @@ pub fn topology(input: &[u8]) {
     }
 }
 
-/// Decodes an experiment. After it, there is a line of `---`, and then one override on each line.
+/// Decodes an experiment with overrides. In the input, a line of `---` follows the experiment, and
+/// then each line is one override.
 pub fn experiment(input: &[u8]) {
     let text = text(input);
     let (text, sets) = text.split_once("\n---\n").unwrap_or((&text, ""));

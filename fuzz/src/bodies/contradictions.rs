@@ -1,8 +1,8 @@
 //! Panics that a lying member is allowed to cause.
 //!
-//! A message may contradict facts that a replica knows. Then the process of the replica may end
-//! (SECURITY.md, what is promised, 2). So a body accepts the panics for such contradictions, which
-//! are recognized by their messages. It accepts no other panics.
+//! A message may contradict facts that a replica knows. In that case the process of the replica may
+//! end (SECURITY.md, what is promised, 2). So a body accepts the panics for such contradictions,
+//! which it recognizes by the message of the panic. The body accepts no other panics.
 
 use std::cell::Cell;
 use std::panic::{
@@ -23,7 +23,7 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 thread_local! {
-    /// Whether a panic that a liar may cause is expected on this thread now.
+    /// True while this thread runs a function in which a panic that a liar may cause is expected.
     static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -46,8 +46,8 @@ fn assert_round_trip<T: PartialEq + std::fmt::Debug>(
     assert_eq!(again, decoded);
 }
 
-/// Decodes a row. The first byte of the input is the length of the row's key. The second selects a
-/// bit, which is changed as if the disk had lost it.
+/// Decodes a row. The first byte of the input is the length of the row's key. The second byte
+/// selects a bit of the row. This bit is changed, as by a faulty disk.
 pub fn disk_rows(input: &[u8]) {
     let [length, lost, rest @ ..] = input else {
         return;
@@ -71,8 +71,8 @@ pub fn disk_rows(input: &[u8]) {
     }
 }
 
-/// Asserts that a row is recognized as damaged if one of its bits has changed. The same must hold
-/// if the row is in the place of another row.
+/// Asserts that a row is recognized as damaged if one of its bits has changed. A row must also be
+/// recognized as damaged if it is in the place of another row.
 fn assert_damage_is_noticed(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
     let elsewhere = Column::ALL.into_iter().find(|other| *other != column);
     let moved = elsewhere.map(|other| unseal(other, key, Bytes::copy_from_slice(&sealed)));

@@ -1,4 +1,4 @@
-//! Histories: the format of their files, and the checker that judges them.
+//! Bodies for histories: for the file format, and for the checker that judges a history.
 
 use leasehold_histories::History;
 

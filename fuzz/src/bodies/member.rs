@@ -19,11 +19,11 @@ const FRAMES_MAX: usize = 64;
 /// Number of bytes of memory that three replicas may take for a step of time and the requests in
 /// this step.
 const STEP_BYTES: usize = 256 << 10;
-/// Number of bytes of memory for each byte of a message. Copies of the message are in other
-/// messages, and in the logs, queues and disks of two replicas.
+/// Number of bytes of memory for each byte of a message. Other messages, and the logs, queues and
+/// disks of two replicas, contain copies of the message.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 
-/// Replicas of which one leads when the liar sends its first message.
+/// Possible leaders at the time when the liar sends its first message.
 const LEADERS: [ReplicaId; 3] = [VICTIM, LIAR, OTHER];
 
 /// Returns the cluster to which an input is sent. The first byte of the input selects the leader,
@@ -64,8 +64,8 @@ fn pass(cluster: &mut Cluster, step: u8) {
 }
 
 /// Sends the messages of the input to the victim. The first byte selects the cluster
-/// (`initial_cluster`). The messages follow, each in a frame. The byte before a frame selects the
-/// step of time before the message. An empty frame contains no message.
+/// (`initial_cluster`). The messages follow, each in a frame. The byte before each frame selects
+/// the time that passes before the frame's message is sent. An empty frame contains no message.
 pub fn member(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else {
         return;
@@ -119,13 +119,14 @@ pub mod seeds {
     use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
-    /// Byte for a step of about one second in which clients send no requests.
+    /// Byte before a frame that selects a wait of about one second in which clients send no
+    /// requests.
     const QUIET: u8 = 63;
     /// First bytes of inputs. They select each leader, with and without the third member.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];
 
     /// Returns messages of an honest member, and messages that a lying member might send. The
-    /// numbers in the latter are close to the true numbers.
+    /// numbers in the messages of the liar are close to the true numbers.
     pub fn member() -> Vec<Vec<u8>> {
         let talks = FIRST_BYTES.iter().flat_map(|first| {
             let steps = [
@@ -250,7 +251,7 @@ pub mod seeds {
     }
 
     /// Returns writes for each of the next slots and for the last decided slot. Also returns
-    /// messages that contradict a slot which is committed above a hole.
+    /// messages that contradict a committed slot above a slot that is not committed.
     fn commands(leader: Ballot, later: Ballot, top: Slot) -> Vec<Message> {
         let news = |above: u64| LogNews {
             commit_point: Slot(top.0 + u64::from(above == 0)),

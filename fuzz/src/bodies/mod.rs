@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets. The module of each body also has its `seeds`, with which fuzzing
-//! begins.
+//! Bodies of the fuzz targets. The module of each body also has a module `seeds`, with the inputs
+//! with which fuzzing begins.
 
 pub mod access;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Messages between replicas.
+//! Body for messages between replicas.
 
 use bytes::{Bytes, BytesMut};
 use leasehold_replica::codec::{CodecError, decode_envelope, encode_envelope, proto};
@@ -8,8 +8,8 @@ use leasehold_wire::split_frame;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Number of bytes of memory for each byte of a message: for the largest element of any list, and
-/// for the form into which the replica's core converts this element.
+/// Number of bytes of memory for each byte of a message. It is computed for the largest element of
+/// any list, and includes the form into which the replica's core converts this element.
 pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<ReportedEntry>();
 
 /// Decodes the greetings of both sides of a connection, and envelopes.
@@ -24,8 +24,8 @@ pub fn peer(input: &[u8]) {
     assert_eq!(framed(again), Some(sent));
 }
 
-/// Returns an envelope as a frame; `None` if the frame would be too long. That can happen, because
-/// fields that the input omitted are filled in.
+/// Returns an envelope as a frame; `None` if the frame would be too long. A frame can become too
+/// long because fields that the input omitted are filled in.
 pub(super) fn framed(envelope: Envelope) -> Option<Bytes> {
     let mut buffer = BytesMut::new();
     match encode_envelope(envelope, &mut buffer) {

@@ -30,13 +30,14 @@ const REQUESTS_MAX: usize = 32;
 /// Number of bytes of memory that three replicas may take for one request and the time that passes
 /// after it.
 const REQUEST_BYTES: usize = 256 << 10;
-/// Number of bytes of memory for each byte of a command. Copies of the command are in its frame, in
-/// messages, and in the logs and states of three replicas.
+/// Number of bytes of memory for each byte of a command. The command's frame, messages, and the
+/// logs and states of three replicas contain copies of the command.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 const CONNECTION: u64 = 77;
 
 /// A token and its rights: the prefixes that it may read, the prefixes that it may write, and
-/// whether it may see the state of the cluster. The fixture writes these into the file of tokens.
+/// whether it may see the state of the cluster. The fixture writes the token and its rights into
+/// the file of tokens.
 struct Grant {
     token: &'static str,
     read: &'static [&'static str],
@@ -128,7 +129,7 @@ fn token_file() -> String {
 }
 
 /// Runs the session of a client. The first byte of the input selects the leader. The frames of the
-/// client follow: one with its greeting, and others with requests.
+/// client follow: one with the client's greeting, and others with requests.
 pub fn session(input: &[u8]) {
     thread_local! {
         static READY: [OnceCell<SessionFixture>; 2] = const { [const { OnceCell::new() }; 2] };

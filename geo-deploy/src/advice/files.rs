@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use crate::experiment::Experiment;
 use crate::run::MeasuredInterval;
 
-/// Maximum share of a site's measured operations that may be missing in a history. If more are
-/// missing, the history does not belong to the run.
+/// Maximum share of a site's measured operations that may be missing in a history. If a larger
+/// share is missing, the history is rejected as the history of another run.
 const LOST_MAX: f64 = 0.05;
 
 /// Contents of `manifest.json` that a forecast uses.
@@ -64,7 +64,7 @@ pub struct Means {
     pub write_ms: f64,
     /// Share of reads that the client's own replica served.
     pub local: f64,
-    /// Share of writes at their minimum latency.
+    /// Share of writes that took the minimum latency that is possible for them.
     pub at_minimum: f64,
 }
 
@@ -124,7 +124,8 @@ impl RunFiles {
         })
     }
 
-    /// Checks that the history has as many operations of each site as the run measured.
+    /// Checks that the history contains, for each site, about as many operations as the run
+    /// measured.
     pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;

@@ -3,9 +3,10 @@
 //!
 //! The demand is taken from the clients' histories, up to the middle of the measured interval.
 //! Requests are counted and reported in the same way as in a cluster. So a forecast is the same as
-//! the one that `lease advise` would have made at that time. The forecast for a strategy that was
-//! run uses the demand of its own run. The forecast for any other strategy uses the demand of the
-//! first run of the file, on the assumption that clients would send the same requests.
+//! the one that `lease advise` would have made in the middle of the measured interval. The forecast
+//! for a strategy that was run uses the demand of its own run. The forecast for any other strategy
+//! uses the demand of the first run of the file, on the assumption that clients would send the same
+//! requests.
 
 mod files;
 mod replay;
@@ -26,7 +27,7 @@ pub use files::Means;
 use files::RunFiles;
 
 /// Maximum number of keys in the profile of a history. Usually a history has fewer keys, so that
-/// all are included.
+/// all its keys are included.
 const KEYS_MAX: usize = 1 << 18;
 
 /// One run, and the forecasts from the demand of this run.

@@ -16,13 +16,14 @@ use crate::backend::{RunPlan, key_name};
 /// Time between two reports of a replica.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
 
-/// Returns the site of the client that issued the operation, which follows from the number of the
-/// process.
+/// Returns the site of the client that sent the operation. The site follows from the ID of the
+/// history's process.
 pub(super) fn site_of(event: &HistoryEvent, sites: usize) -> usize {
     event.process as usize % sites
 }
 
-/// Returns the demand in a plan's history up to `until`, for at most `keys_max` keys.
+/// Returns the demand that follows from the requests in a history up to the time `until`. The
+/// result covers at most `keys_max` keys.
 pub(super) fn profile(
     plan: &RunPlan<'_>,
     history: &History,
@@ -91,7 +92,7 @@ impl Replay {
         replay
     }
 
-    /// Reports the requests that every site's clients sent since the last report.
+    /// Reports, for each site, the requests that clients of the site sent since the last report.
     fn report(&mut self, now: Time, events: &[&HistoryEvent]) {
         let mut counts: Vec<HashMap<u64, (u32, u32), FixedState>> =
             vec![HashMap::default(); self.n];

@@ -56,8 +56,8 @@ impl RunPlan<'_> {
         changes.filter(|c| c.at_s >= 0.0).map(event).collect()
     }
 
-    /// Returns the first key of each part of the key space that some strategy of the experiment
-    /// treats separately. The first part begins at key 0.
+    /// Divides the key space into the parts that some strategy of the experiment treats separately.
+    /// Returns the first key of each part. The first part begins at key 0.
     pub(super) fn parts(&self) -> Vec<u64> {
         let keys = self.experiment.workload.keys;
         let plans = self.experiment.strategies.iter();
@@ -75,12 +75,12 @@ impl RunPlan<'_> {
 ///
 /// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key under the
 /// last configuration before the change, and also under the configurations that follow within one
-/// reconfiguration period after the change (or until the next change). In this period, replicas
-/// choose the holders for the new strategy once. On every backend, kept keys are inferred from
-/// reads: a key is kept if the site's last read of the key before the change was local, and the
-/// site's last read of the key in that period was local, too. Reads soon after a new configuration
-/// are ignored here, because they may have been served under a promise of the previous
-/// configuration.
+/// reconfiguration period after the change (or until the next change). Within one such period,
+/// replicas choose the holders for the new strategy once. On every backend, kept keys are inferred
+/// from reads: a key is kept if the site's last read of the key before the change was local, and
+/// the site's last read of the key in that period was local, too. Reads soon after a new
+/// configuration are ignored here, because they may have been served under a promise of the
+/// previous configuration.
 pub(super) fn switch_reads(
     plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
@@ -150,7 +150,7 @@ fn is_local_read(sample: &Sample) -> bool {
     sample.end == OpOutcome::Ok && matches!(sample.path, Path::Local | Path::Held)
 }
 
-/// Returns, for each key at each site, whether its last read was local.
+/// For each pair of a site and a key, returns whether the site's last read of the key was local.
 fn last_reads(operations: &[(Sample, u64)]) -> HashMap<(u8, u64), bool, FixedState> {
     let local = |(sample, key): &(Sample, u64)| ((sample.site, *key), is_local_read(sample));
     reads(operations).map(local).collect()

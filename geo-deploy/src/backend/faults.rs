@@ -1,5 +1,5 @@
-//! Faults of a run, with their actual times. The backend decides when they begin and end, and
-//! carries out their effects.
+//! Faults of a run, with the times at which they really began and ended. The backend begins and
+//! ends the faults, and carries out the effects of the faults.
 
 use anyhow::anyhow;
 use rand::SeedableRng as _;
@@ -10,8 +10,8 @@ use crate::fault::{Effect, FaultContext, FaultSpec};
 use crate::run::bound::SiteSet;
 use crate::run::{FaultSpan, MeasuredInterval};
 
-/// Number that is combined with a run's seed, so that the choices for the role `random` are
-/// independent of everything else that follows from the seed.
+/// Constant that is combined with a run's seed, so that the choices for the role `random` are
+/// independent of all other random choices in the run.
 const RNG_SALT: u64 = 0xfa17;
 
 /// Begin or end of a fault.
@@ -42,8 +42,8 @@ pub(crate) enum LeaseHolders {
     /// The replicas were asked about leases, but their answers leave the holders uncertain. Every
     /// key is treated as leased to every replica.
     Unknown,
-    /// Sites that may have held a lease, by the key's number. No other site held a lease on the
-    /// key.
+    /// For each key (the index is the number of the key), the sites that may have held a lease on
+    /// it. No other site held a lease on the key.
     Known(Vec<SiteSet>),
 }
 
@@ -67,8 +67,9 @@ struct StartedFault {
 #[derive(Debug, Default)]
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
-    /// For each fault, in order of time: its begin in ns, and the replicas that may have held a
-    /// lease on each key then. Empty if the replicas were not asked about leases at every fault.
+    /// For each fault, in order of time: the time in ns at which the fault began, and the replicas
+    /// that may have held a lease on each key at that time. Empty if the replicas were not asked
+    /// about leases at every fault.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -173,7 +174,7 @@ impl<'a> RunFaults<'a> {
     }
 
     /// Notes that a replica runs again after a restart. The fault that restarted the replica ends
-    /// now.
+    /// at `now_ns`.
     pub(crate) fn replica_restarted(&mut self, site: usize, now_ns: u64) {
         let restarts =
             |started: &&mut StartedFault| started.effects.contains(&Effect::Restart(site));
@@ -182,7 +183,7 @@ impl<'a> RunFaults<'a> {
         }
     }
 
-    /// Returns the outcome of the faults of a run with this measured interval.
+    /// Returns the outcome of the faults. `measured` is the measured interval of the run.
     pub(crate) fn finish(self, measured: MeasuredInterval) -> FaultOutcomes {
         let started = |index: usize| self.started.iter().any(|started| started.index == index);
         let never = (0..self.faults.len()).filter(|index| !started(*index));
@@ -232,8 +233,8 @@ impl<'a> RunFaults<'a> {
 
 impl FaultOutcomes {
     /// Returns the sites that may have held a lease on a key for an operation that ended at
-    /// `ended_ns`. These are the sites at the last fault up to that time, or at the first fault if
-    /// none had begun. `None` if the sites are not known.
+    /// `ended_ns`. The result is the set that was found at the last fault up to `ended_ns`, or at
+    /// the first fault if none had begun by then. `None` if the sites are not known.
     pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
         let after = self.leases.partition_point(|(at_ns, _)| *at_ns <= ended_ns);
         let (_, holders) = self.leases.get(after.saturating_sub(1))?;

@@ -12,12 +12,13 @@ use crate::experiment::MeasurementWindow;
 #[derive(Debug)]
 pub(crate) struct IntervalTracker {
     window: MeasurementWindow,
-    /// Number of clients that have not yet made all their warm-up requests. The next field is the
-    /// number of clients that have not yet made all their requests.
+    /// Number of clients that have not yet made all their warm-up requests. The field after this
+    /// one is the number of clients that have not yet made all their requests of any kind.
     warming: u64,
     unfinished: u64,
-    /// Number of requests that were made; the next field is the number that is to be made. Requests
-    /// that a client makes in addition to its own number are not included.
+    /// Number of requests that were made. The field after this one is the number of requests that
+    /// are to be made. Extra requests of a client that has already made all its planned requests
+    /// are not counted.
     made: u64,
     requested: u64,
     start_ns: u64,
@@ -57,7 +58,8 @@ impl IntervalTracker {
         }
     }
 
-    /// Notes that the request number `count` of a client was answered or abandoned.
+    /// Notes that a client's request was answered or abandoned. It was the client's `count`-th
+    /// request.
     pub(crate) fn made(&mut self, count: u64, now_ns: u64) {
         let MeasurementWindow::Counts { warmup, requests } = self.window else {
             return;

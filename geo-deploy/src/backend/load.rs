@@ -19,13 +19,13 @@ pub(crate) struct KeyRequest {
     pub(crate) value: ValueId,
 }
 
-/// A process, in the sense of a history: it executes one operation at a time. The number of the
-/// process is unique in a run.
+/// A process in the sense of a history, which means that it executes one operation at a time. The
+/// number of the process is unique in a run.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
     pub(crate) id: u32,
-    /// Number of requests made so far.
+    /// Number of requests that this process has made so far.
     issued: u64,
 }
 
@@ -42,19 +42,19 @@ impl HistoryProcess {
 /// its site, so a history shows the site of each process.
 #[derive(Debug)]
 pub(crate) struct ProcessNumbers {
-    /// Number of processes made so far, by site.
+    /// For each site, the number of processes that have been created so far.
     made: Vec<u32>,
 }
 
 impl ProcessNumbers {
-    /// Creates the numbering for `sites` sites, without any process.
+    /// Creates the numbering for this number of sites. No process has a number yet.
     pub(crate) fn new(sites: usize) -> ProcessNumbers {
         ProcessNumbers {
             made: vec![0; sites],
         }
     }
 
-    /// Makes another process at a site.
+    /// Creates one more process at a site.
     pub(crate) fn make(&mut self, site: usize) -> HistoryProcess {
         let id = self.made[site] * self.made.len() as u32 + site as u32;
         self.made[site] += 1;
@@ -72,7 +72,7 @@ pub(crate) struct RequestStream {
     swaps: Option<SwapSchedule>,
 }
 
-/// Schedule by which a site exchanges its popular keys with another one.
+/// Schedule by which a site exchanges its popular keys with another site.
 struct SwapSchedule {
     /// Time of the first exchange, in ns.
     first_ns: u64,
@@ -85,8 +85,8 @@ struct SwapSchedule {
 }
 
 impl RequestStream {
-    /// Creates the stream of client number `client` at `site`. Clients send requests from
-    /// `start_ns` on.
+    /// Creates the stream of the client with the number `client` at `site`. Clients send their
+    /// first requests at `start_ns`.
     pub(crate) fn of(
         plan: &RunPlan<'_>,
         site: usize,
@@ -113,8 +113,8 @@ impl RequestStream {
         }
     }
 
-    /// Returns the kind and the key of the request to send at `now_ns`. Successive calls must not
-    /// decrease `now_ns`.
+    /// Returns the kind and the key of the request to send at `now_ns`. `now_ns` must not be lower
+    /// than in the previous call.
     pub(crate) fn next(&mut self, now_ns: u64) -> (OpKind, u64) {
         if let Some(swaps) = &mut self.swaps {
             let since = now_ns.checked_sub(swaps.first_ns);
@@ -128,8 +128,8 @@ impl RequestStream {
     }
 }
 
-/// Returns the request streams of all clients of a closed loop, each next to its site and in order
-/// of sites. Clients begin at `start_ns`.
+/// Returns the request streams of all clients of a closed loop, in order of sites. Next to each
+/// stream is the index of its site. Clients begin at `start_ns`.
 pub(crate) fn closed_loops(plan: &RunPlan<'_>, start_ns: u64) -> Vec<(usize, RequestStream)> {
     let clients = plan.experiment.workload.clients as usize;
     let of = |index: usize| {
@@ -142,8 +142,8 @@ pub(crate) fn closed_loops(plan: &RunPlan<'_>, start_ns: u64) -> Vec<(usize, Req
     (0..clients * plan.topology().len()).map(of).collect()
 }
 
-/// Open loop of a site: it sends requests at a fixed rate, whether or not earlier ones were
-/// answered.
+/// Open loop of a site: the site sends requests at a fixed rate, whether or not earlier requests
+/// were answered.
 pub(crate) struct OpenLoop<T> {
     pub(crate) site: usize,
     requests: RequestStream,

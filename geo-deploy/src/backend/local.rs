@@ -58,7 +58,7 @@ pub async fn run(
 }
 
 /// Executes one run of a strategy, in a directory of its own. If the strategy has several runs, the
-/// progress is the number of the run.
+/// reported progress is the number of runs that have ended.
 async fn one_of_several(
     plan: &RunPlan<'_>,
     settings: &LocalSettings,

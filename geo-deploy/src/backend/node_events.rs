@@ -22,7 +22,7 @@ struct EventLine {
     keys: u64,
     #[serde(default)]
     strategy: String,
-    /// Indices of the replicas that may not hold leases.
+    /// Indices of the replicas that must not hold leases.
     #[serde(default)]
     excluded: Vec<usize>,
 }

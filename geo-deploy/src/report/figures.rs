@@ -64,9 +64,9 @@ pub(super) fn file_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// Returns a number for each run, which determines the colour and the line pattern. The first run
-/// of a strategy has a number that is the same in every report. Further runs of the strategy get
-/// the remaining numbers.
+/// Returns a number for each run. The number determines the colour and the line pattern of the run.
+/// The first run of a given strategy has the same number in every report. Further runs of the
+/// strategy get the remaining numbers.
 pub(super) fn looks(runs: &[StrategyRun]) -> Vec<usize> {
     let usual: Vec<usize> = runs.iter().map(|run| usual_look(&run.strategy)).collect();
     let mut looks = Vec::new();
@@ -154,8 +154,8 @@ impl LegendKey {
     }
 }
 
-/// Draws a legend that begins at `y`, in as many rows as necessary. Returns the vertical position
-/// of the last row.
+/// Draws a legend in as many rows as necessary. The first row is at the vertical position `y`.
+/// Returns the vertical position of the last row.
 fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
@@ -219,8 +219,8 @@ impl LogAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Returns the values that have a grid line, and whether each is labelled. An axis with fewer
-    /// powers of ten has more lines in each.
+    /// Returns the values that have a grid line. The flag next to a value is true if the value is
+    /// labelled. An axis that spans fewer powers of ten has more lines for each power.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
         let steps: &[f64] = if decades < 1.3 {

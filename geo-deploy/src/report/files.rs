@@ -12,8 +12,8 @@ use super::digest::{Class, Digest};
 use super::summary::ExperimentSummary;
 use super::{ExperimentReport, StrategyRun};
 
-/// Least ratio of the latencies on two successive lines of a CDF: latencies that differ by less
-/// than half a percent have a common line.
+/// Minimum ratio of the latencies on two successive lines of a CDF. Latencies that differ by less
+/// than half a percent are combined into one line.
 const CDF_STEP: f64 = 1.005;
 /// Length of an interval in the log of histograms.
 const HLOG_INTERVAL: Duration = Duration::from_secs(1);

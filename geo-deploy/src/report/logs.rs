@@ -3,10 +3,11 @@
 //! distributions.
 //!
 //! The logs of several load generators in one run are combined. Time is divided at the beginning
-//! and the end of every interval, and each piece shows all intervals that cover it, with their
-//! histograms merged. Nothing is smoothed. The intervals of a log limit the resolution. If a log is
-//! long, each pixel shows the combination of several pieces, and their extremes. So memory use and
-//! the size of drawings are bounded, regardless of the length of a log.
+//! and the end of every interval. Each piece of time shows all intervals that cover the piece, with
+//! the histograms of these intervals merged. Nothing is smoothed. The intervals of a log limit the
+//! resolution. If a log is long, each pixel shows several pieces combined, and the extremes of
+//! these pieces. So memory use and the size of drawings are bounded, regardless of the length of a
+//! log.
 
 mod gather;
 mod grid;

@@ -25,7 +25,7 @@ pub struct Manifest {
     pub version: String,
     /// Version of the operating system's kernel.
     pub kernel: String,
-    /// Name and number of the processors.
+    /// Model name of the processors, and the number of processors.
     pub cpu: String,
     /// Clock source of the kernel.
     pub clock: String,

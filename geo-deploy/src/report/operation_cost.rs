@@ -9,7 +9,7 @@ use super::summary::ExperimentSummary;
 use super::table::{Table, grouped, ms, percent};
 use super::{ExperimentReport, StrategyRun};
 
-/// Work of a run's replicas, and the time for which they held reads back.
+/// Work of a run's replicas, and the time for which reads were held back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OperationCost {
     /// Replicas that receive votes in addition to the leader.
@@ -65,8 +65,8 @@ impl OperationCost {
     }
 }
 
-/// Returns a table with one line for each strategy; `None` if no read was held and nothing was
-/// counted.
+/// Returns a table with one line for each strategy; `None` if no read was held back, and neither
+/// messages nor processor time were counted.
 pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let title = "Reads held back by a write in flight, and what replicas did for an operation";
     let columns = [

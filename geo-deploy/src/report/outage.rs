@@ -1,16 +1,16 @@
 //! The outages that clients observed because of faults.
 //!
 //! Operations are divided into groups by site, by kind (read or write), and by whether a failed
-//! site held a lease on their key when the fault began. For each such group:
+//! site held a lease on the operation's key when the fault began. For each such group:
 //!
-//! - The *window* of a fault begins with the fault. It ends with the next fault of the
-//!   run that begins later, or with the run's last operation.
+//! - The *window* of a fault begins with the fault. The window ends when the next fault begins (at
+//!   a later time), or with the run's last operation.
 //! - An operation is *due* from its start (in an open loop, the intended start) to its end. It ends
 //!   when it is answered, fails or times out.
 //! - The *outage* is the longest time within the window in which no operation of the group
 //!   succeeded although one was due. It begins when the first operation becomes due, or with the
-//!   previous success if another operation was due then. It ends with the next success. Failed
-//!   operations do not end it: it continues until an operation succeeds, or until the last
+//!   previous success if another operation was due then. It ends with the next success. A failed
+//!   operation does not end the outage: it continues until an operation succeeds, or until the last
 //!   operation of the window has ended.
 //! - The *longest wait* is the longest time that one operation was due. All operations that were
 //!   due at some time in the window are included, successful or not. In a closed loop, the longest
@@ -24,7 +24,7 @@
 //!   keys. Demand determines the holders even during a fault, so the keys of a group may have
 //!   different holders before and after the fault.
 //!
-//! A bound is kept if neither the outage nor the longest wait exceeds it.
+//! A bound is kept if neither the outage nor the longest wait exceeds the bound.
 
 mod group;
 mod rows;
@@ -69,12 +69,12 @@ pub struct Outage {
     pub longest_s: f64,
     /// Upper bound on both the outage and the longest wait, in s; `None` if no bound is guaranteed.
     pub bound_s: Option<f64>,
-    /// Median latency in ms before the fault. It is over the site's reads or writes, of any key,
-    /// that started after the previous fault (or after the beginning of the run) and before this
-    /// one.
+    /// Median latency in ms before the fault, over the site's reads or writes of any key. These
+    /// operations started after the previous fault (or the beginning of the run) and before this
+    /// fault.
     pub median_before_ms: Option<f64>,
-    /// Median latency in ms after the fault. It is over the site's reads or writes, of any key,
-    /// that started in the last third of the fault's window.
+    /// Median latency in ms after the fault, over the site's reads or writes of any key. These
+    /// operations started in the last third of the fault's window.
     pub median_after_ms: Option<f64>,
 }
 
@@ -149,8 +149,9 @@ fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     (of_run, same + 1)
 }
 
-/// Returns operations, each with the holders of a lease on its key. The lists alternate: reads of
-/// the first site, its writes, reads of the second site, and so on.
+/// Returns the operations of a run. Next to each operation are the holders of a lease on its key.
+/// The lists alternate: reads of the first site, writes of the first site, reads of the second
+/// site, and so on.
 fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<SiteSet>)>> {
     let known = run.leased_to.len() == run.samples.len();
     let mut all = vec![Vec::new(); sites * 2];
@@ -169,9 +170,9 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
 
 /// Splits the operations of a site and class into two groups: those on keys on which a site of the
 /// fault held a lease, and the others. A write that was in flight through a failed replica is
-/// treated as leased. The reason is that the client sends the write again. A leader that has a
-/// write twice cannot report the result before all earlier slots are executed, including blocked
-/// ones.
+/// treated as leased. The reason is that the client sends the write again. A leader that has
+/// received a write twice cannot report the result before it has executed all earlier slots, and
+/// some of these may be blocked.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -256,7 +257,7 @@ impl FaultWindow {
     }
 
     /// Returns the observed outage; `None` if no operation was due. The caller must set the fields
-    /// for the group and the medians.
+    /// that describe the group, and the medians.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
         let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();

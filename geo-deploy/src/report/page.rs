@@ -9,7 +9,7 @@ use super::{
     ExperimentReport, operation_cost, outage, placement, prose, switches, tables, time_series,
 };
 
-/// Style sheet of the page. Colours are variables, which the plots use too.
+/// Style sheet of the page. Colours are defined as variables, and the plots use the same variables.
 const STYLE: &str = include_str!("page.css");
 
 /// Part of a report.
@@ -253,7 +253,8 @@ pub(super) fn whole(title: &str, lead: &str, description: &str, body: &str) -> S
     )
 }
 
-/// Returns the variables of the series' colours (`--s0` and so on), for light and dark background.
+/// Returns the style sheet variables for the colours of the series (`--s0` and so on), for a light
+/// and for a dark background.
 fn series_variables() -> String {
     let list = |colours: &[&str]| -> String {
         let numbered = colours.iter().enumerate();

@@ -36,8 +36,9 @@ pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) ->
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }
 
-/// Returns the experiment of the paper that a run of quorum leases repeats. Topology, leader and
-/// workload must be the same as in the paper; otherwise the results cannot be compared.
+/// Returns the experiment of the paper that a run of quorum leases repeats. Returns `None` unless
+/// topology, leader and workload are the same as in the paper, because otherwise the results cannot
+/// be compared.
 fn repeated<'a>(report: &'a ExperimentReport, run: &StrategyRun) -> Option<&'a str> {
     let experiment = &report.experiment;
     let reads = match experiment.name.as_str() {

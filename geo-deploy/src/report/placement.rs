@@ -1,5 +1,5 @@
-//! Measured mean latencies next to those that would be possible if the workload's true rates were
-//! known.
+//! Comparison of the measured mean latencies with the mean latencies that would be possible if the
+//! workload's true rates were known.
 
 use serde::Serialize;
 
@@ -9,16 +9,16 @@ use super::{ExperimentReport, StrategyRun};
 use crate::backend::RunPlan;
 use crate::true_rates::{PlacementCost, PlacementModel};
 
-/// Costs of choices of holders that would be possible in a run if the workload's true rates were
-/// known.
+/// Costs in a run of two choices of holders, both of which require knowledge of the workload's true
+/// rates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementComparison {
     /// Cost of the holders that the strategy would choose if it knew the true rates.
     pub strategy: PlacementCost,
     /// Cost of the best holders of every key.
     pub optimum: PlacementCost,
-    /// Whether these costs must be compared with the measured mean of the sites' means, as in a
-    /// closed loop. Otherwise they must be compared with the measured mean over all operations.
+    /// True if these costs must be compared with the measured mean of the sites' means, as in a
+    /// closed loop. If false, they must be compared with the measured mean over all operations.
     pub measured_by_site: bool,
 }
 
@@ -40,7 +40,7 @@ impl PlacementComparison {
         })
     }
 
-    /// Returns the measured mean that is compared with the computed ones, in ms.
+    /// Returns the measured mean latency, in ms, that is compared with the computed mean latencies.
     fn measured_ms(&self, run: &RunSummary) -> f64 {
         if self.measured_by_site {
             run.mean_by_site_ms

@@ -7,8 +7,8 @@ use super::tables::bookkeeping_minimum;
 use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
 use crate::wan::NetworkReport;
 
-/// Largest difference, in percentage points, at which the share of local reads is regarded as equal
-/// to the share under perfect bookkeeping.
+/// If the share of local reads differs from the share under perfect bookkeeping by at most this
+/// many percentage points, the two are regarded as equal.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
 /// Returns the result in one sentence, for the title.
@@ -48,7 +48,7 @@ pub(super) fn finding(report: &ExperimentReport, summary: &ExperimentSummary) ->
     )
 }
 
-/// Returns the label of a strategy, followed by its full name if that differs.
+/// Returns the label of a strategy, followed by the strategy's full name if the two differ.
 fn words_of(report: &ExperimentReport, run: &RunSummary) -> String {
     let name = match run.strategy.as_str() {
         "quorum" => "quorum leases",
@@ -66,7 +66,7 @@ fn words_of(report: &ExperimentReport, run: &RunSummary) -> String {
 }
 
 /// Describes the effect of a run's faults on clients at the sites that did not fail. If every site
-/// failed, it describes the effect on clients at all sites. Returns `None` if there were no faults.
+/// failed, describes the effect on clients at all sites. Returns `None` if there were no faults.
 fn of_outages(run: &RunSummary) -> Option<String> {
     let first = run.outages.first()?;
     let everywhere = run.outages.iter().all(|o| o.at_failed_site);
@@ -117,8 +117,8 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Describes how many bounds on outages were exceeded in a run, and the case with the largest
-/// excess.
+/// Returns a text with the number of bounds on outages that were exceeded in a run, and the case
+/// with the largest excess.
 fn broken_bounds(run: &RunSummary) -> Option<String> {
     let excess = |o: &Outage| {
         o.bound_s
@@ -262,7 +262,7 @@ fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     })
 }
 
-/// Returns the number of changes of holders, for each run that had any.
+/// For each run in which the holders changed, returns the number of changes.
 pub(super) fn configurations(report: &ExperimentReport) -> Vec<String> {
     let of_run = |run: &StrategyRun| {
         let changes = report.events.iter().filter(|event| {
@@ -406,7 +406,7 @@ fn against_paper(
     ))
 }
 
-/// Compares writes at their minimum with the paper.
+/// Compares the share of writes at their minimum latency with the paper.
 pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "The least time any strategy allows a write is its leader-lease bound: nobody but the \

@@ -1,13 +1,14 @@
-//! Replaces all files of the previous report together. The files of the new report are written to a
-//! separate directory, and moved to their places when all of them are written. Files that do not
-//! belong to a report are not touched.
+//! Replaces all files of the previous report together. The files of the new report are first
+//! written to a separate directory. When all files are written, they are moved to their places.
+//! Files that do not belong to a report are not touched.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use leasehold_histories::history::History;
 
-/// Names of files that are in every report, or in every report of one of the two kinds.
+/// Names of the files that every report contains, or that every report of one of the two kinds
+/// contains.
 const NAMES: [&str; 7] = [
     "manifest.json",
     "summary.json",
@@ -20,8 +21,8 @@ const NAMES: [&str; 7] = [
 /// Names of files that only some reports have.
 const SOMETIMES: [&str; 3] = ["timeline.csv", "outages.csv", "course.csv"];
 
-/// Directory within the output directory. It has the partial report of an experiment that was
-/// interrupted.
+/// Name of a directory within the output directory. This directory contains the partial report of
+/// an experiment that was interrupted.
 pub const INCOMPLETE: &str = "incomplete";
 
 /// Creates the directory `out` if necessary, and checks that a report and histories with these
@@ -72,8 +73,8 @@ fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
 }
 
 /// Replaces a report. `write` creates the files of the new report and its histories in an empty
-/// directory. If it succeeds, they replace those in `out`, and the remaining files of the previous
-/// report are removed. If it fails, `out` is not changed.
+/// directory. If `write` succeeds, the new files replace those in `out`, and the remaining files of
+/// the previous report are removed. If `write` fails, `out` is not changed.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written or replaced; the error names it.
@@ -121,7 +122,8 @@ fn remove_incomplete(out: &Path, new: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns true if a directory holds a report, which its manifest shows.
+/// Returns true if a directory holds a report. The directory holds one if it has the manifest of a
+/// report.
 fn holds_report(dir: &Path) -> bool {
     let Ok(text) = std::fs::read(dir.join("manifest.json")) else {
         return false;

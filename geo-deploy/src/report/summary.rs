@@ -18,7 +18,7 @@ use super::{ExperimentReport, MeasuredInterval, StrategyRun};
 use crate::run::SwitchReads;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// Latency in ms below which a read is one of the paper's "fast local reads" (Table 2).
+/// Upper limit, in ms, on the latency of a read that the paper calls a "fast local read" (Table 2).
 const FAST_READ_MS: f64 = 10.0;
 
 /// Summary of all runs of an experiment.
@@ -30,8 +30,8 @@ pub struct ExperimentSummary {
     pub backend: String,
     /// Seed of the experiment.
     pub seed: u64,
-    /// Description of the tolerance. A write is at its minimum latency if its latency exceeds the
-    /// write's bound by at most the tolerance.
+    /// Description of the tolerance. A write is at its minimum latency if the latency exceeds the
+    /// lower bound for this write by at most the tolerance.
     pub minimum_tolerance: String,
     /// Summaries of the runs, one for each strategy.
     pub runs: Vec<RunSummary>,
@@ -74,7 +74,7 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of all writes that were at their minimum latency.
     pub min_latency_fraction: f64,
-    /// Computed mean latencies for the case that the rate of every request is known: one for the
+    /// Computed mean latencies for the case that the true rates of requests are known: one for the
     /// strategy's choice of holders, and one for the best choice of holders.
     pub true_rates: Option<PlacementComparison>,
     /// For each change of the clients' requests: the time until the strategy's mean latency was

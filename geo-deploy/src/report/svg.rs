@@ -1,9 +1,9 @@
-//! Drawing of plots as SVG. The code names the purpose of a colour, not the colour itself.
+//! Functions that draw plots as SVG. The code names the purpose of a colour, not the colour itself.
 //!
 //! The same drawing can be a file or a part of the report's page. In a file, colours are fixed. In
 //! the page, colours are variables, which differ between light and dark mode. Lines differ by
-//! pattern as well as by colour. We know no plotting library that writes both forms, so we have our
-//! own.
+//! pattern as well as by colour. No plotting library that we know of writes both forms, so this
+//! module does it.
 
 use std::fmt::{Display, Write};
 
@@ -15,8 +15,8 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
-    /// A series' colour mixed with the background's. The mixture is an opaque colour, so lines
-    /// below are not visible, and PDFs of the same drawing are identical.
+    /// A series' colour mixed with the background's. The mixture is an opaque colour. So lines
+    /// below it are not visible, and PDFs of the same drawing are identical.
     Pale(usize),
     /// A colour slightly darker than the background.
     Shade,
@@ -35,7 +35,7 @@ pub(super) const SERIES_DARK: [&str; SERIES] = [
     "#5ab4f0", "#ff8a4c", "#35c9a3", "#e79acb", "#f0c04a", "#a7b0bd",
 ];
 
-/// Percentage of the series' colour in its pale colour.
+/// Percentage of a series' colour in the pale form of this colour.
 const PALE_PERCENT: u32 = 45;
 
 /// Returns the pale form of a colour `#rrggbb` on white.
@@ -206,7 +206,7 @@ impl Svg {
         );
     }
 
-    /// Draws dots, round or square. Dots within half a pixel of each other are drawn as one.
+    /// Draws dots, round or square. Dots within half a pixel of each other are drawn as one dot.
     pub(super) fn dots(&mut self, points: &[(f64, f64)], ink: Ink, square: bool) {
         let half = |v: f64| (v * 2.0).round() as i64;
         let mut places: Vec<(i64, i64)> =
@@ -247,7 +247,8 @@ impl Svg {
         }
     }
 
-    /// Writes the title of a vertical axis, rotated to be read upwards, with its middle at a point.
+    /// Writes the title of a vertical axis, rotated to be read upwards. The middle of the title is
+    /// at the point `at`.
     pub(super) fn upright(&mut self, at: (f64, f64), text: &str) {
         let (x, y) = at;
         let (fill, text) = (Ink::Muted.token(), escape(text));
@@ -340,8 +341,8 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// Draws a part of a path. If the style is that of the previous part, both become one SVG
-    /// element, because time lines have thousands of parts.
+    /// Draws a part of a path. A part with the same style as the previous part is joined with it
+    /// into one SVG element, because time lines have thousands of parts.
     fn join(&mut self, style: String, part: std::fmt::Arguments<'_>) {
         if style != self.style {
             self.close_path();

@@ -11,11 +11,12 @@ use super::tolerance::Tolerance;
 use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
-/// Largest relative difference at which two means are regarded as equal: the mean latency of a part
-/// of the key space, and that of the same part in a run where its strategy applies to all keys.
+/// Largest relative difference between two mean latencies that are regarded as equal. One is that
+/// of a part of the key space; the other is that of the same part in a run in which the part's
+/// strategy applies to all keys.
 const AS_ALONE: f64 = 0.02;
 
-/// Returns a table with a line for each change of strategy; `None` if there was none.
+/// Returns a table with a line for each change of strategy; `None` if no strategy was changed.
 pub(super) fn table(report: &ExperimentReport) -> Option<Table> {
     let title =
         "Changes of strategy: operations that failed, and local reads that they interrupted";

@@ -9,9 +9,9 @@ pub(super) struct Table {
     pub title: String,
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// Whether all columns are text.
+    /// True if all columns are text.
     pub words: bool,
-    /// Number of columns, counted from the first, that are text.
+    /// Number of columns at the left of the table that are text.
     pub words_first: usize,
 }
 
@@ -136,8 +136,8 @@ pub(super) fn ms(value: f64) -> String {
     }
 }
 
-/// Formats several bounds in ms. Returns a dash if there are none, because the strategy does not
-/// fix the holders.
+/// Formats several bounds in ms. Returns a dash if there are no bounds; this is so if the strategy
+/// does not fix the holders.
 pub(super) fn bounds(values: &[f64]) -> String {
     let shown = |value: &f64| format!("{}", (value * 10.0).round() / 10.0);
     match values {

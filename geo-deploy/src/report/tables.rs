@@ -155,9 +155,9 @@ pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     summary.runs.iter().map(table).collect()
 }
 
-/// Returns a table for the strategies that learn holders. It shows the share of local reads next to
-/// the share under perfect bookkeeping and that in the paper. Returns `None` if no run has such a
-/// strategy.
+/// Returns a table for the strategies that learn holders. It shows three shares of local reads: the
+/// measured share, the share under perfect bookkeeping, and the share in the paper. Returns `None`
+/// if no run has such a strategy.
 pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "site",
@@ -188,7 +188,8 @@ pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -
     (!table.rows.is_empty()).then(|| table.without_empty_columns())
 }
 
-/// Returns a table of the share of writes at their minimum latency, with a column for each site.
+/// Returns a table of the shares of writes at their minimum latency. There is a column for each
+/// site.
 pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy"];
     columns.extend(report.topology.names());
@@ -220,8 +221,8 @@ pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) ->
     table.without_empty_columns()
 }
 
-/// Returns the share of writes over all sites that would have been at their minimum with perfect
-/// bookkeeping.
+/// Returns the share of the writes of all sites that would have had their minimum latency with
+/// perfect bookkeeping.
 pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     let mut sum = 0.0;
     let mut count = 0;

@@ -76,7 +76,7 @@ fn median(
 }
 
 impl ThroughputReport {
-    /// Creates the report from the cases, each with the measurements of its runs.
+    /// Creates the report from the cases. Next to each case are the measurements of its runs.
     pub fn new(
         experiment: ThroughputExperiment,
         manifest: Manifest,

@@ -1,5 +1,5 @@
 //! A run over time: mean latencies over stretches of a few seconds. For each change of the clients'
-//! requests, the report also shows how long it took until the strategy was as good as before.
+//! requests, the report also shows the time until the strategy was as good as before the change.
 
 use std::fmt::Write;
 
@@ -13,14 +13,14 @@ use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Maximum length of a stretch of time for which a mean is shown, in s.
 const STRETCH_S: f64 = 5.0;
-/// Largest ratio of a mean latency to the mean before a change at which the strategy is regarded as
-/// being as good as before.
+/// A strategy is regarded as being as good as before a change if the mean latency is at most this
+/// many times the mean latency before the change.
 const AS_BEFORE: f64 = 1.1;
 /// Maximum number of reconfiguration periods after a change until the strategy `cost` must be as
 /// good as before.
 const PERIODS_MAX: f64 = 2.0;
 
-/// A deliberate change by clients or operators, which is not a fault.
+/// A deliberate change by clients or operators. A fault is not such a change.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ChangeMark {
     /// Time of the change, in s since the measured interval began.
@@ -69,7 +69,7 @@ pub struct Adaptation {
     /// Steady mean: the mean latency in the last two reconfiguration periods before the change, in
     /// ms.
     pub steady_ms: f64,
-    /// Greatest mean latency of a stretch after the change, in ms.
+    /// Of the mean latencies of all stretches after the change, the greatest, in ms.
     pub worst_ms: f64,
     /// Time in s from the change to the first stretch in which the strategy was as good as before.
     /// The mean latency of this stretch, and the mean from this stretch to the next change, exceed
@@ -174,7 +174,8 @@ pub(super) fn adaptations(report: &ExperimentReport, run: &StrategyRun) -> Vec<A
         .collect()
 }
 
-/// Returns the adaptation to one change; `None` if there were no requests before or after it.
+/// Returns the adaptation to one change; `None` if there were no requests before or after the
+/// change.
 fn of_change(before: &[&TimeSlice], after: &[&TimeSlice]) -> Option<Adaptation> {
     let at_s = after.first()?.from_s;
     let steady_ms = mean_ms(before)?;

@@ -2,8 +2,9 @@
 
 use super::ExperimentReport;
 
-/// Largest difference between a write's latency and the bound for it at which the write is at its
-/// minimum. It is the greater of an absolute and a relative value.
+/// Largest excess of a write's latency over the lower bound for this write at which the write still
+/// counts as being at its minimum. The tolerance is the greater of an absolute and a relative
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,
@@ -11,9 +12,9 @@ pub(super) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Returns the tolerance for a report. In virtual time, a write at its minimum takes longer
-    /// than the bound only by a round trip within a site and a sync. With real processes on one
-    /// machine, there are also the delays of the scheduler, the timers and the disk.
+    /// Returns the tolerance for a report. In virtual time, a write at its minimum exceeds the
+    /// bound only by a round trip within a site and a sync. With real processes on one machine,
+    /// delays of the scheduler, the timers and the disk are added.
     pub(super) fn of(report: &ExperimentReport) -> Tolerance {
         match report.backend.as_str() {
             "sim" => Tolerance {

@@ -1,6 +1,6 @@
 //! Perfect bookkeeping: an idealized `quorum` strategy that knows every read as soon as it happens.
-//! This module computes the share of reads that would then have been local, and the share of writes
-//! that would have had their minimum latency.
+//! This module computes the share of reads that would have been local under this strategy, and the
+//! share of writes that would have had their minimum latency.
 //!
 //! No strategy knows reads that have not happened yet. So even a strategy that learns of every read
 //! immediately, and changes holders without delay, misses the first reads of a key. The shares are
@@ -10,8 +10,9 @@
 //! are preferred, so they hold the keys that no site has read. The shares depend on the number of
 //! requests, so every run is compared with its own shares.
 //!
-//! The shares are a yardstick for `quorum`, not an upper bound. Holders that were chosen earlier,
-//! or by another policy, may fit later requests better. So a run may have higher shares.
+//! The shares are a yardstick for `quorum`, not an upper bound. Holders that were chosen at an
+//! earlier time, or by another policy, may fit later requests better. So the measured shares of a
+//! run may be higher than these.
 
 use std::collections::HashMap;
 
@@ -106,8 +107,8 @@ struct Ledger {
     bounds: Bounds,
     n: usize,
     leader: usize,
-    /// Sites other than the leader's, the nearest to the leader first. The earlier of two sites
-    /// with equally many reads is preferred.
+    /// Sites other than the leader's, the nearest to the leader first. Of two sites with equally
+    /// many reads, the one that is earlier in this list is preferred.
     nearest: Vec<usize>,
     /// Index in `counts` at which the counts of each key begin.
     rows: HashMap<u64, usize, FixedState>,

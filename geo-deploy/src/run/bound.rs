@@ -1,4 +1,4 @@
-//! Lower bounds on latency: the latency that follows from the distances between sites, in any
+//! Lower bounds on latency. They follow from the distances between sites, and hold for any
 //! implementation.
 //!
 //! The formulas are those of [`leasehold_leases::latency`], by which replicas choose holders. This
@@ -25,7 +25,7 @@ impl SiteSet {
         SiteSet(1 << site)
     }
 
-    /// Returns the set of the first `n` sites, `n` at most 64.
+    /// Returns the set of the first `n` sites. `n` must be at most 64.
     pub fn all(n: usize) -> SiteSet {
         SiteSet(u64::MAX.checked_shr(64 - n as u32).unwrap_or(0))
     }
@@ -81,8 +81,8 @@ impl Bounds {
         distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
     }
 
-    /// Returns the least latency, in ms, of a write at `origin` under any strategy. It is the
-    /// latency for a key that only the leader holds.
+    /// Returns the least latency, in ms, of a write at `origin` under any strategy. This is the
+    /// latency of a write to a key that only the leader holds.
     pub fn write_min_ms(&self, origin: usize) -> f64 {
         let alone = SiteSet::one(self.0.leader().index());
         self.write_ms(origin, alone, Replies::LeaderAndOrigin)
@@ -173,8 +173,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the formula with its definition, the minimum over all majorities, for which
-        /// each majority is examined.
+        /// Compares the formula with its definition: the minimum over all majorities. The test
+        /// computes this minimum by examining each majority.
         #[test]
         fn best_majority_is_the_best_of_all(t in matrices(), leader in 0usize..8, origin in 0usize..8, holders: u64) {
             let n = t.len();

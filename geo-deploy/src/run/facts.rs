@@ -67,7 +67,7 @@ impl RunEvent {
     pub const FAULT_END: &str = "fault-end";
     /// A replica begins to campaign or to lead.
     pub const ELECTION: &str = "election";
-    /// A new lease configuration is in force. This happens often, and disturbs nothing.
+    /// A new lease configuration is in force. Such events are frequent, and do not disturb clients.
     pub const CONFIGURATION: &str = "configuration";
     /// The leases of a failed replica have expired, or the replica has released them.
     pub const LEASE_END: &str = "lease-end";
@@ -121,7 +121,8 @@ pub struct OutageBound {
     pub other_writes_s: Option<f64>,
 }
 
-/// Measurements of one strategy, from one run or from several runs joined into one.
+/// Measurements of one strategy. They come from one run, or from several runs that were joined into
+/// one result.
 #[derive(Clone, Debug)]
 pub struct StrategyRun {
     /// Label of the run in tables and plots.
@@ -130,14 +131,15 @@ pub struct StrategyRun {
     pub strategy: String,
     /// Description of the workload.
     pub workload: String,
-    /// Number of operations of the whole run, warm-up included. The values in `counters` refer to
-    /// the same operations.
+    /// Number of operations of the whole run, warm-up included. The values in `counters` cover the
+    /// same operations.
     pub issued: u64,
     /// Every operation that started in the measured interval, failed ones included.
     pub samples: Vec<Sample>,
-    /// Sites that held a lease on the key of each sample. The holders are those at the beginning of
-    /// the last fault that began before the operation ended. If there was no such fault, they are
-    /// those at the beginning of the first fault. Empty if the holders are not known.
+    /// Sites that held a lease on the key of each sample. For each sample, this is the set of
+    /// holders when the last fault before the end of the operation began. If no fault had begun by
+    /// then, it is the set of holders when the first fault began. Empty if the holders are not
+    /// known.
     pub leased_to: Vec<SiteSet>,
     /// First key of each part of the key space that some strategy of the experiment treats
     /// separately. Fewer than two entries mean that the key space has no parts.
@@ -150,8 +152,8 @@ pub struct StrategyRun {
     pub switches: Vec<SwitchReads>,
     /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
-    /// Measured intervals of repeated runs. In the result, these intervals follow one after the
-    /// other. Empty if the strategy was run once.
+    /// Measured intervals of the repeated runs that were joined into this result. In the joined
+    /// result, these intervals follow one after the other. Empty if the strategy was run once.
     pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,
@@ -264,8 +266,8 @@ pub struct SwitchReads {
     pub at_s: f64,
     /// Strategy after the change.
     pub to: String,
-    /// Number of reads, of keys that the site held before and after the change, in the settling
-    /// time after the change.
+    /// Number of reads in the settling time after the change, of keys that the reading site held
+    /// both before and after the change.
     pub reads: u64,
     /// Number of these reads that were not local.
     pub lost: u64,

@@ -19,10 +19,11 @@ use crate::fault::{FaultSpec, FaultTarget};
 /// Timeout for reading or writing a line, both in the supervisor and in its clients. The supervisor
 /// does not answer while it starts replicas.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of connections that are served at a time; others wait. The WAN needs the
-/// remaining file descriptors.
+/// Maximum number of connections that are served at the same time; other connections wait. The WAN
+/// needs the remaining file descriptors.
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum length of a request in bytes. A fault that names every site of the largest cluster fits.
+/// Maximum length of a request in bytes. It suffices for a fault that names every site of the
+/// largest cluster.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -36,7 +37,7 @@ pub enum ControlRequest {
     Down,
     /// Report the state of the replicas, and the current faults.
     Status,
-    /// Begin a fault now. It ends by itself at `until_s`, in seconds from now.
+    /// Begin a fault now. The fault ends by itself at the time `until_s`, in seconds from now.
     Begin {
         /// Fault that is to begin.
         fault: FaultSpec,
@@ -92,9 +93,9 @@ pub struct NodeReport {
 /// Fault that is active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// Number of the fault, by which a request to heal it names it.
+    /// Number of the fault. A request to heal the fault refers to it by this number.
     pub number: u64,
-    /// Action of the fault and its targets, with the roles that were asked for in brackets.
+    /// Action and targets of the fault. The roles that the request named are in brackets.
     pub text: String,
     /// Time since the fault began, in s.
     pub for_s: f64,

@@ -1,7 +1,7 @@
-//! Comparison of a cluster's settings with the settings under which its data was created. The
-//! sites, the strategy and the lease durations are part of the data. If a cluster were started with
-//! other settings, the replicas would keep the old ones, or would start a second, empty cluster
-//! beside the first. Changes by `lease set` remain in force, and are not compared.
+//! Comparison of a cluster's settings with the settings under which the cluster's data was created.
+//! The sites, the strategy and the lease durations are part of the data. If a cluster were started
+//! with other settings, the replicas would keep the old ones, or would start a second, empty
+//! cluster beside the first. Changes by `lease set` remain in force, and are not compared.
 
 use std::path::Path;
 
@@ -85,7 +85,8 @@ fn check_settings(
     )
 }
 
-/// Returns the settings that are part of a cluster's data, by the names under which they are set.
+/// Returns the settings that are part of a cluster's data. The keys of the table are the names that
+/// operators use to set them.
 fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
     let mut lease = lease.clone();
     if lease.strategy.as_deref() == Some("quorum") {
@@ -112,8 +113,7 @@ mod tests {
                        t_lease_ms = 1000\nt_guard_ms = 750\nrenew_ms = 150\n\
                        reconfigure_ms = 10000\ngrace_ms = 2000\nrho = 0.001\n";
 
-    /// Returns a directory with the files that a cluster with these sites leaves after it was
-    /// started.
+    /// Returns a directory with the files that exist after a cluster with these sites was started.
     fn begun(sites: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let nodes = sites.iter();

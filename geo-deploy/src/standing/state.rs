@@ -18,7 +18,7 @@ use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
 /// Longest time that replicas take to end after their supervisor has died. A planned end takes at
-/// most 2 s. After that, the storage is closed.
+/// most 2 s; the rest of the time is for closing the storage.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Address at which the clients of a site connect.
@@ -139,8 +139,8 @@ impl ClusterState {
         }
     }
 
-    /// Whether the supervisor still answers. It is not enough that its port is open, because
-    /// another program may use the same port now.
+    /// Whether the supervisor still answers. An open port is not sufficient evidence, because
+    /// another program may now use the supervisor's former port.
     pub fn is_alive(&self) -> bool {
         self.request(ControlRequest::Here, ANSWER_WITHIN).is_ok()
     }
@@ -154,7 +154,7 @@ impl ClusterState {
     }
 
     /// Waits for the replicas to end after their supervisor has died. Returns the ports of the
-    /// replicas that still run: somebody started them by hand.
+    /// replicas that still run after that time: somebody started these replicas by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
@@ -192,8 +192,8 @@ fn read_error(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
     }
 }
 
-/// Lock on a directory. It is held by the process that starts or runs the cluster of this
-/// directory.
+/// Lock on a directory. The process that starts or runs the cluster of this directory holds the
+/// lock.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock is held while the file is open")] File);
 

@@ -1,5 +1,5 @@
 //! Supervisor of a standing cluster: it restarts replicas that died, carries out requests, and ends
-//! faults at their time.
+//! faults at their end times.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -41,7 +41,8 @@ pub(super) struct Supervisor<'a> {
     rng: Pcg64Mcg,
 }
 
-/// Result of a request: lines for the client, or the reason for a refusal.
+/// Result of a request: the lines of the answer to the client, or the reason why the request is
+/// refused.
 type ActionResult = Result<Vec<String>, String>;
 
 impl<'a> Supervisor<'a> {
@@ -188,7 +189,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Stores the effects that are to be undone later. Returns the lines for the client.
+    /// Stores the effects of a fault that are to be undone when the fault ends. Returns the lines
+    /// of the answer to the client.
     fn remember(&mut self, fault: &FaultSpec, text: String, effects: Vec<Effect>) -> Vec<String> {
         let of_process = !fault.action.affects_links() && fault.action != FaultAction::FillDisk;
         let sites = self.names_of(&effects);
@@ -293,7 +295,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Ends the fault at this index of the list. Returns the lines for the client.
+    /// Ends the fault at this index of the list of faults. Returns the lines of the answer to the
+    /// client.
     fn undo(&mut self, place: usize) -> Vec<String> {
         let NumberedFault {
             number,

@@ -2,8 +2,8 @@
 //!
 //! The runtime's own timer has a resolution of a millisecond, which would be a tenth of a short
 //! link's delay. Some kernels have a timer for which a task can wait in the same way as for a
-//! socket. On such a kernel, this timer is used instead, because it is exact and needs no second
-//! thread.
+//! socket. On such a kernel, the kernel's timer is used instead, because it is exact and needs no
+//! second thread.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ pub(crate) struct TimerQueue {
 
 struct Sleeper {
     due: Instant,
-    /// Number that distinguishes waiting tasks with the same due time.
+    /// Number that distinguishes this task from other waiting tasks with the same due time.
     number: u64,
     /// Waker of the task; `None` as soon as the task no longer waits.
     waker: Rc<RefCell<Option<Waker>>>,

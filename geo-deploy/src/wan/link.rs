@@ -11,13 +11,13 @@ use tokio::sync::watch;
 
 /// Number of bytes in one packet. A loss concerns a whole packet.
 const PACKET_BYTES: usize = 1_460;
-/// Maximum number of times that one packet is lost, one after the other.
+/// Maximum number of times in a row that one packet is lost.
 const LOSSES_MAX: u32 = 16;
 
 /// Settings of one direction of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSettings {
-    /// Time from the arrival of bytes to their departure.
+    /// Time from the arrival of bytes at the link to the departure of these bytes.
     pub delay: Duration,
     /// Maximum of the random delay that is added to `delay`. Bytes nevertheless arrive in order.
     pub jitter: Duration,
@@ -47,7 +47,7 @@ impl LinkSettings {
     }
 }
 
-/// One direction of a link between two sites. Any thread can change its settings.
+/// One direction of a link between two sites. Any thread can change the settings of this direction.
 #[derive(Debug)]
 pub struct Link {
     settings: watch::Sender<LinkSettings>,
@@ -58,8 +58,8 @@ pub struct Link {
 
 #[derive(Debug)]
 struct TransmitState {
-    /// Time at which the last byte that the link accepted has left the sender, at the link's
-    /// bandwidth.
+    /// Time by which all accepted bytes have left the sender. It follows from the bandwidth of the
+    /// link.
     sent_by: Option<Instant>,
     rng: Pcg64Mcg,
 }
@@ -93,7 +93,8 @@ impl Link {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Returns the time at which a chunk of `bytes` bytes that arrives `now` is to leave.
+    /// Returns the time at which a chunk of bytes is to leave the link. The chunk has `bytes` bytes
+    /// and arrives at the time `now`.
     pub(super) fn due(&self, now: Instant, bytes: usize) -> Instant {
         let settings = self.settings.borrow();
         let mut state = self.state();

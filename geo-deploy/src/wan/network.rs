@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Largest median lateness of a valid network, in ms. It is 1 ms because reports call an operation
-/// "at its minimum" if its latency is within 1 ms of its bound.
+/// Largest median lateness of a valid network, in ms. The value is 1 ms because reports call an
+/// operation "at its minimum" if the latency of the operation exceeds the lower bound by at most 1
+/// ms.
 const LATE_P50_MS_MAX: f64 = 1.0;
 /// Largest 99th percentile of lateness, in ms, of a valid network. At a greater value, more than
 /// one message in a hundred waited for a processor longer than one time slice of the scheduler (3
@@ -59,8 +60,8 @@ pub struct Lateness {
     pub p99_ms: f64,
 }
 
-/// Verdict on whether the results of a run are valid for the configured network, although the
-/// emulated network may differ from it.
+/// Verdict on whether the results of a run are valid for the configured network. The emulated
+/// network may differ from the configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {
@@ -106,8 +107,8 @@ impl NetworkReport {
         }
     }
 
-    /// Returns the median round trips in ms, by the indices of both sites. The value is 0 for a
-    /// site and itself, and for pairs without probes.
+    /// Returns the median round trips in ms, by the indices of both sites. The value is 0 if both
+    /// sites are the same, and for a pair of sites without probes.
     pub fn matrix_ms(&self, sites: usize) -> Vec<Vec<f64>> {
         let mut rows = vec![vec![0.0; sites]; sites];
         for pair in &self.pairs {
@@ -186,7 +187,7 @@ fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 }
 
 /// Returns the quantile `q` (at least one half), in ms, of the sum of both directions' jitter. The
-/// jitter of each direction is uniformly distributed from 0 to its maximum.
+/// jitter of each direction is uniformly distributed between 0 and the maximum for this direction.
 fn jitter_ms(settings: &PairSettings, q: f64) -> f64 {
     let (a, b) = (ms(settings.jitter.0), ms(settings.jitter.1));
     let (less, more) = (a.min(b), a.max(b));

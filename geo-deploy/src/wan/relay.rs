@@ -1,5 +1,5 @@
-//! The relays' thread: it accepts connections, connects to their targets, and forwards bytes in
-//! order after the link's delay.
+//! The thread of the relays. It accepts connections, connects to the relays' targets, and forwards
+//! bytes in order after the link's delay.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,8 +28,9 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Pause after a failed accept, because an immediate retry would probably fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the relays' thread. It ends when `stopped` is resolved or its sender is dropped. The task
-/// `beside` runs on the same thread; tests use such a task to keep the thread busy.
+/// Starts the relays' thread. The thread ends when `stopped` is resolved, or the sender of
+/// `stopped` is dropped. The task `beside` runs on the same thread; tests use such a task to keep
+/// the thread busy.
 pub(super) fn spawn(
     plans: Vec<RelayPlan>,
     stopped: oneshot::Receiver<()>,
@@ -124,7 +125,7 @@ async fn connect(
 
 struct Chunk {
     due: Instant,
-    /// Bytes to forward. If there are none, the stream ends here.
+    /// Bytes to forward. An empty list marks the end of the stream.
     bytes: Vec<u8>,
 }
 
@@ -137,7 +138,7 @@ struct Queue {
     emptied: Notify,
 }
 
-/// Forwards one direction of one connection until its stream ends.
+/// Forwards the bytes of one direction of one connection until the stream of bytes ends.
 async fn carry(
     from: OwnedReadHalf,
     to: OwnedWriteHalf,

@@ -61,9 +61,9 @@ impl HolderLatencies {
     }
 }
 
-/// Intervals of this length begin at random times, at this rate. Returns the mean, over all
-/// moments, of the time until the newest open interval ends. If no interval is open at a moment,
-/// this time is 0.
+/// Assumes that intervals of this `length` begin at random times, at this `rate`. Returns the mean,
+/// over all moments, of the time until the newest open interval ends. If no interval is open at a
+/// moment, this time is 0.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }

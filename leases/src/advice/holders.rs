@@ -17,7 +17,7 @@ pub enum HolderPlan {
     Leader,
     /// Every replica holds every key.
     All,
-    /// The leader and the N/2 other replicas that read a key most hold it.
+    /// Each key is held by the leader and by the N/2 other replicas that read the key most.
     Quorum,
     /// Each key is held by the set of replicas with the lowest cost.
     Cost,

@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Tolerance, in ms, for counting a write as one at minimum latency: its latency may exceed the
-/// least latency that any strategy allows by this much.
+/// A write counts as one at minimum latency if its latency exceeds the least latency that any
+/// strategy allows by at most this many ms.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions, besides demand, from which a forecast is made.
@@ -96,8 +96,8 @@ impl Forecast {
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// Returns the number of replicas, other than the leader, of which each may fail alone without
-    /// making a write wait.
+    /// Returns the number of replicas, other than the leader, that can fail without making a write
+    /// wait. Each is considered to fail alone.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)

@@ -1,10 +1,10 @@
 //! Demand of a cluster, in a form small enough for one message.
 //!
 //! A profile contains the busiest keys, and a sample of the others. A key is chosen for the sample
-//! with a probability proportional to its rate. Each key of the sample represents a number of keys,
-//! chosen such that sums over the profile are right on average (priority sampling: Duffield, Lund
-//! and Thorup). The random choice depends only on the key, so the same demand results in the same
-//! profile.
+//! with a probability proportional to its rate. Each key of the sample represents a number of keys.
+//! This number is chosen such that sums over the profile are right on average (priority sampling:
+//! Duffield, Lund and Thorup). The random choice depends only on the key, so the same demand
+//! results in the same profile.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

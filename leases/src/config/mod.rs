@@ -102,8 +102,8 @@ impl KeyView<'_> {
     }
 }
 
-/// H12: every configuration names its own default holders. If the default holders of the newest
-/// configuration were used for an older one, an older leader that still has a lease would be
+/// Rule H12: every configuration names its own default holders. If the default holders of the
+/// newest configuration were used for an older one, an older leader that still has a lease would be
 /// omitted.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
@@ -284,8 +284,8 @@ impl Configs {
         self.changed.push_back((frame.id, touched));
     }
 
-    /// Lists a key with its holders. Returns whether the key had holders of its own in some
-    /// configuration before.
+    /// Lists a key with its holders. Returns whether the key already had holders of its own in some
+    /// configuration.
     fn list_key(&mut self, frame: &mut Frame, key: &Key, holders: ReplicaSet) -> bool {
         let policy = Arc::make_mut(&mut frame.policies).get_mut(key);
         let place = self.keys.get_index_of(key);

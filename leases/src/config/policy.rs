@@ -81,7 +81,7 @@ impl Policy {
 /// Merges the range of `right` into the range of `left`, if this is allowed. Returns whether they
 /// were merged.
 ///
-/// H69: neighbouring ranges become one range only if their policies are equal, including the
+/// Rule H69: neighbouring ranges become one range only if their policies are equal, including the
 /// configuration that last cleared their listed keys. Otherwise, listed keys that the later cleared
 /// range had forgotten would be listed again on replicas that still remember them. The numbers of
 /// listed keys may differ. They are not even the same on all replicas.

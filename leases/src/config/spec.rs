@@ -24,7 +24,8 @@ pub enum StrategySpec {
     Leader,
     /// Every replica holds every key (Megastore).
     All,
-    /// The leader and the N/2 other replicas that read a key most hold it (the paper).
+    /// Each key is held by the leader and by the N/2 other replicas that read the key most (the
+    /// paper).
     Quorum {
         /// Holders of keys that no client has read yet.
         unlisted: UnlistedHolders,
@@ -36,7 +37,8 @@ pub enum StrategySpec {
         /// no range of the operator applies.
         holders: Option<ReplicaSet>,
     },
-    /// The replicas that minimize the waiting time of a key's operations hold it (protocol §5).
+    /// Each key is held by the replicas that minimize the waiting time of operations on the key
+    /// (protocol §5).
     Cost(CostSettings),
 }
 

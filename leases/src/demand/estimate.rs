@@ -12,10 +12,10 @@ const ENDS: [f32; 13] = [
 ];
 const BUCKETS: usize = ENDS.len() + 2;
 
-/// Minimum number of operations of an origin from which anything is concluded about the origin.
+/// If fewer operations than this were observed, nothing is concluded about an origin.
 const OBSERVED_MIN: f32 = 50.0;
 
-/// Weight of the latest pass in the rate of operations on keys that are not remembered.
+/// Weight of the latest pass in the average rate of operations on keys that are not remembered.
 const LATEST: f32 = 0.3;
 
 /// Counts that have faded to less than this are treated as 0.
@@ -77,7 +77,7 @@ pub(super) struct Calibration {
     expected: [f32; BUCKETS],
     /// Time for which keys of the lowest bucket were observed, summed over these keys, in seconds.
     uncounted_for: f32,
-    /// Time that counts cover, in seconds. It fades as the counts do.
+    /// Time that counts cover, in seconds. It is reduced whenever the counts fade.
     window: f32,
     /// Number of operations, since the last pass, on keys that no origin had requested.
     unknown_requests: f32,
@@ -104,8 +104,8 @@ impl Calibration {
         self.window
     }
 
-    /// Adds operations on a key that had this count before. After the first operations, the key
-    /// belongs to higher buckets.
+    /// Adds `operations` on a key. Before these operations, the key had the count `count`. After
+    /// the first of them, the key may belong to a higher bucket.
     pub(super) fn observe(&mut self, count: f32, operations: u32) {
         if operations == 0 || self.keys.is_unknown() {
             return;
@@ -293,8 +293,8 @@ impl Estimator {
 }
 
 /// Returns the counts of a key as its expected rates. This assumes that every key will be requested
-/// as often as before, and that no other keys will be requested. This shows the benefit of the
-/// estimate.
+/// as often as before, and that no other keys will be requested. A comparison with these rates
+/// shows the benefit of the estimate.
 pub fn as_counted(row: Row<'_>) -> Rates {
     let reads = row.counts().map(|count| count.reads);
     reads

@@ -9,8 +9,8 @@
 //! Counts are not a forecast. A site that has requested a key once will probably not request it
 //! again as often as the count suggests, and it may request a key that it has never requested. So
 //! the leader observes how often keys with each count are requested next, and derives the forecast
-//! from this curve ([`Estimator`]). This is empirical Bayes estimation, as by Good and Turing, but
-//! with real observations in place of a smoothing formula.
+//! from these observations ([`Estimator`]). This is empirical Bayes estimation, as by Good and
+//! Turing, but with real observations in place of a smoothing formula.
 
 mod estimate;
 mod memory_budget;
@@ -42,7 +42,7 @@ pub struct TallyReport {
     pub deltas: Vec<Delta>,
     /// Total number of reads of keys that were requested too rarely to be remembered.
     pub rare_reads: u32,
-    /// Total number of writes of such keys.
+    /// Total number of writes of keys that were requested too rarely to be remembered.
     pub rare_writes: u32,
 }
 

@@ -4,7 +4,8 @@
 //! the requested keys stays the same. If the mean share becomes much lower, the counts no longer
 //! describe which keys are requested.
 
-/// Number of operations after which the keys are judged.
+/// Number of operations in a window. After each window, the mean share is compared with the usual
+/// mean.
 const WINDOW: u32 = 128;
 
 /// Number of windows before the first judgement. In these windows the counts are too new.

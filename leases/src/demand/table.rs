@@ -15,7 +15,7 @@ use crate::types::ReplicaId;
 /// Time after which an operation has half its weight.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Divisor of an origin's counts when its clients begin to request other keys.
+/// An origin's counts are divided by this number when its clients begin to request other keys.
 const FORGET: f32 = 256.0;
 
 /// Maximum weight of a current operation. When this maximum is reached, all counts are scaled down.
@@ -115,7 +115,7 @@ struct OriginState {
 #[derive(Clone, Debug)]
 pub struct Demand {
     rows: GrowingIndexMap<Box<[u8]>, OriginCounts>,
-    /// Place of the key that is taken to have the most operations.
+    /// Place of the key that is assumed to have the most operations.
     hottest: Option<usize>,
     origins: Vec<OriginState>,
     budget: MemoryBudget,

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, Hash};
 use super::table::Table;
 use crate::hashing::SeededState;
 
-/// A hash map of which no insertion moves more than some thousands of entries.
+/// A hash map that moves at most some thousands of entries in each insertion.
 #[derive(Clone, Debug)]
 pub struct GrowingMap<K, V> {
     table: Table<(K, V)>,
@@ -110,7 +110,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
     }
 }
 
-/// Returns a predicate: whether an entry is that of `key`.
+/// Returns a predicate that is true for the entry of `key`.
 #[inline]
 fn is<K, V, Q>(key: &Q) -> impl Fn(&(K, V)) -> bool
 where

@@ -1,4 +1,4 @@
-//! A hash table in segments, of which one at a time is split.
+//! A hash table in segments, which are split one at a time.
 
 use hashbrown::HashTable;
 

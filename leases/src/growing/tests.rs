@@ -163,7 +163,7 @@ fn a_map_keeps_the_secret_with_which_it_was_made() {
 enum Change {
     Insert(u16, u8),
     Remove(u16),
-    /// Removes the key at a place, given as a part of the length in thousandths.
+    /// Removes the key at a place. The place is given in thousandths of the length.
     RemoveAt(usize),
     /// Keeps the keys that are divisible by this number.
     Retain(u16),

@@ -80,8 +80,8 @@ impl Chain {
         Some(())
     }
 
-    /// Takes a promise. Returns `None` if it is refused. `known` is the newest configuration known
-    /// on this replica. Figure 5, lines 10-12 and 20-21.
+    /// Takes a promise. Returns `None` if the promise is refused. `known` is the newest
+    /// configuration known on this replica. Figure 5, lines 10-12 and 20-21.
     pub(super) fn take_promise(
         &mut self,
         now: Time,

@@ -23,7 +23,7 @@ pub struct PollContext<'a> {
     /// was accepted before the promise.
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. Its storage must accept writes, and its
-    /// configuration log must not lag the leader's by `t_grace`.
+    /// configuration log must not have lagged behind the leader's for `t_grace`.
     pub may_promise: bool,
     /// Time without an answer after which a holder receives no promises until it answers.
     pub quiet_after: Duration,
@@ -90,9 +90,9 @@ impl Grantor {
         self.restart_wait = Some(Time::MAX);
     }
 
-    /// Records that the clock is trusted again since `now`. Acks are forgotten, because their ages
-    /// were measured by a clock that was not trusted. A holder could rely on a promise that builds
-    /// on such an ack for longer than the grant is kept.
+    /// Records that the clock is trusted again from the time `now`. Acks are forgotten, because
+    /// their ages were measured by a clock that was not trusted. A holder could rely on a promise
+    /// that builds on such an ack for longer than the grant is kept.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
         for peer in &mut self.peers {

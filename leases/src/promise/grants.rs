@@ -13,7 +13,7 @@ pub(super) struct Grant {
     pub(super) config: ConfigId,
     /// End of the grant, by the grantor's clock.
     pub(super) expires: Time,
-    /// Sequence of the newest promise of the grant.
+    /// Sequence number of the newest promise of the grant.
     pub(super) sequence: u64,
 }
 
@@ -36,7 +36,7 @@ impl Grants {
     }
 
     /// Registers the grant of a promise that is about to be sent. A further promise never shortens
-    /// a grant, because the earlier promise may arrive after it.
+    /// a grant, because the earlier promise may arrive later than the further one.
     pub(super) fn register(&mut self, promised: Grant) {
         let mut grants = self.0.iter_mut();
         match grants.find(|grant| rules::same_grant(grant.config, promised.config)) {

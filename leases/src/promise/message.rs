@@ -10,12 +10,12 @@ use crate::types::{ConfigId, Slot};
 pub enum LeaseMessage {
     /// From the grantor: a request to open a window for the promise that follows.
     Guard {
-        /// The grantor's sequence.
+        /// Sequence number that the grantor gave to this message.
         sequence: u64,
     },
     /// From the holder: the window of the guard with this sequence is open.
     GuardAck {
-        /// Sequence of the guard.
+        /// Sequence number of the guard.
         sequence: u64,
         /// The newest configuration that the holder knows.
         known: ConfigId,
@@ -24,7 +24,7 @@ pub enum LeaseMessage {
     Promise(Promise),
     /// From the holder: the promise was taken.
     PromiseAck {
-        /// Sequence of the promise.
+        /// Sequence number of the promise.
         sequence: u64,
         /// The newest configuration that the holder knows.
         known: ConfigId,
@@ -32,14 +32,15 @@ pub enum LeaseMessage {
     /// From the holder: the holder has erased the grantor's promises up to this sequence and
     /// refuses them from now on, so the grantor may drop the corresponding grants.
     Relinquish {
-        /// The highest sequence of a promise that was given back.
+        /// The highest sequence number of a promise that was given back.
         up_to: u64,
     },
     /// The sender's run ends. As a holder, the sender has erased all promises that it received and
     /// takes no more in this run, so the receiver may drop every grant to the sender. As a grantor,
     /// the sender asks the receiver to erase the sender's promises and to answer with a Relinquish.
     Leave {
-        /// The highest sequence that the sender ever sent to the receiver, or a higher one.
+        /// The highest sequence number that the sender ever sent to the receiver, or a higher
+        /// number.
         recalls: u64,
     },
 }
@@ -48,9 +49,9 @@ pub enum LeaseMessage {
 /// grantor's highest accepted slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
-    /// The grantor's sequence.
+    /// Sequence number that the grantor gave to this message.
     pub sequence: u64,
-    /// The acknowledged sequence on which the promise builds.
+    /// Sequence number of the acknowledged message on which the promise builds.
     pub base: u64,
     /// Time from the grantor's receipt of the ack of `base` until it sends the promise, by the
     /// grantor's clock.

@@ -9,24 +9,24 @@ use crate::mutants::{Rule, off};
 use crate::time::Time;
 use crate::types::{ConfigId, Slot};
 
-/// H01: only the ack of the latest promise shortens the promise's grant. An older ack says nothing
-/// about the newer promise, which may still be on its way.
+/// Rule H01: only the ack of the latest promise shortens the promise's grant. An older ack says
+/// nothing about the newer promise, which may still be on its way.
 pub(super) fn only_latest_ack_shortens(latest: u64, acknowledged: u64) -> bool {
     latest == acknowledged || off(Rule::H01OldAck)
 }
 
-/// H17: the ack of a promise shortens only the grant under the promise's configuration.
+/// Rule H17: the ack of a promise shortens only the grant under the promise's configuration.
 pub(super) fn only_own_grant_is_shortened(grant: ConfigId, acknowledged: ConfigId) -> bool {
     grant == acknowledged || off(Rule::H17Shortening)
 }
 
-/// H17: a holder has one grant for each configuration. A promise extends the grant under its own
-/// configuration, and replaces no other grant.
+/// Rule H17: a holder has one grant for each configuration. A promise extends the grant under its
+/// own configuration, and replaces no other grant.
 pub(super) fn same_grant(grant: ConfigId, promised: ConfigId) -> bool {
     grant == promised || off(Rule::H17PerConfig)
 }
 
-/// H08: a grant ends when its time has passed, regardless of whether its holder answers.
+/// Rule H08: a grant ends when its time has passed, regardless of whether its holder answers.
 pub(super) fn kept_for(keep: Duration) -> Duration {
     if off(Rule::H08Lapse) {
         keep * 1000
@@ -35,14 +35,14 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
     }
 }
 
-/// H68: a promise requires a restart wait that follows from its durations. The restart wait of a
-/// replica is the longest that any of its promises required. If durations become shorter, this
+/// Rule H68: a promise requires a restart wait that follows from its durations. The restart wait of
+/// a replica is the longest that any of its promises required. If durations become shorter, this
 /// affects only later promises. Earlier grants still need the longer wait.
 pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
 
-/// H32: a Relinquish ends the grants up to its sequence, and no later grants.
+/// Rule H32: a Relinquish ends the grants up to its sequence, and no later grants.
 pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)
 }
@@ -65,73 +65,73 @@ pub(super) fn understood(promised: ConfigId, known: ConfigId) -> Option<ConfigId
     (promised <= known || off(Rule::H14UnknownConfig)).then_some(counted)
 }
 
-/// H41: a suspect receives no promises under configurations older than its exclusion.
+/// Rule H41: a suspect receives no promises under configurations older than its exclusion.
 pub(super) fn not_before_exclusion(config: ConfigId, oldest: ConfigId) -> bool {
     config >= oldest || off(Rule::H41Oldest)
 }
 
-/// H15: a grantor that has just restarted demands notification of all replicas, because it has
+/// Rule H15: a grantor that has just restarted demands notification of all replicas, because it has
 /// forgotten its grants.
 pub(super) fn tags_everyone(in_restart_wait: bool) -> bool {
     in_restart_wait && !off(Rule::H15RestartWait)
 }
 
-/// H02: a holder takes each sequence only once, and never after a higher one.
+/// Rule H02: a holder takes each sequence only once, and never after a higher one.
 pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
     sequence > taken || off(Rule::H02Repeats)
 }
 
-/// H35: the window of a promise is measured from the ack that the promise names. A mutant measures
-/// it from the newest ack.
+/// Rule H35: the window of a promise is measured from the ack that the promise names. A mutant
+/// measures it from the newest ack.
 pub(super) fn counts_from_newest_ack() -> bool {
     off(Rule::H35NamedAck)
 }
 
-/// H16: a promise is refused if its window is not remembered. In that case the ack that the promise
-/// names was sent by an earlier run, or the window was erased. A mutant acts as if the ack had been
-/// sent at `now`.
+/// Rule H16: a promise is refused if its window is not remembered. In that case the ack that the
+/// promise names was sent by an earlier run, or the window was erased. A mutant acts as if the ack
+/// had been sent at `now`.
 pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
     off(Rule::H16OldPromise).then_some(now)
 }
 
-/// H04: a promise is taken only within the window of its ack, measured from when this replica sent
-/// the ack. A promise that lay in a buffer for longer is late.
+/// Rule H04: a promise is taken only within the window of its ack, measured from when this replica
+/// sent the ack. A promise that lay in a buffer for longer is late.
 pub(super) fn is_in_time(now: Time, opened: Time, promise: &Promise) -> bool {
     now < opened + promise.t0 + promise.t_guard || off(Rule::H04LatePromise)
 }
 
-/// H40: a holder that gives back its promises erases them.
+/// Rule H40: a holder that gives back its promises erases them.
 pub(super) fn relinquishing_erases() -> bool {
     !off(Rule::H40Chain)
 }
 
-/// H05: a lapse ends the chain, because the grantor may have accepted writes after the lapse
+/// Rule H05: a lapse ends the chain, because the grantor may have accepted writes after the lapse
 /// without demanding that the holder be notified.
 pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }
 
-/// H05: a chain of promises for a key continues only across configurations that assign the key to
-/// the holder. A configuration that newly assigns the key begins a new chain.
+/// Rule H05: a chain of promises for a key continues only across configurations that assign the key
+/// to the holder. A configuration that newly assigns the key begins a new chain.
 pub(super) fn chain_goes_on(gave: bool) -> bool {
     gave || off(Rule::H05NewlyGiven)
 }
 
-/// H05: a holder reads only after it has executed the slots that its grantors had accepted.
+/// Rule H05: a holder reads only after it has executed the slots that its grantors had accepted.
 #[inline]
 pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
     barrier <= executed || off(Rule::H05Barrier)
 }
 
-/// H06: a grantor counts towards a permit only after the holder has passed the barrier of this
+/// Rule H06: a grantor counts towards a permit only after the holder has passed the barrier of this
 /// grantor. A mutant counts a grantor once the barrier of another grantor is passed.
 #[inline]
 pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
     any_passed && off(Rule::H06OneBarrier)
 }
 
-/// H24: the barrier of a chain is the lowest of its promises' barriers. A barrier becomes lower if
-/// a new leader's log drops dead entries. The slots of such entries may never be executed.
+/// Rule H24: the barrier of a chain is the lowest of its promises' barriers. A barrier becomes
+/// lower if a new leader's log drops dead entries. The slots of such entries may never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     if off(Rule::H24Falls) {
         barrier

@@ -75,8 +75,8 @@ impl Cost {
         cost
     }
 
-    /// Chooses the holders of keys that are not listed. For such keys, the expected demand is that
-    /// for the keys that no client has requested yet.
+    /// Chooses the holders of keys that are not listed. The choice is based on the expected demand
+    /// for keys that no client has requested yet.
     fn choose_defaults(&self, situation: &Situation, current_holders: ReplicaSet) -> ReplicaSet {
         let unrequested = self.estimator.unrequested();
         let near = self.costs.fitting(situation.near_majority());
@@ -97,7 +97,7 @@ impl Cost {
         }
     }
 
-    /// Returns the address of the strategy's table.
+    /// Returns the address of the strategy's table of costs.
     #[cfg(test)]
     pub(super) fn table(&self) -> *const Costs {
         Arc::as_ptr(&self.costs)

@@ -6,7 +6,7 @@ use super::chooser::HolderChange;
 use crate::types::Key;
 
 /// Maximum number of changes of a pass that are kept. The changes with the largest gains are kept.
-/// They are more than the configurations before the next pass can make.
+/// The configurations before the next pass cannot make so many changes.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Maximum number of changes that are kept in the order of their keys, regardless of gain.

@@ -1,5 +1,5 @@
 //! The strategy `quorum`, which implements the paper's quorum leases (§3.4): each key is held by
-//! the leader and the N/2 other replicas that have read it most.
+//! the leader and the N/2 other replicas that have read the key most.
 
 use super::chooser::HolderChange;
 use super::situation::Situation;

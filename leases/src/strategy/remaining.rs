@@ -17,8 +17,8 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// The part of a configuration that is reserved for changes in the order of their keys is the whole
-/// divided by this number.
+/// One `ROUND_ROBIN_SHARE`-th of a configuration is reserved for changes in the order of their
+/// keys.
 const ROUND_ROBIN_SHARE: usize = 8;
 
 /// Bytes that a key takes in a configuration besides its own bytes.
@@ -27,7 +27,7 @@ const KEY_BYTES: usize = 3;
 /// Bytes that a set of holders takes in a configuration.
 const HOLDERS_BYTES: usize = 16;
 
-/// Returns about how many bytes the keys take that `change` lists.
+/// Returns the approximate number of bytes that the keys listed in `change` take.
 pub fn bytes_of_keys(change: &ConfigChange) -> usize {
     let group = |(_, keys): &(ReplicaSet, Vec<Key>)| {
         let keys = keys.iter().map(|key| key.len() + KEY_BYTES);

@@ -59,8 +59,7 @@ struct ClockSample {
 
 impl ClockSample {
     /// Whether less than the interval between comparisons has passed since `earlier` by both
-    /// clocks. If this were measured by one clock only, it would not be noticed that this clock had
-    /// stopped.
+    /// clocks. With only one clock, this function would not notice that the clock had stopped.
     fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
         self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL
@@ -153,7 +152,7 @@ mod tests {
         assert!(together.count() > 0, "some readings are not interrupted");
     }
 
-    /// Whether clocks are compared again after 2 ms in which only the clocks advance for which
+    /// Whether clocks are compared again after 2 ms in which only those clocks advance for which
     /// `runs` returns true.
     fn compared_while_others_stand_still(runs: impl Fn(ClockId) -> bool) -> bool {
         let passed_ns = Cell::new(0);

@@ -1,6 +1,6 @@
 //! A campaign runs many seeds on several threads, and evaluates their results in order of the
-//! seeds. The overall result covers all seeds up to the first that fails or that reaches the goal.
-//! It does not depend on the number of threads.
+//! seeds. The overall result covers all seeds up to the first seed that fails or with which the
+//! goal is reached. It does not depend on the number of threads.
 
 mod state;
 
@@ -35,8 +35,8 @@ pub struct Progress<S, F> {
     sums: S,
     /// Results of seeds that ended while an earlier seed was still running.
     waiting: BTreeMap<u64, Result<S, F>>,
-    /// (number of seeds that ended without a failure, total virtual time of these seeds in ns),
-    /// including seeds in `waiting`.
+    /// Number of seeds that ended without a failure, and total virtual time of these seeds in ns.
+    /// Seeds in `waiting` are included.
     done: (u64, u64),
     failed: u64,
 }
@@ -70,8 +70,8 @@ impl<S: Sums, F> Progress<S, F> {
         &self.sums
     }
 
-    /// Returns (number of seeds that ended without a failure, total virtual time of these seeds in
-    /// ns), including seeds that are not included in the sums yet.
+    /// Returns the number of seeds that ended without a failure, and the total virtual time of
+    /// these seeds in ns. Seeds that are not in the sums yet are included.
     pub fn done(&self) -> (u64, u64) {
         self.done
     }

@@ -109,7 +109,7 @@ impl Network {
         self.degraded[from][to] = degraded;
     }
 
-    /// Returns the times, in ns, at which the copies arrive of a message that left at `now_ns`.
+    /// Returns the times, in ns, at which the copies of a message that left at `now_ns` arrive.
     /// There are at most three copies.
     pub fn deliveries(
         &mut self,

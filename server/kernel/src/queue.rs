@@ -4,9 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of bits for the place of an event, and number of bits for the number of events that were
-/// scheduled before the event.
+/// Number of bits for the place of an event.
 const PLACE_BITS: u32 = 24;
+/// Number of bits for the number of events that were scheduled before an event.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the

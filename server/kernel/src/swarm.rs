@@ -8,12 +8,13 @@ use rand_pcg::Pcg64Mcg;
 /// Share of runs in which each kind of fault is enabled.
 pub const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
-/// Mean times between two faults of one kind, in ns. For each kind, one of them is chosen at
-/// random.
+/// Possible mean times between two faults of one kind, in ns. For each kind, one of these times is
+/// chosen at random.
 const EVERY_NS: [u64; 3] = [1500 * MS, 5000 * MS, 15_000 * MS];
 /// Mean time between two faults of a rare kind, in ns.
 const RARE_EVERY_NS: u64 = 20_000 * MS;
-/// Maximum durations of an outage, in ns. For each run, one of them is chosen at random.
+/// Possible maximum durations of an outage, in ns. For each run, one of these durations is chosen
+/// at random.
 const OUTAGES_NS: [u64; 3] = [100 * MS, 1500 * MS, 8000 * MS];
 
 /// The faults of a run: the enabled kinds, of type `F`, and the maximum duration of an outage.
@@ -88,8 +89,8 @@ pub struct Flap<F> {
 }
 
 impl<F: Copy> Flap<F> {
-    /// Plans three to eleven failures of a process. The number is random. All are of the same kind,
-    /// which is chosen at random from `hows`.
+    /// Plans three to eleven failures of a process. The number is random. All failures are of the
+    /// same kind, which is chosen at random from `hows`.
     pub fn draw<const N: usize>(rng: &mut Pcg64Mcg, node: usize, hows: [F; N]) -> Flap<F> {
         Flap {
             node,

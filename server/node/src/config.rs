@@ -77,8 +77,8 @@ pub struct NodeConfig {
     pub client: String,
     /// Address for the other replicas, as `host:port`.
     pub peer: String,
-    /// Addresses at which this replica dials others instead of at their `peer`, by name of the
-    /// other replica. They may be addresses of relays, for example.
+    /// Addresses that this replica dials in place of the `peer` addresses of other replicas, by
+    /// name of the other replica. They may be addresses of relays, for example.
     pub via: BTreeMap<String, String>,
 }
 

@@ -279,8 +279,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the answers of reads with read permits that are still valid. The other reads are given
-    /// back to the replica.
+    /// Sends the answers to those reads for which the read permits are still valid. The other reads
+    /// are given back to the replica.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {

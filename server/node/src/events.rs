@@ -23,7 +23,7 @@ pub(super) struct Events {
     node: String,
     /// Text of the lease strategies in the configuration file.
     configured: String,
-    /// Text of the lease strategies that were last in force.
+    /// Text of the lease strategies in the newest configuration that was reported.
     in_force: RefCell<String>,
     /// Channel to the thread that writes the file. It is a separate thread because writing to a
     /// file may block, and the replica's thread must not.
@@ -31,8 +31,8 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Creates the destination for the events of `node`. They are also appended to `file` if one is
-    /// given.
+    /// Creates the destination for the events of `node`. The events are also appended to `file` if
+    /// a file is given.
     pub(super) fn new(node: &str, configured: String, file: Option<&Path>) -> io::Result<Events> {
         let lines = file.map(start_writer).transpose()?;
         Ok(Events {

@@ -53,7 +53,7 @@ pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Resu
     serve_until(config, name, options, terminated)
 }
 
-/// Runs a node like [`serve`], until the future that `shutdown` returns completes. `shutdown` is
+/// Runs a node as [`serve`] does, but until the future from `shutdown` completes. `shutdown` is
 /// called before any other step, so that a signal is handled from the start.
 ///
 /// # Errors

@@ -35,8 +35,9 @@ pub(crate) struct ShutdownWatchdog {
 pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
 
 impl ShutdownWatchdog {
-    /// Starts to wait for `shutdown`. Its signals are handled as soon as this function has
-    /// returned. Ends the process if the node is still running 5 s after the order to end.
+    /// Starts to wait for `shutdown`. The signals that complete `shutdown` are handled as soon as
+    /// this function has returned. Ends the process if the node is still running 5 s after the
+    /// order to end.
     ///
     /// # Errors
     /// Fails if the system cannot start a thread or refuses to handle signals.

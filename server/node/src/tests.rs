@@ -770,7 +770,7 @@ fn a_status_tells_all_that_was_asked_for_at_once() {
     node.stop().unwrap();
 }
 
-/// Sends reads of these keys together, with request numbers from `first` on. Returns the path by
+/// Sends reads of these keys together. The request numbers begin with `first`. Returns the path by
 /// which each read was served.
 async fn get_together(stream: &mut TcpStream, first: u64, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();

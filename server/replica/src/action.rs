@@ -25,7 +25,7 @@ pub enum Action {
     /// Make all records durable, in order and atomically, then return `Input::Persisted`. Several
     /// persists may be made durable together.
     Persist {
-        /// Sequence to return in `Input::Persisted`.
+        /// Sequence number to return in `Input::Persisted`.
         sequence: Sequence,
         /// Records to make durable.
         records: Vec<Record>,
@@ -170,11 +170,11 @@ pub struct StoredValue {
 /// A session in the form in which it is stored on disk.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct SessionImage {
-    /// The client has acknowledged the result of every sequence below this one.
+    /// The client has acknowledged the results of all writes with a sequence number below this one.
     pub acked_below: u64,
     /// Log time of the session's last command, in ms.
     pub active_ms: u64,
-    /// Results that the client has not acknowledged yet, in rising order of sequences.
+    /// Results that the client has not acknowledged yet, in rising order of sequence numbers.
     pub results: Vec<(u64, Outcome)>,
 }
 
@@ -226,7 +226,7 @@ pub enum Event {
     },
     /// Result of a request that an operator made at this replica.
     LeaseAnswered {
-        /// Number of the request.
+        /// ID of the request.
         ask: u64,
         /// The configuration in force, or the reason for a refusal.
         answer: LeaseAnswer,

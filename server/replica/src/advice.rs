@@ -28,8 +28,8 @@ impl Replica {
         Some(DemandPass { gathering, ballot })
     }
 
-    /// Whether a pass may continue. It may not if leadership has ended since it began, because the
-    /// reported demand is forgotten at the end of a leadership.
+    /// Whether a pass may continue. It must not continue if leadership has ended since the pass
+    /// began, because the reported demand is forgotten at the end of a leadership.
     pub fn may_go_on(&self, pass: &DemandPass) -> bool {
         self.leads_at() == Some(pass.ballot)
     }

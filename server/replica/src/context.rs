@@ -52,8 +52,8 @@ pub(super) struct ReplicaContext {
 }
 
 impl Hash for ReplicaContext {
-    /// Omits the times of the last messages of peers. They only decide which replica to suspect,
-    /// which is after the horizon of `Replica::fingerprint`.
+    /// Omits the times of the last messages of peers. These times are used only to suspect
+    /// replicas, and a suspicion has an effect only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -158,10 +158,11 @@ impl ReplicaContext {
         self.peers[from.index()].cost_ms = cost_ms;
     }
 
-    /// Estimates the average time in ms that a client's write would take if this replica led, over
-    /// the clients of all sites and without the wait for holders of leases. The time is the round
-    /// trip from the client to this replica plus the round trip from this replica to the nearest
-    /// majority. It is at least 1; `None` until enough round trips are measured.
+    /// Estimates the time, in ms, that a client's write would take if this replica led. It is an
+    /// average over the clients of all sites, and does not include the wait for holders of leases.
+    /// The time is the round trip from the client to this replica plus the round trip from this
+    /// replica to the nearest majority. It is at least 1; `None` until enough round trips are
+    /// measured.
     pub(super) fn cost_ms(&self) -> Option<u32> {
         let commit = self.majority_rtt()?;
         let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
@@ -203,7 +204,7 @@ impl ReplicaContext {
     }
 
     /// Returns the number of other replicas that should campaign before this one. These are
-    /// `preferred` and the replicas that would serve the sites better, as far as a message from
+    /// `preferred` and the replicas that would serve the sites better, provided that a message from
     /// them has arrived lately. The silent leader, `silent`, is not included.
     pub(super) fn rank(
         &self,

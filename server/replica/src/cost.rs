@@ -20,49 +20,53 @@ use crate::size_estimate::command_size_estimate;
 #[cfg(test)]
 mod tests;
 
-/// Fixed units of a request that is answered without the log. The content of the request is charged
-/// in addition.
+/// Fixed cost, in units, of a request that is answered without the log. The content of the request
+/// is charged in addition.
 const READ: usize = 300;
-/// Units of a read that another replica answers or confirms: they cover the message to that replica
-/// and its answer.
+/// Cost, in units, of a read that another replica answers or confirms. The units cover the message
+/// to that replica and its answer.
 const PASSED_ON: usize = 1000;
-/// Units of a command that goes through the log: they cover the messages, the sync and the answer.
+/// Cost, in units, of a command that goes through the log. The units cover the messages, the sync
+/// and the answer.
 const LOGGED: usize = 2000;
-/// Units of a command in a batch, without its content.
+/// Cost, in units, of a command in a batch, without the command's content.
 const BATCHED: usize = 128;
-/// Units of a key that is written: they cover marking, storing, unmarking and checkpointing it.
+/// Cost, in units, of a key that is written. The units cover marking, storing, unmarking and
+/// checkpointing the key.
 const WRITTEN: usize = 400;
-/// Units of a field that is merged into a record.
+/// Cost, in units, of a field that is merged into a record.
 const MERGED: usize = 70;
-/// Units of a key that is looked up, whether or not it is found.
+/// Cost, in units, of a key that is looked up, whether or not it is found.
 const LOOKED_UP: usize = 60;
-/// Units of an entry that a scan walks over.
+/// Cost, in units, of an entry that a scan walks over.
 const SCANNED: usize = 25;
 /// Number of bytes that are decoded, compared, copied or encoded in the time of one unit. Bytes
 /// that are written take longer.
 const PASSED_BYTES: usize = 16;
 
-/// Units of a refusal, which is sent in a message of its own.
+/// Cost, in units, of a refusal, which is sent in a message of its own.
 const REFUSED: usize = 300;
-/// Units of a status without its optional parts: they cover the counters and the state of each
-/// peer.
+/// Cost, in units, of a status without its optional parts. The units cover the counters and the
+/// state of each peer.
 const STATUS: usize = 1600;
-/// Units of each key range in a status that describes leases.
+/// Cost, in units, of each key range in a status that describes leases.
 const RANGE: usize = 60;
-/// Units that a report of demand adds to a status, besides the units for its keys. The report
-/// compares the costs of all possible holders.
+/// Cost, in units, that a report of demand adds to a status, besides the cost of the keys in the
+/// report. The report compares the costs of all possible holders.
 const DEMAND: usize = 4500;
-/// Units of each key in a status that reports demand.
+/// Cost, in units, of each key in a status that reports demand.
 const IN_DEMAND: usize = 5;
-/// Units of a request to change leases if it changes nothing.
+/// Cost, in units, of a request to change leases, if the request changes nothing.
 const LEASE: usize = 3000;
-/// Units of a change of leases: they cover a configuration and the promises under it.
+/// Cost, in units, of a change of leases. The units cover a configuration and the promises under
+/// it.
 const CONFIGURATION: usize = 60_000;
 
 /// Cost of a request, split by the kinds of work that the request causes at a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Units of receiving, passing on and answering the request, independent of its content.
+    /// Cost, in units, of receiving, passing on and answering the request. It does not depend on
+    /// the request's content.
     pub handling: usize,
     /// Number of keys that are written.
     pub written: usize,
@@ -119,8 +123,8 @@ impl Cost {
         self.handling + self.executing()
     }
 
-    /// Returns the units that the request adds to a batch, slot or group of inputs, given that this
-    /// would be handled even without the request.
+    /// Returns the units that the request adds to a batch, slot or group of inputs, if that batch,
+    /// slot or group is handled even without the request.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED

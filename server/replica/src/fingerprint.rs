@@ -2,7 +2,7 @@
 //! state by its fingerprint.
 //!
 //! A fingerprint covers everything that decides what a replica does up to a given time, the
-//! horizon. It omits the times at which messages were sent, received or requested: they only
+//! horizon. It omits the times at which messages were sent, received or requested: these times only
 //! decide, later than the horizon, which replicas to suspect and what to repeat. It also omits
 //! random delays, demand, and counters. Assertions check that the omitted parts have no effect
 //! before the horizon.

@@ -9,13 +9,13 @@ use super::message::RequestId;
 /// Identifier of a client's request, given by the shell: the connection and the id of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientHandle {
-    /// Number of the connection. The number is never used for another connection of this process.
+    /// ID of the connection. The ID is never used for another connection of this process.
     pub connection: u64,
     /// Id that the client gave to the request.
     pub request: u64,
 }
 
-/// Number of a persist within a run, from 1.
+/// Sequence number of a persist within a run. The first persist has the number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 

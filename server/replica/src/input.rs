@@ -23,11 +23,11 @@ pub enum Input {
     /// arrive on it. If the replica drops requests of this connection, it answers them
     /// nevertheless.
     ClientDisconnected {
-        /// Number of the connection, as in `ClientHandle::connection`.
+        /// ID of the connection, as in `ClientHandle::connection`.
         connection: u64,
     },
-    /// When the clock was sampled, the permit of a fenced reply had ended. The replica must repeat
-    /// the read.
+    /// The permit of a fenced reply had ended at the time when the clock was sampled. The replica
+    /// must repeat the read.
     FenceMissed {
         /// Client or peer to answer.
         from: ReadFrom,
@@ -73,7 +73,7 @@ pub enum OperatorRequest {
     /// on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is lost; the
     /// request may then be repeated.
     Lease {
-        /// Number of the request. The answer states the same number.
+        /// ID of the request. The answer states the same ID.
         ask: u64,
         /// Changes that the operator wants.
         set: LeaseSet,

@@ -19,10 +19,10 @@
 //! life there is a set of q = ceil((n-1 + f)/2) others that answered with that life. Two such sets
 //! share at least 2q - (n-1) >= f of the n-1 others, and never fewer than one. Each replica in both
 //! sets had durably remembered the first life when it answered with it. Only the loss of its disk
-//! can make it answer with another. So all replicas in both sets lost their disks. Together with r
-//! they are more than f: a contradiction. A peer may therefore answer even if it has not joined
-//! itself, or was wiped and does not know it yet: q includes f replicas to allow for lost memories.
-//! If only replicas that have joined answered, no replica could be the first to join.
+//! can make it answer with another life. So all replicas in both sets lost their disks. Together
+//! with r they are more than f: a contradiction. A peer may therefore answer even if it has not
+//! joined itself, or was wiped and does not know it yet: q includes f replicas to allow for lost
+//! memories. If only replicas that have joined answered, no replica could be the first to join.
 //!
 //! With more losses than f there is no guarantee. But one peer among the first q that answer is
 //! enough to detect the replica, if it did not lose its disk.
@@ -30,7 +30,7 @@
 //! The price is paid when a cluster starts for the first time: q others must be running (both of
 //! the others with 3 replicas, three of the other four with 5), although a majority is enough
 //! later. The number cannot be lower: if a replica could join without asking one of the others,
-//! that one, when later asked alone, would know nothing of it.
+//! that one would not know the replica's life, and could later be the only one that is asked.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
@@ -202,7 +202,7 @@ impl Joining {
         }
     }
 
-    /// Notes that the election timer ran out before this replica may campaign.
+    /// Notes that the election timer ran out before this replica was allowed to campaign.
     pub(super) fn postpone_campaign(&mut self, step: &mut Step<'_>) {
         self.campaign_due = true;
         step.timers.stop(Timer::Election);

@@ -120,7 +120,7 @@ pub struct Accept {
     pub slot: Slot,
     /// Value that is to be accepted.
     pub value: Value,
-    /// Tag of the leader's own vote. The message is at the same time that vote.
+    /// Tag of the leader's own vote. The message itself is that vote.
     pub tag: ReplicaSet,
     /// Slots of this log that the leader knows to be committed.
     pub news: LogNews,
@@ -186,14 +186,14 @@ pub enum Message {
     PreVote {
         /// Ballot under which the sender would campaign.
         ballot: Ballot,
-        /// Number that the sender has given to this question.
+        /// Sequence number that the sender has given to this question.
         ask: u64,
     },
     /// Answer to `PreVote`. It is sent only if the sender of the answer would promise the ballot.
     PreVoted {
         /// Ballot of the `PreVote` that is answered.
         ballot: Ballot,
-        /// Number of the `PreVote` that is answered.
+        /// Sequence number of the `PreVote` that is answered.
         ask: u64,
     },
     /// Phase 1 for all slots above the commit points of both logs.
@@ -207,9 +207,9 @@ pub enum Message {
     Prepared {
         /// The candidate's ballot.
         ballot: Ballot,
-        /// Number of the answer to which this part belongs. The replier counts its answers from 1
-        /// in each run. Accepted entries may differ between two answers, so only parts with the
-        /// same number make up a promise.
+        /// Sequence number of the answer to which this part belongs. The replier counts its answers
+        /// from 1 in each run. Accepted entries may differ between two answers, so only parts with
+        /// the same number make up a promise.
         answer: u64,
         /// Index of this part, from 0.
         part: u32,
@@ -219,8 +219,8 @@ pub enum Message {
         commits: PerLog<Slot>,
         /// This part's share of the accepted entries above the candidate's commit points.
         entries: Vec<ReportedEntry>,
-        /// Slots at which ballots began, as far as the replier knows and this part includes them:
-        /// the log, the ballot and the slot.
+        /// Slots at which ballots began, as (log, ballot, slot). The replier knows these slots;
+        /// other parts may include further ones.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
     /// Phase 2 of one slot.
@@ -243,8 +243,8 @@ pub enum Message {
     Heartbeat {
         /// The leader's ballot.
         ballot: Ballot,
-        /// Number of the probe, which the answer repeats; 0 if this message only reports commits
-        /// and needs no answer.
+        /// Sequence number of the probe, which the answer repeats; 0 if this message only reports
+        /// commits and needs no answer.
         probe: u64,
         /// State of each log, as the leader reports it.
         logs: PerLog<LogNews>,
@@ -253,7 +253,7 @@ pub enum Message {
     HeartbeatAck {
         /// Ballot of the heartbeat.
         ballot: Ballot,
-        /// Number of the probe in the heartbeat.
+        /// Sequence number of the probe in the heartbeat.
         probe: u64,
         /// Peers that have not answered the lease promises of the sender for t_grace.
         suspects: ReplicaSet,
@@ -318,14 +318,14 @@ pub enum Message {
     },
     /// A change of leases that an operator wants, sent to the leader.
     SetLease {
-        /// Number that the sender has given to the request.
+        /// ID that the sender has given to the request.
         ask: u64,
         /// Changes that the operator wants.
         set: LeaseSet,
     },
     /// Answer to `SetLease`.
     LeaseAnswer {
-        /// Number of the request that is answered.
+        /// ID of the request that is answered.
         ask: u64,
         /// The configuration in force, or the reason for a refusal.
         answer: LeaseAnswer,

@@ -1,5 +1,5 @@
 //! Queues of many connections, which are served round-robin. So a connection with many waiting
-//! items does not make the other connections wait for all of these.
+//! items does not make the other connections wait until all of these items are taken.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct RoundRobinQueue<T> {
     /// Waiting items of each connection, in their order. No queue in the map is empty.
     waiting: BTreeMap<u64, VecDeque<T>>,
-    /// Connections in the order in which they are served next. It includes every connection with
-    /// waiting items. It may also include connections without any, because finding and removing
-    /// them would take long; these are skipped.
+    /// Connections in the order in which they are served next. The queue includes every connection
+    /// with waiting items. It may also include connections without waiting items, because finding
+    /// and removing them would take long; these are skipped.
     order: VecDeque<u64>,
     len: usize,
 }

@@ -95,7 +95,8 @@ pub struct SessionLimits {
     /// leader that proposed it, so replicas may be configured differently.
     pub max: u32,
     /// Maximum number of sessions that clients of this replica open in a second; 0 if there is no
-    /// maximum. As many as are allowed in the span [`busy`] may be opened in one burst.
+    /// maximum. In one burst, clients may open as many sessions as are allowed in the span
+    /// [`busy`].
     ///
     /// [`busy`]: SessionLimits::busy
     pub opened_per_s: u32,
@@ -204,14 +205,14 @@ const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// log wait for the merges of all replicas. The 8,192 merges take up to 240 ms if writes in flight
 /// make all these records as large as possible, and merges may take only a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// It is rare that more merges of one key wait, unless a client wants them to follow a write that
-/// makes the record large. In that case 1,024 of them are sent in one burst.
+/// It is rare that more merges of one key than this number wait, unless a client wants them to
+/// follow a write that makes the record large. In that case 1,024 of them are sent in one burst.
 const MERGES_OF_KEY_MAX: usize = 64;
 /// The disk takes a few ms to write this many bytes, together with the bytes that the store writes
 /// in addition.
 const CHECKPOINT_PIECE_BYTES: usize = 512 << 10;
-/// Divisor: a replica is behind if more work is left than the maximum work that may be left to
-/// execute, divided by this number.
+/// A replica is behind if the work that is left to execute exceeds one `BEHIND_SHARE`-th of the
+/// maximum.
 const BEHIND_SHARE: usize = 4;
 /// Equal to the number of bytes that may wait for the disk.
 const TO_EXECUTE_WORK_MAX: usize = BACKLOG_BYTES_MAX;

@@ -64,7 +64,8 @@ pub fn is_too_many_session_opens(outcome: &Outcome) -> bool {
     says(outcome, TOO_MANY_SESSION_OPENS)
 }
 
-/// Whether an outcome tells a client that its merge would have to wait at this replica.
+/// Whether an outcome tells a client that its merge was refused because merges must wait at this
+/// replica.
 pub fn is_too_many_merges(outcome: &Outcome) -> bool {
     says(outcome, TOO_MANY_MERGES)
 }
@@ -74,8 +75,8 @@ pub fn is_unsent(outcome: &Outcome) -> bool {
     is_too_many_session_opens(outcome) || is_too_many_merges(outcome)
 }
 
-/// Whether an outcome is the answer to a disconnected client. Its write has not left this replica
-/// either.
+/// Whether an outcome is the answer to a disconnected client. The write of that client has not left
+/// this replica either.
 pub fn is_client_disconnected(outcome: &Outcome) -> bool {
     says(outcome, CLIENT_DISCONNECTED)
 }

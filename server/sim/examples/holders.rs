@@ -10,9 +10,9 @@
 //! cargo run --release --locked -p leasehold-sim --example holders -- cost 60 10000 2000000
 //! ```
 //!
-//! The numbers are the duration in seconds, the operations a second at each site (one in ten is a
-//! write), and the number of keys. Every run reports the same bytes; CPU times depend on the
-//! machine.
+//! The three numbers in the second command are the duration in seconds, the operations a second at
+//! each site (one in ten is a write), and the number of keys. Every run reports the same bytes; CPU
+//! times depend on the machine.
 
 #![allow(
     clippy::disallowed_methods,

@@ -26,7 +26,7 @@ pub struct Image {
     log_time_ms: u64,
     opens_from_ms: u64,
     entries: BTreeMap<Key, StoredValue>,
-    /// Values of an unfinished checkpoint. A replica that starts ignores them.
+    /// Values of an unfinished checkpoint. A replica that starts ignores these values.
     staged: Vec<(Key, StoredValue)>,
     sessions: BTreeMap<u64, SessionImage>,
 }
@@ -213,8 +213,8 @@ impl Disk {
         idle
     }
 
-    /// Ends a sync. Returns the last sequence that it made durable, and whether another sync begins
-    /// now.
+    /// Ends a sync. Returns the sequence number of the last persist that the sync made durable, and
+    /// whether another sync begins now.
     pub fn synced(&mut self) -> (Option<Sequence>, bool) {
         let last = self.syncing.last().map(|(sequence, _)| *sequence);
         for (_, records) in self.syncing.drain(..) {
@@ -251,8 +251,8 @@ impl Disk {
     }
 
     /// Handles a crash. Data that was not synced is lost, except for the first `survivors` persists
-    /// of the interrupted sync. These are complete, because a torn record is recognized by its
-    /// checksum and discarded.
+    /// of the interrupted sync. Each surviving persist is complete, because a torn record is
+    /// recognized by its checksum and discarded.
     pub fn crash(&mut self, survivors: usize) {
         if let Some(image) = &mut self.image {
             let survivors = self.syncing.drain(..).take(survivors);
@@ -265,7 +265,7 @@ impl Disk {
     }
 
     /// Whether the disk holds an acceptance in this slot at `ballot` or a higher ballot, as a vote
-    /// at `ballot` requires. Always true for a disk that keeps no data.
+    /// at `ballot` requires. The result is always true for a disk that keeps no data.
     pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
         self.image.as_ref().is_none_or(|image| {
             let accepted = image.accepted.get(&(log, slot));

@@ -42,9 +42,10 @@ pub enum InjectedFault {
     KillUnheard,
     /// An operator transfers leadership to this replica.
     Transfer(ReplicaId),
-    /// No message from another replica reaches this one. Meanwhile, a client writes values at it:
-    /// the first number is their count, and the second their size in bytes. So the slots of these
-    /// writes stay open at all other replicas. This replica is killed at the end of the fault.
+    /// No message from another replica reaches this one. Meanwhile, a client sends writes to this
+    /// replica. The two fields are the number of writes and the size of each value in bytes. The
+    /// slots of these writes stay open at all other replicas. This replica is killed at the end of
+    /// the fault.
     Flood(u64, usize),
 }
 
@@ -102,8 +103,8 @@ pub struct FaultImpact {
     pub campaigned: Vec<(u64, ReplicaId)>,
     /// Each change of the set of replicas that are excluded from leases, with its time, in ns.
     pub excluded: Vec<(u64, ReplicaSet)>,
-    /// Replicas that have completed their shutdown after they were told to end, with the times, in
-    /// ns.
+    /// Replicas that have completed their shutdown after they were told to end, each with the time
+    /// of completion, in ns.
     pub left: Vec<(u64, ReplicaId)>,
     /// Description of the violation that an oracle saw, if any.
     pub violation: Option<String>,
@@ -155,8 +156,8 @@ struct InjectionRun<'a> {
     injection: &'a FaultInjection,
     world: World,
     writes: Vec<ClientWrite>,
-    /// For each site, the unanswered writes: from the sequence of a write to its index in the list
-    /// of all writes.
+    /// For each site, a map of the unanswered writes: from the sequence number of a write to the
+    /// index of this write in the list of all writes.
     open: Vec<BTreeMap<u64, usize>>,
     next: Vec<u64>,
     victim: ReplicaId,

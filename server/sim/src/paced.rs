@@ -17,7 +17,7 @@ const LEADER: usize = 0;
 /// Site of the clients that read everything.
 const READER: usize = 4;
 const KEYS: usize = 10_000;
-/// Number of keys that are read more often than the others. They are the last ones.
+/// Number of keys that are read more often than the others. These are the last keys in key order.
 const BUSY: usize = 500;
 /// Maximum bytes a second of reports, and also of configurations.
 const A_SECOND: usize = 20_000;

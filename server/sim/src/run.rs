@@ -169,7 +169,7 @@ impl<'a> ScenarioRun<'a> {
         false
     }
 
-    /// Returns the longest lease durations among those that replicas know to be in force.
+    /// Returns the longest of the lease durations that replicas know to be in force.
     fn longest(&self) -> LeaseParams {
         let newest = |node| {
             let replica = self.world.replica(node)?;
@@ -188,8 +188,9 @@ impl<'a> ScenarioRun<'a> {
         replicas.map(|replica| replica.executed())
     }
 
-    /// Returns each replica that has unanswered writes, with the time in ns since which it has
-    /// always had one. A replica that has lost its disk is omitted, because it answers no client.
+    /// Returns each replica that has unanswered writes, with the time in ns at which the longest
+    /// unanswered of these writes arrived. A replica that has lost its disk is omitted, because it
+    /// answers no client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))

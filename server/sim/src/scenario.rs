@@ -33,27 +33,29 @@ const DELAY_MAX_NS: u64 = 1_500_000_000;
 /// Maximum drift of clocks for which leases allow, in parts per million.
 const RHO_PPM: u32 = 1000;
 
-/// Share of runs with encoded messages. And among these runs, the share with large values. Both
-/// shares are small, because such runs take longer than others.
+/// Share of runs with encoded messages. It is small, because such runs take longer than others.
 const ENCODED: f64 = 0.15;
+/// Share of runs with large values among the runs with encoded messages.
 const LARGE: f64 = 0.25;
 const RANGES_SALT: u64 = 0x3a_96e5;
 /// Share of runs that begin with several strategies, each for a range of keys.
 const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
-/// Share of runs in which a replica reports meaningless numbers, and the memory in bytes that
-/// leaders have for reports of demand in such runs.
+/// Share of runs in which a replica reports meaningless numbers.
 const FAULTY_REPORTER: f64 = 0.05;
+/// Memory in bytes that leaders have for reports of demand, in runs in which a replica reports
+/// meaningless numbers.
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
-/// Share of runs with room for few sessions, in which clients begin many. And among these runs, the
-/// share in which each replica lets clients open only a few sessions a second.
+/// Share of runs in which there is room for only few sessions, but clients begin many.
 const FEW_SESSIONS: f64 = 0.12;
+/// Among the runs with room for few sessions: share of those in which each replica lets clients
+/// open only a few sessions a second.
 const FEW_OPENS: f64 = 0.3;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
-/// Default number of requests a second, over all replicas. On average, the real number is about
-/// 200, because of outages, narrow limits and small runs.
+/// Default of the number of requests a second, summed over all replicas. Because of outages, narrow
+/// limits and small runs, clients send only about 200 a second on average.
 pub const RATE: u32 = 240;
 
 /// Options for runs, chosen by the caller.
@@ -61,14 +63,14 @@ pub const RATE: u32 = 240;
 pub struct Choices {
     /// Time during which clients begin requests, in virtual ns.
     pub run_ns: u64,
-    /// Requests a second, over all replicas.
+    /// Number of requests a second, summed over all replicas.
     pub rate: u32,
-    /// Names of the strategies from which a seed draws one. If there are none, a seed draws from
-    /// all strategies.
+    /// Names of the strategies from which each seed selects one at random. If the list is empty,
+    /// each seed selects from all strategies.
     pub strategies: Vec<&'static str>,
     /// Whether faults other than those of the network are injected.
     pub faults: bool,
-    /// Number of replicas; `None` if each seed draws three to five.
+    /// Number of replicas; `None`: each seed selects a random number from three to five.
     pub replicas: Option<usize>,
     /// Maximum real drift of clocks from true time, in parts per million. Leases allow for a drift
     /// of `RHO_PPM`; a higher value here breaks this assumption.
@@ -92,7 +94,7 @@ impl Choices {
 const BATCH_NARROW: usize = 3;
 /// Duration that is longer than any run.
 const NEVER: Duration = Duration::from_secs(86_400);
-/// Maximum session lifetime at which sessions may expire within a run.
+/// Sessions may expire within a run if their lifetime is not longer than this.
 const SHORT_TTL: Duration = Duration::from_secs(8);
 
 impl Default for Choices {
@@ -109,8 +111,8 @@ impl Default for Choices {
     }
 }
 
-/// All settings of a run: the world, the clients and the faults. They are drawn from the seed of
-/// the run.
+/// All settings of a run, for the world, the clients and the faults. The seed of the run determines
+/// the settings.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Seed from which the scenario was drawn.
@@ -150,7 +152,8 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
     ]
 }
 
-/// Draws a strategy for a range. Holders that an operator fixes need not include the leader.
+/// Draws a strategy for a range. If the strategy has fixed holders, they are a random set of
+/// replicas, which need not include the leader.
 fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
     let all = strategies();
     let (name, strategies) = &all[rng.random_range(0..all.len())];
@@ -165,8 +168,8 @@ fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
     }
 }
 
-/// Draws a range that contains some of the clients' keys: a few of them, or one key and all keys
-/// after it.
+/// Draws a range that contains some of the clients' keys: a few of these keys, or one of these keys
+/// and all keys after it.
 fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     let key = |nth: u32| Key::from(format!("key{nth:04}"));
     let from = rng.random_range(0..8);
@@ -175,8 +178,8 @@ fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     KeyRange::new(key(from), to).expect("the range ends after its first key")
 }
 
-/// Draws a request of an operator: it changes the strategies of all keys or of a range, the
-/// durations, or both.
+/// Draws a request of an operator. The request changes strategies, lease durations, or both
+/// strategies and durations. New strategies are for all keys or for a range.
 pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
     let all = strategies();
     let strategies = match rng.random_range(0..5) {
@@ -307,7 +310,8 @@ impl Scenario {
 impl Scenario {
     /// Draws whether there is room for only few sessions, so that sessions end to make room for
     /// others. This has a random generator of its own, too. The maximum number of sessions is often
-    /// below the number of clients. A session is kept for a shorter time than some clients wait.
+    /// below the number of clients. Sessions may end to make room sooner than some clients send
+    /// their next request.
     fn draw_few_sessions(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FEW_SESSIONS_SALT);
         if rng.random::<f64>() >= FEW_SESSIONS {
@@ -431,8 +435,8 @@ fn round_trip_s(one_way_ns: &[Vec<u64>]) -> f64 {
     (2 * farthest_ns + SYNC_NS) as f64 / 1e9
 }
 
-/// Draws one-way delays between sites. In some runs the sites are near each other, in others they
-/// are spread over a continent or over the world.
+/// Draws one-way delays between sites. In some runs, the sites are near each other. In other runs,
+/// the sites are spread over a continent or over the world.
 fn draw_links(rng: &mut Pcg64Mcg, n: usize) -> Vec<Vec<u64>> {
     let far_ns = [2_000_000, 30_000_000, 120_000_000][rng.random_range(0..3)];
     let mut one_way_ns = vec![vec![50_000; n]; n];

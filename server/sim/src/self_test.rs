@@ -34,7 +34,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// Returns the names of oracles. At least one of them must see a violation.
+    /// Returns the names of the oracles of which at least one must see a violation.
     pub fn expected_oracles(self) -> &'static [&'static str] {
         match self {
             ClockSelfTest::Drift => &["freshness", "histories"],

@@ -1,5 +1,5 @@
-//! Faults of a run other than those of the network, and the times at which they happen. A plan is
-//! drawn from the seed, and alarms carry it out.
+//! Faults of a run other than those of the network, and the times at which they happen. The plan of
+//! a run is drawn from the seed of the run. Alarms start each fault at the planned time.
 
 use leasehold_kernel::network::{Partition, links};
 use leasehold_kernel::process::Trap;
@@ -284,7 +284,8 @@ impl Swarm {
         }
     }
 
-    /// Makes a replica begin to flap. In more than half of the cases, this is the leader.
+    /// Makes a replica begin to flap. With probability one half, this replica is the leader, if
+    /// there is a leader. Otherwise, it is `node`.
     fn begin_flap(&mut self, node: usize, world: &mut World) {
         let leader = leader(world).filter(|_| self.rng.random());
         let hows = [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash];

@@ -2,10 +2,10 @@
 //! late and out of order. If a read is local under both the old and the new strategy, it must stay
 //! local during the change.
 //!
-//! Besides the leader, a key can have two holders. Here, both places go to replicas with readers.
-//! Otherwise they would go to the replicas nearest to the leader, and late messages change which
-//! replicas are nearest. That matters because a replica that has just become a holder of a key
-//! cannot read the key yet, even without any change of strategies.
+//! Besides the leader, a key can have two holders. In these tests, these two holders are the
+//! replicas with readers. Otherwise they would be the replicas nearest to the leader, and late
+//! messages change which replicas are nearest. That matters because a replica that has just become
+//! a holder of a key cannot read the key yet, even without any change of strategies.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const READERS: [usize; 2] = [3, 4];
 /// promises under the configuration.
 const LATE: usize = 3;
 /// Number of keys that the clients read. The keys are 4 kB long, so five entries of the log are
-/// needed to list them. The leader proposes one of these entries a second.
+/// needed to list all keys. The leader proposes one of these entries a second.
 const KEYS: usize = 400;
 /// Key that is written and never read.
 const WRITTEN: &str = "written";

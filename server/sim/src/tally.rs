@@ -25,7 +25,7 @@ const PATHS: [Path; 5] = [
 pub struct CampaignTally {
     /// Number of runs.
     pub seeds: u64,
-    /// Virtual time, in ns.
+    /// Virtual time for which clusters ran, in ns.
     pub virtual_ns: u64,
     /// Part of the virtual time in which clients began operations, in ns.
     pub asking_ns: u64,

@@ -223,15 +223,15 @@ impl World {
         self.violation.as_ref()
     }
 
-    /// Records the verdict of an oracle that other code than the world has called.
+    /// Records the verdict of an oracle that was called by code outside of the world.
     pub fn judge(&mut self, verdict: Verdict) {
         if let Err(violation) = verdict {
             self.violation.get_or_insert(violation);
         }
     }
 
-    /// Returns the faults that fired so far: those of the network, those passed to
-    /// [`note_fault`](Self::note_fault), and those of queued merges, which the `unsent` oracle
+    /// Returns the faults that fired so far: faults of the network, faults passed to
+    /// [`note_fault`](Self::note_fault), and faults of queued merges, which the `unsent` oracle
     /// counts.
     pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;

@@ -13,8 +13,7 @@ use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};
 use leasehold_sim::tally::CampaignTally;
 
-/// If a seed fails, the number of trace lines that are printed. They are the last lines of the
-/// trace.
+/// If a seed fails, this many lines from the end of the trace are printed.
 const LINES: usize = 300;
 
 #[test]

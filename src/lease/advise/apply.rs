@@ -15,13 +15,14 @@ use crate::terminal::say;
 /// Interval at which the leader is asked whether it has listed the holders of all keys.
 const LISTED_EVERY: Duration = Duration::from_millis(500);
 
-/// Longest time to wait until the leader has listed the holders of all keys. Then leadership moves
-/// in any case, and the next leader continues to list the requested keys.
+/// Longest time to wait until the leader has listed the holders of all keys. After this time
+/// leadership moves in any case, and the next leader continues to list the holders of requested
+/// keys.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Sets the strategy, and then moves leadership. The order matters, because the present leader
-/// knows the demand and lists the holders of keys by it. The next leader begins without any counts,
-/// and keeps the holders that are listed.
+/// knows the demand, and chooses the holders that it lists from the demand. The next leader begins
+/// without any counts, and keeps the holders that are listed.
 pub(super) async fn apply(
     client: &Client,
     view: &LeaderView,

@@ -1,4 +1,5 @@
-//! Verdict on forecasts: decides whether a change is worth it, and describes the decision.
+//! Decision, based on forecasts, about whether a change is worth it, and a description of the
+//! decision.
 
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::Forecast;
@@ -8,17 +9,17 @@ use crate::advice::AdviceContext;
 /// Smallest gain for which a change is worth it, as a share of the present mean latency.
 const GAIN_MIN: f64 = 0.02;
 
-/// Smallest gain for which a change is worth it, in ms. The gain must reach this and also
+/// Smallest gain for which a change is worth it, in ms. The gain must reach this value and also
 /// `GAIN_MIN`; otherwise leadership would alternate between two equally good sites.
 const GAIN_MIN_MS: f64 = 1.0;
 
 /// `GAIN_MIN` and `GAIN_MIN_MS` as text for reports.
 pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
-/// The best forecast, and the forecast of the plan in force, with which it is compared.
+/// The best forecast, and the forecast of the plan in force. The two are compared.
 pub struct AdviceVerdict<'a> {
     pub best: &'a Forecast,
-    /// Forecast of the plan in force; `None` if this plan was not forecast.
+    /// Forecast for the plan in force; `None` if no forecast was made for this plan.
     pub now: Option<&'a Forecast>,
 }
 
@@ -34,7 +35,8 @@ impl AdviceVerdict<'_> {
     }
 
     /// Returns the forecast that should be put in force; `None` if nothing should change. If
-    /// `requested` is not the present leader, the change is made however little it gains.
+    /// `requested` names a leader other than the present one, the change is made even if the gain
+    /// is small.
     pub fn change(&self, requested: Option<ReplicaId>) -> Option<&Forecast> {
         let moved = |now: &Forecast| requested.is_some_and(|leader| leader != now.leader);
         let changed = self.is_worth_it() || self.now.is_some_and(moved);

@@ -1,5 +1,5 @@
-//! Counters that the tasks of a run share. One issues the numbers of records to insert, and also
-//! knows the record below which all insertions have been answered.
+//! Counters that the tasks of a run share. One of the counters issues the numbers of records to
+//! insert. This counter also knows the number below which all insertions have been answered.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,8 @@ impl Sequential {
 /// acknowledged.
 const WINDOW: u64 = 1 << 20;
 
-/// Error: the answered insertion is too far, namely 2^20 or more, after the oldest unanswered one.
+/// Error for an answered insertion with a number that is higher by 2^20 or more than the number of
+/// the oldest unanswered insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;

@@ -5,7 +5,7 @@ use super::Random;
 /// Chooses a random value by weight.
 #[derive(Clone, Debug)]
 pub struct Discrete<T> {
-    /// Each value, with the sum of its weight and the weights of all earlier values.
+    /// All values. Next to each value is the sum of the weights up to and including this value.
     cumulated: Vec<(f64, T)>,
 }
 

@@ -1,5 +1,5 @@
-//! YCSB's hash function. It gives the records their names, and scatters the records that the
-//! scrambled zipfian chooses.
+//! YCSB's hash function. The hash determines the names of records, and scatters the records that
+//! the scrambled zipfian chooses.
 
 const OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01B3;

@@ -1,21 +1,24 @@
 //! A seeded permutation of `0..n`. It gives every site a different order of popularity over the
 //! same keys, as in the paper's experiments (section 6).
 //!
-//! Up to [`TABLE_MAX`] things are shuffled in a table, so that every order is equally likely. A
-//! larger number of things is permuted in constant memory, by a Feistel network over the smallest
-//! power of two that is at least `n`. A result outside `0..n` is permuted again until it falls
-//! inside ("cycle walking"), so the mapping remains a bijection. On average this takes fewer than
-//! two passes for any `n`. For a small `n`, such a network is visibly not random: in a test with
-//! `n` = 5, the frequencies of the images of 0 were wrong by a quarter.
+//! If `n` is at most [`TABLE_MAX`], the numbers are shuffled in a table, so that every order is
+//! equally likely. If `n` is larger, the numbers are permuted in constant memory, by a Feistel
+//! network over the smallest power of two that is at least `n`. A result outside `0..n` is permuted
+//! again until it falls inside ("cycle walking"), so the mapping remains a bijection. On average
+//! this takes fewer than two passes for any `n`. For a small `n`, the results of such a network are
+//! visibly not random: in a test with `n` = 5, the frequencies of the images of 0 were wrong by a
+//! quarter.
 
 use std::sync::Arc;
 
 use super::random::{Random, mix};
 
-/// Maximum number of things that are shuffled in a table.
+/// Largest permutation that is stored as a shuffled table. A larger permutation is computed by a
+/// network.
 const TABLE_MAX: u64 = 1 << 12;
 
-/// Number of pairs of rounds. With fewer than four rounds the result is visibly not random.
+/// Number of pairs of rounds, so there are four rounds. With fewer rounds, the result is visibly
+/// not random.
 const ROUNDS: usize = 2;
 
 /// A bijection of `0..len`.
@@ -42,12 +45,12 @@ impl Permutation {
         Permutation { len, order }
     }
 
-    /// Returns the number of things permuted.
+    /// Returns the number of permuted values.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is nothing to permute.
+    /// Returns true if the permutation has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -87,7 +90,7 @@ impl Permutation {
     }
 }
 
-/// A shuffle. It has a table for each direction.
+/// A shuffled permutation, stored in two tables: one for the permutation, and one for its inverse.
 #[derive(Debug, PartialEq, Eq)]
 struct Table {
     images: Vec<u16>,
@@ -112,7 +115,8 @@ impl Table {
 /// A Feistel network over a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Network {
-    /// Number of bits of the lower part of a block; the upper part has as many or one less.
+    /// Number of bits of the lower part of a block. The upper part has the same number of bits, or
+    /// one bit less.
     low_bits: u32,
     high_mask: u64,
     low_mask: u64,
@@ -219,8 +223,8 @@ mod tests {
         assert!(deciles.iter().all(|n| (60..140).contains(n)), "{deciles:?}");
     }
 
-    /// Counts each image of `index` over `seeds` seeds, and returns the largest distance from
-    /// the expected number in standard deviations.
+    /// Counts how often each value is the image of `index` over `seeds` seeds. Returns the largest
+    /// deviation from the expected count, in standard deviations.
     fn bias(len: u64, index: u64, seeds: u64) -> f64 {
         let mut counts = vec![0u64; len as usize];
         for seed in 0..seeds {

@@ -1,4 +1,4 @@
-//! The only source of randomness of the load generator. This module, not a library, defines how
+//! The load generator's only source of random numbers. This module, not a library, defines how
 //! random bits become a number in a range, so that a seed gives the same workload in every release.
 
 use rand::{Rng, SeedableRng};

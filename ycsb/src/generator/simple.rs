@@ -25,8 +25,8 @@ impl Uniform {
     }
 }
 
-/// Distribution in which a given share of the operations uses a given share of the records, the
-/// first ones.
+/// Distribution in which a given share of the operations uses the first records of the range. These
+/// records are a given share of all records.
 #[derive(Clone, Copy, Debug)]
 pub struct Hotspot {
     hot: Uniform,
@@ -36,8 +36,8 @@ pub struct Hotspot {
 
 impl Hotspot {
     /// Creates the distribution over `first..first + count`. With probability `operation_fraction`,
-    /// the random number is in the first `data_fraction` of the range, otherwise in the rest. A
-    /// part without numbers is never used.
+    /// the random number is in the first `data_fraction` of the range, otherwise in the rest. If
+    /// one of these two parts contains no numbers, only the other part is used.
     pub fn new(first: u64, count: u64, data_fraction: f64, operation_fraction: f64) -> Self {
         let hot = (count as f64 * data_fraction) as u64;
         let cold = count.saturating_sub(hot);
@@ -63,8 +63,9 @@ impl Hotspot {
     }
 }
 
-/// Maximum number of attempts at a random distance in the range. After these, a distance in the
-/// range is computed directly. With YCSB's own curve, one attempt in thirty is out of range.
+/// Maximum number of attempts to find a random distance in the range. If all of them fail, a
+/// distance in the range is computed directly. With YCSB's own curve, one attempt in thirty is out
+/// of range.
 const DRAWS_MAX: u32 = 32;
 
 /// Exponentially distributed distances; small ones are the most likely.
@@ -89,9 +90,9 @@ impl Exponential {
         (-(1.0 - random.unit()).ln() / self.rate) as u64
     }
 
-    /// Returns a random distance below `end`, or 0 if there is none. A distance that is too large
-    /// is replaced by another random one, as in YCSB. After `DRAWS_MAX` attempts, the distance is
-    /// computed from only that part of the curve that is below `end`.
+    /// Returns a random distance below `end`; 0 if no distance is below `end`. If a random distance
+    /// is too large, another random distance replaces it, as in YCSB. After `DRAWS_MAX` attempts,
+    /// the distance is computed from only that part of the curve that is below `end`.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (0..DRAWS_MAX)
             .map(|_| self.draw(random))

@@ -19,7 +19,8 @@ pub struct ZipfExact {
     theta: f64,
     /// Area under the curve up to `items + 1/2`.
     area_end: f64,
-    /// Area at which rank 1 begins. Rank 1 gets exactly the area of its bar, which is 1.
+    /// Area under the curve at which rank 1 begins. The value is chosen so that the area for rank 1
+    /// equals the area of the bar of rank 1, which is 1.
     area_start: f64,
     /// A variate that is rounded up by at most this much is accepted without a further test.
     accept_margin: f64,

@@ -6,7 +6,8 @@ use super::{Random, fnv_hash};
 /// YCSB's theta.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
 /// Number of items of the scrambled zipfian, regardless of the record count. YCSB passes this
-/// number as the *last* item, counted from 0, so there is one item more.
+/// number as the *last* item. Items are counted from 0, so the distribution really has one item
+/// more.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// YCSB's precomputed zeta for [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
 pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
@@ -15,7 +16,8 @@ pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
 /// only one number in a hundred is in the range, one call in 10^17 needs more attempts.
 const DRAWS_MAX: u32 = 1 << 12;
 
-/// Number of terms that [`zeta`] adds one by one. It computes the rest by an expansion.
+/// Number of terms that [`zeta`] adds one by one. The sum of the other terms is computed by an
+/// expansion.
 const ZETA_TERMS_SUMMED: u64 = 1_000;
 
 /// Returns the sum of `1 / k^theta` for `k` from 1 to `n`. Terms beyond the first thousand are
@@ -51,7 +53,8 @@ pub struct Zipfian {
     items: u64,
     theta: f64,
     zetan: f64,
-    /// Number of items of which `zetan` is the zeta. [`Zipfian::draw_among`] raises it.
+    /// Number of items for which `zetan` was computed. [`Zipfian::draw_among`] may increase this
+    /// number.
     zeta_items: u64,
     eta: f64,
 }
@@ -83,7 +86,7 @@ impl Zipfian {
     }
 
     /// Returns a random number as if there were `items` items. If the number of items has grown,
-    /// zeta is updated. As in YCSB, zeta is not updated if the number has shrunk.
+    /// zeta is updated. As in YCSB, zeta is not updated if the number of items has decreased.
     pub fn draw_among(&mut self, items: u64, random: &mut Random) -> u64 {
         if items > self.zeta_items {
             self.zetan += (self.zeta_items + 1..=items)
@@ -142,10 +145,10 @@ impl ScrambledZipfian {
         self.first + fnv_hash(self.zipfian.draw(random)) % self.count
     }
 
-    /// Returns a random number below `end`, which must be above the first number. A number that is
-    /// too large is replaced by another random one, as in YCSB, so the range should not be much
-    /// larger. If the last of `DRAWS_MAX` numbers is too large, it is taken modulo the allowed
-    /// range.
+    /// Returns a random number below `end`, which must be above the first number. If a random
+    /// number is too large, another random number replaces it, as in YCSB. So the whole range
+    /// should not be much larger than the part below `end`. If `DRAWS_MAX` random numbers in a row
+    /// are too large, the last of them is taken modulo the size of that part.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)
             .map(|_| self.draw(random))

@@ -1,16 +1,16 @@
-//! The outcome of every operation that a run was to carry out; none is omitted.
+//! Counts of the outcomes of all operations that a run was to carry out. No operation is omitted.
 
 use std::time::Duration;
 
-/// Share of the due operations that may be late, never sent or abandoned before the target counts
-/// as missed.
+/// Maximum share of the due operations that may be late, never sent or abandoned. If the share is
+/// greater, the run has missed the target rate.
 const LATE_SHARE: f64 = 0.01;
 
 /// Counts of the operations that were due in the measured phase of a run. In a closed loop an
 /// operation is due when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// Duration of the measured phase by the clock, whether or not answers arrived.
+    /// Duration of the measured phase by the clock. Times without answers are included.
     pub runtime: Duration,
     /// Requested operations per second; `None` means as many as possible.
     pub target: Option<f64>,
@@ -24,7 +24,8 @@ pub struct Account {
     pub abandoned: u64,
     /// Number of operations that were due and never sent.
     pub never_sent: u64,
-    /// Number of operations that were sent after the last operation of the run was due.
+    /// Number of operations that were sent late: after the time at which the last operation of the
+    /// run was due.
     pub late: u64,
     /// Number of insertions before which the run checked whether the record exists.
     pub probed: u64,
@@ -68,10 +69,10 @@ impl Account {
         self.late + self.never_sent + self.abandoned
     }
 
-    /// Returns the target rate if the run missed it. That is so if the operations that were late,
-    /// never sent or abandoned are too many: more than one for each thread plus one in a hundred of
-    /// the due operations. If the run caught up after an outage, it has not missed the target; the
-    /// outage shows in the latencies from the intended starts.
+    /// Returns the target rate if the run missed it. The run missed the rate if too many operations
+    /// were late, never sent or abandoned. At most one such operation for each thread is allowed,
+    /// plus one in a hundred of the due operations. If the run caught up after an outage, it has
+    /// not missed the target; the outage shows in the latencies from the intended starts.
     pub fn missed_target(&self) -> Option<f64> {
         let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
         self.target

@@ -78,17 +78,17 @@ pub struct ReplicaAvailability {
     pub unanswered: u64,
     /// Time of the replica's last answer; `None` if it never answered.
     pub last_answer: Option<Duration>,
-    /// Time at which the latest request was sent that this replica did not answer, or that another
-    /// replica answered in its place.
+    /// Of the requests that this replica did not answer, or that another replica answered in its
+    /// place, the time at which the latest was sent.
     last_in_vain: Option<Duration>,
-    /// The longest silence of the replica that has ended.
+    /// Longest past silence of the replica. The present silence is not considered.
     silence: AvailabilityGap,
 }
 
 impl ReplicaAvailability {
     /// Returns the time at which the present silence of the replica began: the time of its last
-    /// answer, or 0 if it never answered. `None` if no request that was sent since then is known to
-    /// lack an answer.
+    /// answer, or 0 if it never answered. Returns `None` if no request that was sent since then is
+    /// known to be unanswered.
     pub fn silent_since(&self) -> Option<Duration> {
         let last_answer = self.last_answer.unwrap_or_default();
         self.last_in_vain
@@ -118,7 +118,7 @@ impl ReplicaAvailability {
     }
 }
 
-/// Times at which sites were answered, and the replicas that answered.
+/// Times at which requests of each site were answered, and the replicas that answered.
 #[derive(Clone, Debug, Default)]
 pub struct Availability {
     from: Duration,
@@ -198,8 +198,9 @@ impl Availability {
             .expect("an absent replica was inserted above")
     }
 
-    /// Returns the longest gap of each site and class, with the index of the site. The time after
-    /// the last answer counts as a gap, too, until the site's threads stopped or the run ended.
+    /// Returns the longest gap of each site and class, with the index of the site. A gap may also
+    /// be the time from the last answer to the time at which the site's threads stopped or the run
+    /// ended.
     pub fn gaps(&self) -> impl Iterator<Item = (u8, OpClass, AvailabilityGap)> {
         self.classes.iter().map(|((site, class), answers)| {
             let mut answers = *answers;

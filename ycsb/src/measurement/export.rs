@@ -16,7 +16,7 @@ pub enum Exporter {
 pub struct ReportLine {
     /// Subject of the figure, for example `OVERALL`, `READ` or `READ-FAILED`.
     pub metric: String,
-    /// Name of the figure, with its unit.
+    /// Name of the figure, including the unit.
     pub measurement: String,
     /// The figure.
     pub value: Number,

@@ -20,14 +20,15 @@ use super::{
 /// Name of the log of all operations.
 const ALL: &str = "latency.hlog";
 
-/// A log. It becomes `None` after a write to it has failed, because entries after a gap would
-/// mislead.
+/// An interval log that is being written; `None` after a write to the log has failed. After a
+/// failure nothing more is written, because a log with a gap would mislead readers.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
 /// Histogram files of one run. A file that cannot be written does not stop the run or the other
 /// files; the first error is kept for the end.
 pub struct IntervalFiles {
-    /// Prefix of every file name. It is not changed, so the prefix for a folder must end with `/`.
+    /// Prefix of every file name, as the user wrote it. So if the prefix is a folder, it must end
+    /// with `/`.
     prefix: String,
     start: SystemTime,
     sites: Vec<String>,
@@ -38,8 +39,9 @@ pub struct IntervalFiles {
 }
 
 impl IntervalFiles {
-    /// Creates the files, and the folder that contains them. The run starts at `start` and measures
-    /// the times `interval`. `sites` has the names of the sites in the order of their indexes.
+    /// Creates the files, and the folder that contains them. The run starts at `start`. `interval`
+    /// gives the kind of times that the run measures. `sites` contains the names of the sites, in
+    /// the order of the site indexes.
     ///
     /// # Errors
     /// If a file cannot be created.
@@ -118,7 +120,7 @@ impl IntervalFiles {
     /// Closes the logs and writes the percentile distributions of the whole run.
     ///
     /// # Errors
-    /// If a file could not be written, now or earlier. All other files are complete.
+    /// If a file cannot be written, or a write failed earlier. All other files are complete.
     pub fn finish(mut self, measurements: &Measurements) -> Result<(), HlogError> {
         let named = std::mem::take(&mut self.by_name);
         let named = named

@@ -1,4 +1,5 @@
-//! The format for percentile distributions that HdrHistogram's own tools write and plot.
+//! The format of percentile distributions that the tools of the HdrHistogram project write and
+//! plot.
 
 use std::io::{self, Write};
 

@@ -40,7 +40,7 @@ pub enum HlogError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The text is not an interval log.
+    /// The contents of a file are not an interval log.
     #[error("{path}: not an interval log: {reason}")]
     Malformed {
         /// The file.
@@ -126,7 +126,8 @@ fn clean_tag(tag: &str) -> String {
         .collect()
 }
 
-/// Returns a tag such as `site:READ:local`. If the key has no path, the tag has none.
+/// Returns a tag such as `site:READ:local`. If the key has no path, the tag ends after the
+/// operation.
 pub(super) fn tag(label: &str, site: &str, name: &str, key: &SeriesKey) -> String {
     let parts = [Some(label), Some(site), Some(name), key.path_name()];
     let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
@@ -145,8 +146,9 @@ pub struct HlogRun<'a> {
 }
 
 /// Writes the samples of several runs as one interval log, with tags of the form
-/// `label:site:OPERATION:path`. Each interval has the length `interval` and contains the samples
-/// that started in it. All runs are logged as if they had begun at `start`, so their times overlap.
+/// `label:site:OPERATION:path`. Each interval has the length `interval` and contains the operations
+/// that started in this interval. All runs are logged as if they had begun at `start`, so their
+/// times overlap.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -232,8 +234,8 @@ pub fn read_hlog(path: &Path) -> Result<BTreeMap<String, Histogram<u64>>, HlogEr
     })
 }
 
-/// As [`read_hlog`], for the contents of a file. Uses at most a MiB of memory for each line, even
-/// if the line claims to need more.
+/// Reads the contents of an interval log, and returns the same sums as [`read_hlog`]. Uses at most
+/// a MiB of memory for each line, even if the line claims to need more.
 ///
 /// # Errors
 /// Returns the reason why the text is not an interval log.
@@ -254,8 +256,8 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
 /// Maximum number of characters of a faulty line that an error message quotes.
 const SHOWN: usize = 40;
 
-/// Finds the first line that does not belong in an interval log. Describes the line by its number
-/// and first characters.
+/// Finds the first line that does not belong in an interval log. Returns a description with the
+/// number and the first characters of the line.
 fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     let LogIteratorError::ParseError { offset } = *error;
     let (before, rest) = text.split_at(offset.min(text.len()));
@@ -265,8 +267,8 @@ fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     )
 }
 
-/// Builds the error for a line that does not belong in an interval log. The line has this number
-/// and is at the beginning of `rest`.
+/// Builds the error for a line that does not belong in an interval log. `number` is the number of
+/// the line, and `rest` begins with the text of the line.
 fn no_line(number: usize, rest: &[u8]) -> String {
     let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);

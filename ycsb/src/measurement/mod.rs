@@ -10,7 +10,8 @@
 //!
 //! The latencies from the intended start cover every operation that was due. If an operation has no
 //! answer at the end of the run, or was never sent, its latency is taken as the time from its
-//! intended start to the end. This is less than the operation would have taken ("censored").
+//! intended start to the end. The real latency of such an operation would have been greater
+//! ("censored").
 
 mod account;
 mod availability;
@@ -60,8 +61,8 @@ pub enum Metric {
     Abandoned(OpKind),
     /// Operations that were due and never sent.
     NeverSent(OpKind),
-    /// Successful scans. The latency of each is divided by the number of records that the scan
-    /// found.
+    /// Successful scans. The latency of each scan is divided by the number of records that this
+    /// scan found.
     PerRecord,
     /// Checks of records that were read (`dataintegrity=true`).
     Verify,
@@ -93,7 +94,7 @@ pub enum Basis {
     Intended,
 }
 
-/// `measurement.interval`: the times of each operation that are kept.
+/// `measurement.interval`: the choice of the latencies that are kept for each operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// `op`: the service time is kept.
@@ -132,8 +133,8 @@ impl SeriesKey {
         }
     }
 
-    /// Returns the name of the path on which a replica served the operation. If that is not the
-    /// site's own replica, the name is always `away`. `None` if there is no path.
+    /// Returns the name of the path on which a replica served the operation. If the replica is not
+    /// the site's own, the name is always `away`. Returns `None` if there is no path.
     pub fn path_name(&self) -> Option<&'static str> {
         match (self.away, self.path) {
             (true, _) => Some("away"),
@@ -178,7 +179,8 @@ pub struct OpMeasurement {
     pub intended: Duration,
 }
 
-/// Operations of one kind that had no answer when the run ended.
+/// Operations of one kind that had no answer when the run ended. All fields are the same for all of
+/// these operations.
 #[derive(Clone, Copy, Debug)]
 pub struct UnansweredOps {
     /// Index of the site.
@@ -325,8 +327,8 @@ impl Measurements {
         }
     }
 
-    /// Ends an interval, and returns the histograms of this interval by key. Their contents remain
-    /// in the totals.
+    /// Ends an interval, and returns the histograms of this interval by key. The totals of the run
+    /// still include them.
     pub fn end_interval(&mut self) -> Vec<(SeriesKey, Histogram<u64>)> {
         let mut ended = Vec::new();
         for (key, series) in &mut self.series {
@@ -434,8 +436,8 @@ fn micros(latency: Duration) -> u64 {
 }
 
 /// Adds a latency in microseconds to a histogram, `count` times. Only `record` resizes a histogram.
-/// For some 64-bit latencies no machine has enough memory; such a latency is recorded as the
-/// highest latency for which there is room.
+/// A very high latency may need more memory than any machine has. Such a latency is recorded as the
+/// highest latency that the histogram can hold.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);

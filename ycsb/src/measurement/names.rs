@@ -1,4 +1,4 @@
-//! Names in reports. They are YCSB's names where YCSB has a name for the thing.
+//! Names in reports. If YCSB has a name for the same thing, that name is used.
 
 use leasehold_wire::Path;
 
@@ -40,7 +40,7 @@ pub enum ReturnCode {
     ServiceUnavailable,
     /// The request can never succeed.
     BadRequest,
-    /// The token has no right to the request.
+    /// The client's token does not give the right to make the request.
     Forbidden,
     /// The answer does not fit the operation.
     UnexpectedState,

@@ -11,11 +11,11 @@ use crate::sample::OpKind;
 /// Data from which a report is made.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadReport<'a> {
-    /// Everything measured.
+    /// All measurements of the run.
     pub measurements: &'a Measurements,
     /// Outcome of every operation.
     pub account: &'a Account,
-    /// Times at which sites were answered, and the replicas that answered.
+    /// Times at which requests of each site were answered, and the replicas that answered.
     pub availability: &'a Availability,
     /// Names of the sites, in the order of their indexes. Empty if there is only one site and it
     /// has no name.
@@ -98,9 +98,9 @@ impl WorkloadReport<'_> {
         }
     }
 
-    /// Adds the latencies of operations that read, separately for each path, since the paths show
-    /// the effect of leases. If `site` (index and name) is given, only operations of that site are
-    /// included.
+    /// Adds the latencies of all kinds of operations that read. There is a separate figure for each
+    /// path, because the paths show the effect of leases. If `site` (index and name) is given, only
+    /// operations of that site are included.
     fn read_paths(&self, lines: &mut ReportBuilder<'_>, site: Option<(u8, &str)>) {
         let basis = self.measurements.main_basis();
         let here = |key: &SeriesKey| site.is_none_or(|(index, _)| key.site == index);

@@ -8,7 +8,7 @@ pub(super) enum PropertyUse {
     Default(&'static str),
     /// The property has no default.
     Optional,
-    /// The property is one of YCSB's, but has no effect here. The text gives the reason.
+    /// The property exists in YCSB, but has no effect in this program. The text gives the reason.
     Ignored(&'static str),
 }
 

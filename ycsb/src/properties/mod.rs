@@ -127,7 +127,7 @@ impl Properties {
 
     /// Adds the properties of a file. If the file does not exist, but has the name of one of the
     /// six workloads that ship with the program, that workload is used. The name may begin with
-    /// YCSB's folder, `workloads/`; then there is a warning.
+    /// YCSB's folder, `workloads/`; in that case a warning is added.
     ///
     /// # Errors
     /// If the file cannot be read, or holds a malformed escape.
@@ -157,7 +157,7 @@ impl Properties {
         }
     }
 
-    /// Adds the properties in the contents of a file. In errors, the file has the name `file`.
+    /// Adds the properties in the contents of a file. Error messages call the file `file`.
     ///
     /// # Errors
     /// If the contents hold a malformed escape.
@@ -165,7 +165,7 @@ impl Properties {
         self.load_text(file, &decode(contents))
     }
 
-    /// Adds the properties in the text of a file. In errors, the file has the name `file`.
+    /// Adds the properties in the text of a file. Error messages call the file `file`.
     ///
     /// # Errors
     /// If the text holds a malformed escape.
@@ -292,7 +292,7 @@ impl Properties {
     }
 
     /// Returns the choice that `words` assigns to the value of a property. Upper and lower case are
-    /// the same.
+    /// not distinguished.
     ///
     /// # Errors
     /// If there is no value, or the value is not in `words`.

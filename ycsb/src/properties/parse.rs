@@ -70,15 +70,15 @@ fn natural_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Returns the line without its last backslash if that backslash continues the line. If the line
-/// ends with an even number of backslashes, these are escaped backslashes. `None` if the line is
-/// not continued.
+/// ends with an even number of backslashes, these are escaped backslashes, and the line is not
+/// continued. Returns `None` if the line is not continued.
 fn continued(line: &str) -> Option<&str> {
     let backslashes = line.bytes().rev().take_while(|&b| b == b'\\').count();
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])
 }
 
-/// Splits a line at the first unescaped `=`, `:` or blank. Blanks and one `=` or `:` between the
-/// two parts belong to neither.
+/// Splits a line at the first unescaped `=`, `:` or blank. Blanks, and one `=` or `:`, between the
+/// two parts belong to neither part.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.char_indices().find_map(|(at, c)| {

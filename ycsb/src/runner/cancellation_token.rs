@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// A flag that all its clones share. Once raised, it stays raised.
+/// A flag that is shared by all clones of this value. Once raised, the flag stays raised.
 #[derive(Clone, Debug, Default)]
 pub struct CancellationToken(Arc<Flag>);
 

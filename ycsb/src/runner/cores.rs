@@ -1,5 +1,5 @@
-//! Threads of the operating system that share the work of a run. Each serves its own connections
-//! and keeps its own book, so that no thread waits for another one.
+//! Threads of the operating system that share the work of a run. Each thread serves its own
+//! connections and keeps its own measurements, so that no thread waits for another.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// A thread of the operating system on which stores are used.
+/// A thread of the operating system that sends operations to stores.
 #[derive(Clone, Debug, Default)]
 pub struct Core {
     /// Number of the thread.
@@ -74,7 +74,8 @@ impl Cores {
         Ok(())
     }
 
-    /// Returns the thread for the connection number `turn`. The threads are assigned in turn.
+    /// Returns the thread for the connection with the number `turn`. Connections are assigned to
+    /// the threads in turn.
     pub fn round_robin(&self, turn: usize) -> &Core {
         &self.cores[turn % self.cores.len()]
     }

@@ -2,15 +2,15 @@
 //!
 //! Without a target rate, a run is a *closed loop*: every thread sends its next operation when its
 //! last operation is answered. With a target rate, each operation has an intended start, which is
-//! fixed in advance. A thread that is late sends its operation immediately, and the latency is also
-//! measured from the intended start. So an outage increases the latency of every operation that was
-//! due during the outage. ("Threads" is YCSB's word for the tasks here: each has at most one
-//! operation in flight. The threads of the operating system are [`Cores`].)
+//! fixed in advance. If a thread is late, it sends its next operation immediately. The latency is
+//! also measured from the intended start. So an outage increases the latency of every operation
+//! that was due during the outage. ("Threads" is YCSB's word for the tasks here: each has at most
+//! one operation in flight. The threads of the operating system are [`Cores`].)
 //!
 //! A run ends when its operations are done, its time is over, or it is stopped. The measured phase
-//! ends at that moment, even if operations are in flight. The run waits a little longer for their
-//! answers, and then abandons these operations. Every operation that was due before the end is
-//! counted in the [`Account`](crate::measurement::Account).
+//! ends at that moment, even if operations are in flight. The run then waits a little longer for
+//! the answers to these operations, and finally abandons them. Every operation that was due before
+//! the end is counted in the [`Account`](crate::measurement::Account).
 
 mod cancellation_token;
 mod cores;
@@ -63,9 +63,9 @@ pub struct RunOptions {
     pub threads: u64,
     /// Operations per second of all threads together; `None` means as many as possible.
     pub target: Option<f64>,
-    /// Whether a separate thread of the operating system keeps the times of the target rate, to
-    /// about 0.1 ms. Otherwise the runtime's timers keep these times, to 1 ms; they can also keep
-    /// virtual time.
+    /// If true, a separate thread of the operating system waits for the times at which operations
+    /// are due, with an error of about 0.1 ms. If false, timers of the runtime are used, with an
+    /// error of 1 ms; these timers also work in virtual time.
     pub precise: bool,
     /// Time after which the run ends; `None` means no limit.
     pub time_max: Option<Duration>,
@@ -95,8 +95,9 @@ pub struct SiteStore<S> {
     /// Address of the site's own replica. Answers from other replicas are reported separately. A
     /// request without an answer is counted for this replica.
     pub address: ReplicaName,
-    /// Whether the store chooses a replica for each operation. Then the site has no replica of its
-    /// own, and an answer from one replica does not mean that another one failed to answer.
+    /// True if the store chooses a replica for each operation. In that case the site has no replica
+    /// of its own, and an answer from one replica does not mean that another replica failed to
+    /// answer.
     pub routed: bool,
     /// Thread of the operating system that sends the store's operations.
     pub core: Core,
@@ -104,7 +105,7 @@ pub struct SiteStore<S> {
     pub store: S,
 }
 
-/// An interval of a run, at the end of the interval.
+/// An interval of a run that has just ended, with its measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
     /// Time from the start of the run to the start of the interval.
@@ -211,8 +212,8 @@ fn pacer(options: &RunOptions) -> io::Result<Option<Pacer>> {
     })
 }
 
-/// Returns the number of threads: the requested number, but not more than there are operations,
-/// since further threads would be idle. If `operations` is 0, there is no limit.
+/// Returns the number of threads. It is the requested number, but at most the number of operations,
+/// because further threads would be idle. If `operations` is 0, there is no limit.
 fn thread_count(requested: u64, operations: u64) -> u64 {
     match operations {
         0 => requested.max(1),
@@ -226,7 +227,7 @@ fn share(operations: u64, threads: u64, thread: u64) -> Option<u64> {
     (operations > 0).then_some(operations / threads + rest)
 }
 
-/// Waits for the operations in flight, at most for the grace time, and then abandons them.
+/// Waits for the operations in flight. After the grace time, abandons those that have not ended.
 async fn drain(workers: &mut JoinSet<()>, shared: &RunState) {
     let _ = timeout(GRACE, join_all(workers)).await;
     shared.abandon.cancel();

@@ -12,11 +12,11 @@ pub struct BenchmarkOutcome {
     pub measurements: Measurements,
     /// Outcome of every operation that was due in the measured phase.
     pub account: Account,
-    /// Times at which sites were answered, and the replicas that answered.
+    /// Times at which requests of each site were answered, and the replicas that answered.
     pub availability: Availability,
     /// Whether the caller or the user stopped the run.
     pub cancelled: bool,
-    /// Whether an insertion of the load phase failed, which ended the phase.
+    /// True if an insertion of the load phase failed and thereby ended the phase.
     pub load_failed: bool,
     /// Description of the first failure of an operation on one of the threads.
     pub failure: Option<String>,
@@ -32,7 +32,7 @@ pub enum Shortfall {
         /// Number of operations that were due.
         intended: u64,
     },
-    /// An insertion of the load phase failed, which ended the phase.
+    /// An insertion of the load phase failed and thereby ended the phase.
     LoadFailed {
         /// Number of records that were inserted.
         inserted: u64,

@@ -1,4 +1,4 @@
-//! Times at which operations are due under a target rate, and waiting for these times.
+//! Computes the times at which operations are due under a target rate, and waits for these times.
 //!
 //! The runtime's timers have a resolution of a millisecond, and this error would be added to every
 //! latency from the intended start. So one thread of the operating system does the waiting, with an
@@ -21,8 +21,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Creates the schedule of thread number `thread` of `threads`. All together carry out `rate`
-    /// operations per second. The threads take turns, so that the load is even.
+    /// Creates the schedule of thread number `thread` of `threads`. All threads together carry out
+    /// `rate` operations per second. The threads take turns, so that the load is even.
     pub fn new(rate: f64, threads: u64, thread: u64) -> Self {
         Schedule {
             first_s: thread as f64 / rate,
@@ -62,7 +62,7 @@ pub(super) struct WakeRequest {
 /// An alarm clock for tasks.
 #[derive(Clone, Debug)]
 pub(super) enum Pacer {
-    /// Precise clock, on a thread of its own, which ends when the last clone of the sender is
+    /// Precise clock on a separate thread. The thread ends when the last clone of the sender is
     /// dropped.
     Thread(Sender<WakeRequest>),
     /// The runtime's timers, which are coarse but can keep virtual time.

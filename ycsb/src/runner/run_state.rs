@@ -1,5 +1,5 @@
-//! State that the threads of a run share: the clock of the run, its end, and the books of all
-//! threads.
+//! State that the threads of a run share: the clock of the run, the end of the run, and the books
+//! (the measurements and counts) of all threads.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,7 +16,7 @@ pub(super) struct RunState {
     pub start: Instant,
     /// Start of the measured phase.
     pub measured_from: Instant,
-    /// Time from which no operation is due or sent; `None` means no limit.
+    /// Time after which no operation is due and none is sent; `None` means no limit.
     pub deadline: Option<Instant>,
     /// Time at which the last operation of the run is due; `None` if there is no limit or no target
     /// rate.
@@ -38,7 +38,7 @@ pub(super) struct RunState {
 pub(super) struct Book {
     pub measurements: Measurements,
     pub account: Account,
-    /// Whether an insertion of the load phase failed, which ended the phase.
+    /// True if an insertion of the load phase failed and thereby ended the phase.
     pub load_failed: bool,
     /// Description of the first failure of an operation.
     pub failure: Option<String>,
@@ -109,14 +109,14 @@ impl RunState {
         whole
     }
 
-    /// Ends the measured phase at `at`, unless it has ended already. From then on no operation is
+    /// Ends the measured phase at `at`, unless it has ended already. After the end, no operation is
     /// sent.
     pub fn end_at(&self, at: Instant) {
         self.end.get_or_init(|| at);
         self.stop.cancel();
     }
 
-    /// Returns the time at which the measured phase ended; `None` if it has not.
+    /// Returns the time at which the measured phase ended; `None` if it has not ended.
     pub fn end(&self) -> Option<Instant> {
         self.end.get().copied()
     }

@@ -17,7 +17,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Every thread is done.
+    /// Every thread has carried out all its operations.
     Done,
     /// The threads may start no further operation.
     Stopped,
@@ -84,8 +84,8 @@ impl<'a> RunWatcher<'a> {
         timer
     }
 
-    /// Ends the last interval at the end of the run. Events after the end of the run are included
-    /// in it.
+    /// Ends the last interval at the end of the run. This interval also includes events after the
+    /// end of the run.
     pub fn end_last_interval(&mut self, observer: &mut dyn Observer) {
         let end = self.shared.end().unwrap_or_else(Instant::now);
         self.end_interval(observer, end, true);

@@ -68,7 +68,7 @@ fn answered(reply: RawReply) -> Answer {
     }
 }
 
-/// Returns the outcome of a request to the replica "here" that it did not answer.
+/// Returns the outcome of a request that the replica "here" did not answer.
 fn unanswered(returned: ReturnCode) -> Answer {
     Answer {
         result: Err(OpFailure {

@@ -1,5 +1,5 @@
-//! Carries out one operation of the workload: sends requests and judges their answers. The measured
-//! time is that of each request; it does not include the processing of the answer.
+//! Carries out one operation of the workload: sends requests and judges their answers. The time of
+//! each request is measured, without the time for processing the answer.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ impl PendingStep {
 }
 
 /// Measurements of an operation. A read-modify-write is measured three times: its read, its update,
-/// and the whole. If the caller abandons an operation, the transaction shows how far it came.
+/// and the whole. If the caller abandons an operation, the transaction shows which of its steps had
+/// ended.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
@@ -94,8 +95,8 @@ pub(super) async fn perform<S: KvStore>(
     }
 }
 
-/// Value in an answer to a read, if the record exists. The outer option is `None` if there was no
-/// answer.
+/// Result of a read. The outer option is `None` if there was no answer; the inner option is `None`
+/// if the record does not exist.
 type ReadResult = Option<Option<Bytes>>;
 
 async fn read<S: KvStore>(
@@ -139,8 +140,8 @@ async fn scan<S: KvStore>(store: &S, operation: &WorkloadOperation, transaction:
 }
 
 /// Carries out a read-modify-write. As in YCSB, the update is sent regardless of the result of the
-/// read. The record that was read is checked after the update, so that the time of the check is not
-/// included.
+/// read. The record that was read is checked after the update, so that the measured time does not
+/// include the check.
 async fn read_modify_write<S: KvStore>(
     store: &S,
     workload: &CoreWorkload,
@@ -186,7 +187,7 @@ async fn write<S: KvStore>(
     request(store, kind, op, transaction).await;
 }
 
-/// Sends one request and returns its result; `None` if it failed.
+/// Sends one request and returns its result; `None` if the request failed.
 async fn request<S: KvStore>(
     store: &S,
     kind: OpKind,

@@ -18,8 +18,8 @@ use crate::sample::OpKind;
 use crate::store::KvStore;
 use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
-/// Maximum number of never-sent operations, of all threads together, for each of which a kind is
-/// chosen. If there are more, several operations share one kind.
+/// Maximum number of random choices of a kind for operations that were never sent, of all threads
+/// together. If there are more such operations, one choice applies to several of them.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
@@ -130,9 +130,9 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Checks whether the record of an insertion already exists; this is done for some insertions
-    /// only. As in YCSB, an insertion overwrites an existing record, which would otherwise not be
-    /// noticed. The check is not measured.
+    /// For some insertions, checks whether the record already exists. As in YCSB, an insertion
+    /// overwrites an existing record. Without this check, such overwriting would not be noticed.
+    /// The check is not measured.
     async fn probe(&self, operation: &WorkloadOperation) {
         if !self.workload.is_probed(operation.record) {
             return;
@@ -312,8 +312,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Adds `count` operations that were never sent. The workload chooses their kind at random, as
-    /// for operations that are sent.
+    /// Adds `count` operations that were never sent. The workload chooses the kind of these
+    /// operations at random, as for operations that are sent.
     fn count_never_sent(&self, stream: &mut ThreadWorkload, waited: Duration, count: u64) {
         let kind = match self.options.phase {
             Phase::Load => Some(OpKind::Insert),
@@ -336,8 +336,8 @@ impl<S: KvStore> Worker<S> {
     }
 }
 
-/// Returns the kinds under which an operation is measured. A read-modify-write counts under
-/// several.
+/// Returns the kinds under which an operation is measured. A read-modify-write is measured under
+/// several kinds.
 fn parts(kind: OpKind) -> &'static [OpKind] {
     match kind {
         OpKind::Read => &[OpKind::Read],

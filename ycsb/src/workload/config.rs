@@ -1,5 +1,5 @@
-//! Configuration of a core workload. It is read from properties and checked in advance, so that a
-//! workload that starts can run to its end.
+//! Configuration of a core workload. It is read from properties and checked before the run, so that
+//! a workload that has started can run to its end.
 
 use leasehold_wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
 
@@ -28,8 +28,8 @@ pub(super) enum Distribution {
     Sequential,
 }
 
-/// The part of a run's insertions that this load generator carries out: one of every `of`
-/// insertions. The first is insertion `number`, counted from 0.
+/// The part of a run's insertions that this load generator carries out: every `of`-th insertion,
+/// beginning with the insertion `number` (counted from 0).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     number: u64,
@@ -255,8 +255,9 @@ fn distribution(properties: &Properties) -> Result<Distribution, PropertyError> 
     })
 }
 
-/// Reads the property `permutation`. A permutation makes sense only if the popularity depends on
-/// the record itself, not on its age or on an order.
+/// Reads the property `permutation`. A permutation makes sense only if the popularity of a record
+/// depends on the record itself. It does not if the popularity depends on the record's age or on an
+/// order.
 fn order_by_site(
     properties: &Properties,
     distribution: Distribution,

@@ -1,6 +1,6 @@
 //! YCSB's core workload: an endless, seeded stream of operations for each thread of a run. The
 //! workload is pure: it names keys and builds values, and depends neither on stores nor on time.
-//! The threads share only one thing: the knowledge of the records that have been inserted.
+//! The threads share only one thing: the counters of the records that have been inserted.
 
 mod config;
 mod record;
@@ -72,7 +72,8 @@ struct SharedCounters {
     sequential: Sequential,
 }
 
-/// First element of the path that selects a random stream. Each purpose has its own.
+/// First element of the path that selects a random stream. Each use of random numbers has a
+/// different first element.
 const STREAM_RUN: u64 = 3;
 const STREAM_LOAD: u64 = 4;
 
@@ -125,17 +126,18 @@ impl CoreWorkload {
         }
     }
 
-    /// Records that the insertion of `record` was answered, successfully or not. From now on the
-    /// record may be read.
+    /// Records that the insertion of `record` was answered, successfully or not. After this call,
+    /// operations may read the record.
     ///
     /// # Errors
-    /// If too many insertions have been answered while an earlier one has not.
+    /// If an earlier insertion is still unanswered, and too many later insertions have been
+    /// answered.
     pub fn acknowledge(&self, record: u64) -> Result<(), TooManyPending> {
         self.shared.inserted.acknowledge(record)
     }
 
-    /// Returns true if the run must check whether `record` exists before it inserts the record.
-    /// This is so for the first, second, fourth, eighth ... insertion of the run.
+    /// Returns true if the run must check whether `record` exists before it inserts the record. The
+    /// run checks the record for its first, second, fourth, eighth ... insertion.
     pub fn is_probed(&self, record: u64) -> bool {
         let inserted = record.checked_sub(self.config.records);
         inserted.is_some_and(|index| (index + 1).is_power_of_two())
@@ -180,8 +182,8 @@ impl CoreWorkload {
 }
 
 impl Config {
-    /// Returns the key of the record with this number. Numbers beyond the initial records count the
-    /// records that this load generator has inserted.
+    /// Returns the key of the record with this number. Numbers above those of the initial records
+    /// stand for the records that this load generator has inserted, in order.
     fn key(&self, record: u64) -> Bytes {
         let record = match record.checked_sub(self.records) {
             None => record,
@@ -268,8 +270,8 @@ impl ThreadWorkload {
         self.reorder(drawn)
     }
 
-    /// If the site has an order of popularity, maps an initial record to another one by this order.
-    /// Other records are returned unchanged.
+    /// If the site has its own order of popularity, maps an initial record to another initial
+    /// record by this order. Other records are returned unchanged.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {
@@ -320,9 +322,9 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
-/// Maximum number of expected insertions, per existing record, that enlarge the range of the
-/// zipfian distribution. With this limit, at least one in about a hundred random numbers is an
-/// existing record.
+/// The range of the zipfian distribution includes expected insertions: at most this many for each
+/// existing record. With this limit, at least one in about a hundred random numbers is an existing
+/// record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;
 
 /// Chooses a record to read or update.

@@ -22,8 +22,9 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// First and last value of the chain. The last value stays until another value is written.
+    /// First value of the chain.
     pub head: RegisterValue,
+    /// Last value of the chain, which stays until another value is written.
     pub last: RegisterValue,
     /// Whether the block can begin only while the key is absent.
     pub is_create: bool,
@@ -31,8 +32,9 @@ pub(super) struct Block {
     pub last_begin: OpTime,
     /// Latest moment at which `last` can be written, in a forward block.
     pub last_from: OpTime,
-    /// Operations that determine `first_end` and `last_begin`; `None` for the initial absence.
+    /// Operation that determines `first_end`; `None` for the initial absence.
     first: Option<u32>,
+    /// Operation that determines `last_begin`; `None` for the initial absence.
     latest: Option<u32>,
 }
 
@@ -258,8 +260,8 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 
     /// Returns the latest moment up to `until` at which `old`, written at `from`, can be replaced,
-    /// so that for every failed swap that expected `old`, there is a moment at which another value
-    /// is current. If `old` is replaced as late as possible, the following values have the most
+    /// so that every failed swap that expected `old` has a moment at which another value is
+    /// current. If `old` is replaced as late as possible, the following values have the most
     /// freedom.
     fn write_late(
         &self,

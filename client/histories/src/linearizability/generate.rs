@@ -128,9 +128,9 @@ pub(crate) struct Invocation {
 }
 
 impl Processes {
-    /// `duration_ns` is the duration of the longest operation, and of the longest pause between two
-    /// operations of one process. `unanswered` is the number of operations in a hundred that are
-    /// never answered.
+    /// Creates `processes` processes. `duration_ns` is the duration of the longest operation, and
+    /// of the longest pause between two operations of one process. `unanswered` is the number of
+    /// operations in a hundred that are never answered.
     pub fn new(processes: u32, duration_ns: u64, unanswered: u32) -> Processes {
         Processes {
             free_at_ns: vec![0; processes as usize],

@@ -32,8 +32,8 @@ use crate::history::HistoryEvent;
 /// each operation of the history.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
-/// Maximum number of states that are kept from one moment to the next, and maximum number of states
-/// that are expanded for one moment.
+/// Maximum number of states that are kept from one moment to the next. It is also the maximum
+/// number of states that are expanded for one moment.
 const STATES: usize = 1 << 16;
 const STATES_DEVELOPED: usize = 1 << 20;
 /// Maximum number of operations in flight that an explanation names.
@@ -58,17 +58,17 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns the budget for a history of `ops` operations. It is enough for operations that each
-    /// overlap a few others. If a million operations overlap too many others, it is used up in
-    /// about ten seconds.
+    /// Returns the budget for a history of `ops` operations. The budget is enough for operations
+    /// that each overlap a few others. If a million operations overlap too many others, the budget
+    /// is used up in about ten seconds.
     pub fn for_ops(ops: usize) -> Self {
         let steps = STEPS + STEPS_PER_OP * ops;
         Budget { steps }
     }
 }
 
-/// Limits on the possible orders. They follow from the reads that found a value and from the swap
-/// that replaced it.
+/// Limits on the possible orders that follow from one value: from the reads that found the value
+/// and from the swap that replaced it.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
     /// Position in `ticks` of the last begin of a read that found the value.
@@ -220,8 +220,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         self.states.dedup();
     }
 
-    /// Returns all states in which the operation of `bit` has taken effect, each at the earliest
-    /// possible point.
+    /// Returns every state in which the operation of `bit` has just taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<OpState>, Flaw> {
         let mut steps = self.steps;
         let bounds = Bounds {
@@ -310,8 +309,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether the operation of `slot` can be hidden just before another write without any other
-    /// operation needing it.
+    /// Whether the operation of `slot` can be hidden just before another write because no other
+    /// operation needs its effect.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
             return false;

@@ -79,27 +79,31 @@ enum KeyState {
 struct Sweep<'k, 'a> {
     key: &'k PreparedKey<'a>,
     blocks: &'k Blocks,
-    /// Steps of the pass in order of time, and the index of the current step.
+    /// Steps of the pass in order of time.
     ticks: &'k [SweepTick],
+    /// Index of the current step.
     position: usize,
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// Forward block that was begun before an operation of the block had to end, and the moment at
-    /// which the block ends.
+    /// Forward block that was begun before an operation of the block had to end.
     early: Option<u32>,
+    /// Moment at which the block `early` ends.
     busy_until: OpTime,
-    /// Last moments at which the key was absent, at which it was present, and at which a backward
-    /// block could have taken effect without excluding an order.
+    /// Last moment at which the key was absent.
     absent_at: OpTime,
+    /// Last moment at which the key was present.
     present_at: Option<OpTime>,
+    /// Last moment at which a backward block could have taken effect without excluding an order.
     harmless_at: Option<OpTime>,
-    /// Waiting operations, each with the moment by which it must take effect.
+    /// Waiting deletions, each with the moment by which it must take effect.
     deletions: BTreeSet<(OpTime, u32)>,
+    /// Waiting writes, each with the moment by which it must take effect.
     writes: BTreeSet<(OpTime, u32)>,
+    /// Waiting creates, each with the moment by which it must take effect.
     creates: BTreeSet<(OpTime, u32)>,
-    /// For each expected value, the swaps with this expectation of which no operation saw the new
-    /// value. The swap that begins first is the last in the list.
+    /// For each expected value, the swaps that expected this value and stored a new value that no
+    /// operation saw. The swap that begins first is the last in the list.
     unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
     /// Deletions that have taken effect, in order.
     done: Vec<u32>,

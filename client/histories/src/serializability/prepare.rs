@@ -62,7 +62,7 @@ impl Effect {
 
 #[derive(Debug)]
 pub(super) struct Txn {
-    /// Parts of the transaction: index of the key, and effect on it.
+    /// Parts of the transaction, each as (index of the key, effect on the key).
     pub parts: SmallVec<[(usize, Effect); 2]>,
     pub begin: TxnTime,
     /// End of the transaction; `NEVER` if it may or may not have taken effect.

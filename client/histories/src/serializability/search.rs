@@ -269,8 +269,8 @@ impl<'p> TxnSearch<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets the transaction of `slot` take effect, unless a transaction that still has to find its
-    /// values could then not find them.
+    /// Lets the transaction of `slot` take effect, but only if every transaction that still has to
+    /// find the values of this transaction can then find them.
     fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);

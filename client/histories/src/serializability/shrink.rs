@@ -1,6 +1,6 @@
-//! Makes a violation small enough for people to read. A step may remove only a part without which
-//! every history that has an order still has one. So if the rest has no order, the whole has none
-//! either. A history that has an order still has one
+//! Makes a violation small enough for people to read. A step may remove a part only if every
+//! history that has an order also has one without this part. So if the rest has no order, the whole
+//! has none either. A history that has an order still has one
 //!
 //! - if it is cut at a moment: transactions that had not begun are removed, and transactions that
 //!   had not ended stay open;
@@ -13,9 +13,9 @@ use super::search::{self, SearchOutcome};
 use super::{Transaction, without_unread};
 use crate::history::HistoryAction;
 
-/// Limits on the number of expanded states and judged transactions: for one attempt, and for one
-/// violation.
+/// Maximum number of states that one attempt may expand.
 const OF_ATTEMPT: usize = 100_000;
+/// Maximum sum of expanded states and judged transactions in all attempts for one violation.
 const WORK: usize = 3_000_000;
 
 /// Returns a contradiction that is as small as can be found in reasonable time.

@@ -84,7 +84,7 @@ async fn nobody() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Returns the number of requests that arrived at the server, without probes.
+/// Returns the number of requests that arrived at the server, not counting probes.
 fn asked(server: &Server) -> usize {
     let state = server.state();
     let all = state.by.iter().zip(&state.arrived);

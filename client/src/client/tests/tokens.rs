@@ -63,7 +63,7 @@ async fn what_a_token_may_not_do_is_not_asked_again() {
     client.put("k", "x").await.unwrap();
 }
 
-/// A server ends the connections of a revoked token, and refuses new ones.
+/// A server ends the connections that use a revoked token, and refuses new connections with it.
 #[tokio::test]
 async fn who_loses_its_token_is_told_so_until_it_counts_again() {
     let (near, mut options) = two(Some("lh_right")).await;

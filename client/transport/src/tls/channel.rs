@@ -20,8 +20,9 @@ const SEAL_WORK: usize = 16;
 /// Maximum amount of plaintext that is sealed before the socket has accepted the data that was
 /// sealed earlier.
 const SEAL_BYTES: usize = 128 << 10;
-/// Maximum number of bytes of plaintext in a record, and the number of other bytes in a record.
+/// Maximum number of bytes of plaintext in a record.
 const RECORD_BYTES: usize = 16 << 10;
+/// Number of bytes in a record that are not plaintext.
 const RECORD_OVERHEAD: usize = 22;
 
 thread_local! {
@@ -47,8 +48,8 @@ pub struct Channel {
     unsent: usize,
     /// Whether nothing has been read since the handshake.
     is_new: bool,
-    /// Whether a lot of data was read, so that other tasks must run before the next read. The data
-    /// may consist of thousands of records with hardly a byte of plaintext.
+    /// Whether so much data was read that other tasks must run before the next read. This data may
+    /// consist of thousands of records with hardly a byte of plaintext.
     yields: bool,
     /// Cost of the bytes that were received since [`take_work`](Self::take_work) was last called,
     /// in bytes of plaintext.

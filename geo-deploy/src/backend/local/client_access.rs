@@ -1,5 +1,5 @@
-//! Cluster name and certificates by which the replicas of a local cluster prove their identity to
-//! each other and to clients.
+//! Name of a local cluster, and the certificates by which the cluster's replicas prove their
+//! identity to each other and to clients.
 
 use std::path::{Path, PathBuf};
 

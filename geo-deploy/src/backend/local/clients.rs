@@ -39,9 +39,10 @@ pub(super) struct ClientsOutcome {
     pub(super) notes: Vec<String>,
 }
 
-/// Runs all clients until the interval is over and every operation has ended. Meanwhile the plan's
-/// faults are carried out. If there were faults, every written key is read once more at the end,
-/// and these reads become part of the history. Times are measured from `epoch`, when the run began.
+/// Runs all clients until the interval is over and every operation has ended. During this time, the
+/// faults of the plan are carried out. If there were faults, every written key is read once more at
+/// the end, and these reads become part of the history. Times are measured from `epoch`, when the
+/// run began.
 pub(super) async fn drive(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,
@@ -166,8 +167,8 @@ impl SharedRunState {
 
 type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
 
-/// Starts the clients of a closed loop, or the sites of an open one. `connections` are the clients'
-/// connections, by site.
+/// Starts the clients of a closed loop, or the senders at the sites of an open loop. `connections`
+/// are the clients' connections, by site.
 fn start(
     plan: &RunPlan<'_>,
     mut connections: Vec<Vec<Client>>,
@@ -318,7 +319,8 @@ async fn open_loop(
     Ok(())
 }
 
-/// Sends a request, and then further requests that wait until a sender is free.
+/// Sends a request. After the answer, sends the requests in the backlog, one after another, until
+/// the backlog is empty.
 async fn send_due(
     shared: Rc<SharedRunState>,
     site: Rc<OpenLoopSite>,

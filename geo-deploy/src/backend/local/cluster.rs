@@ -36,7 +36,8 @@ pub struct LocalSettings {
     pub cluster: String,
     /// Directory for configuration, data and logs.
     pub dir: PathBuf,
-    /// First port of a row of free ports for clients; `None` for any ports.
+    /// First of the consecutive ports at which replicas accept clients; `None` if any free ports
+    /// may be used.
     pub client_port: Option<u16>,
     /// Whether the cluster works without TLS: no process proves its identity, and nothing is
     /// encrypted.
@@ -54,20 +55,21 @@ pub enum DataState {
     Existing,
 }
 
-/// Cluster of replica processes, one for each site, behind a WAN. The processes end when this is
-/// dropped. They also end when this process dies, because each watches its standard input. A paused
-/// process is resumed then (on Linux).
+/// Cluster of replica processes, one for each site, behind a WAN. The replica processes end when
+/// this value is dropped. They also end when the program that started them dies, because each
+/// replica watches its standard input. On Linux, a paused replica is resumed in that case, so that
+/// it can end.
 ///
-/// The kernel resumes the processes when the thread that started them ends. So this type cannot be
-/// sent to another thread.
+/// The kernel resumes paused replicas when the thread that started them ends. So this type cannot
+/// be sent to another thread.
 pub struct LocalCluster {
     replicas: Vec<Replica>,
     links: WanLinks,
     clients: Vec<SocketAddr>,
     dir: PathBuf,
     access: ClientAccess,
-    /// Events of processes that [`LocalCluster::poll`] has not returned yet, each with the index of
-    /// the site.
+    /// Events of processes that [`LocalCluster::poll`] has not returned yet. Next to each event is
+    /// the index of its site.
     unreported: Vec<(usize, ProcessEvent)>,
     of_this_thread: PhantomData<Rc<()>>,
 }
@@ -147,7 +149,7 @@ impl LocalCluster {
         self.replicas.iter().map(Replica::process_status).collect()
     }
 
-    /// Returns whether each replica's process runs and is not paused.
+    /// For each site, returns true if the replica's process runs and is not paused.
     pub fn up(&self) -> Vec<bool> {
         let statuses = self.process_statuses().into_iter();
         statuses
@@ -155,14 +157,14 @@ impl LocalCluster {
             .collect()
     }
 
-    /// Asks every replica that runs for its role, and returns the roles. The holders are those of
-    /// `key`. If `key` is `None`, they are those of the hottest key that the leader knows.
+    /// Asks every replica that runs for its role, and returns the roles. The role of a holder
+    /// refers to `key` or, if `key` is `None`, to the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::query(&self.access, &self.clients, self.up(), key).await
     }
 
     /// Carries out an effect, or begins to carry it out. [`LocalCluster::poll`] completes effects
-    /// that take time, such as the restart of a replica, which must end first.
+    /// that take time. For example, a replica that is restarted must end before it can be started.
     ///
     /// # Errors
     /// If the effect is impossible, such as the pause of a dead process; the error says what is
@@ -187,8 +189,9 @@ impl LocalCluster {
     }
 
     /// Polls the processes. Returns their events since the last call, each with the index of the
-    /// site. Each poll also starts replicas again that are being restarted, and kills replicas that
-    /// do not end in time. So this function must be called about ten times a second.
+    /// site. For each replica that is being restarted, starts it again once it has ended. Also
+    /// kills replicas that do not end in time. So this function must be called about ten times a
+    /// second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)
@@ -206,7 +209,7 @@ impl LocalCluster {
     }
 
     /// Waits until the configured site leads, and every replica knows the configured strategy and
-    /// has promises from enough others. Returns a client of each replica.
+    /// has lease promises from enough other replicas. Returns a client of each replica.
     ///
     /// # Errors
     /// If a replica ends, or the cluster is not ready in time.
@@ -215,9 +218,9 @@ impl LocalCluster {
     }
 
     /// Waits as [`LocalCluster::ready`] does, but allows a minority of the replicas to end, because
-    /// their data may be lost. If the configured leader is among them, any replica may lead.
-    /// [`LocalCluster::poll`] returns the replicas that ended, with the reasons. With existing
-    /// data, any strategies in force are accepted.
+    /// their data may be lost. If the replica of the configured leader has ended, any other replica
+    /// may lead. [`LocalCluster::poll`] returns the replicas that ended, with the reasons. If the
+    /// cluster has existing data, any strategies are accepted.
     ///
     /// # Errors
     /// If too few replicas are left, or the cluster is not ready in time.
@@ -335,8 +338,8 @@ fn free_disk(file: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))
 }
 
-/// Starts the emulated WAN between all sites. The links to a site lead to the address that
-/// `targets` has for the site.
+/// Starts the emulated WAN between all sites. The links to a site lead to the address of the site
+/// in `targets`.
 pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
     let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
     let link = |rtt_ms| LinkSettings {

@@ -17,11 +17,11 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Before a fault, replicas are asked for the possible holders of every key. This begins earlier
-/// than the fault by [`LEAD`] plus this time for each key.
+/// Time for each key by which a query to replicas begins before a fault. The query asks for the
+/// possible holders of every key, and begins [`LEAD`] plus this time for each key before the fault.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
-/// Time before a fault at which replicas are asked for their roles.
+/// Replicas are asked for their roles this long before a fault.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
 /// Polls the replicas and carries out the faults and changes of the plan. The future completes only
@@ -121,8 +121,8 @@ impl Disturbance<'_, '_, '_> {
         self.changes.spawn(changes::put_in_force(options, request));
     }
 
-    /// Begins a fault. Also starts the query for the replicas that may have held a lease on each
-    /// key at that time.
+    /// Begins a fault. Also starts the query that finds, for each key, the replicas that may have
+    /// held a lease when the fault began.
     async fn begin(&mut self, index: usize, at_ns: u64) -> anyhow::Result<()> {
         let earlier = |lead: Duration| at_ns.saturating_sub(lead.as_nanos() as u64);
         let keys = self.plan.experiment.workload.keys as u32;
@@ -146,8 +146,8 @@ impl Disturbance<'_, '_, '_> {
         HolderQuery::new(self.plan, self.cluster)
     }
 
-    /// Returns the roles of the replicas. If `queried` is true, the replicas that may hold leases
-    /// are asked later, and the snapshot leaves them open.
+    /// Returns the roles of the replicas. If `queried` is true, a separate query later finds the
+    /// replicas that may hold leases, and the snapshot does not contain them.
     async fn snapshot(&self, queried: bool) -> ClusterSnapshot {
         let found = self.cluster.roles(Some(&self.hottest)).await;
         ClusterSnapshot {

@@ -1,12 +1,12 @@
 //! Queries for the possible holders of a lease on each key, as the replicas themselves report them.
 //!
-//! Each answer of a replica about a key names two groups of replicas. The first group has the
-//! holders of the key under the newest configuration. The second group has the replicas that a vote
-//! for a write would have to name now, because promises to them have not expired. All replicas that
-//! run are asked, just before a fault and again just after it. A replica that no answer about a key
-//! names did certainly not hold a lease on the key. There is one exception: if more than one
-//! configuration began between the two queries, a configuration may have been missed, and the
-//! holders are uncertain.
+//! Each answer of a replica about a key names two groups of replicas. The first group contains the
+//! holders of the key under the newest configuration. The second group contains the replicas to
+//! which unexpired promises exist. A vote for a write would have to name these replicas now. All
+//! replicas that run are asked, just before a fault and again just after it. If no answer about a
+//! key names a replica, that replica certainly held no lease on the key. There is one exception: if
+//! more than one configuration began between the two queries, a configuration may have been missed,
+//! and the holders are uncertain.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl HolderQuery {
         })
     }
 
-    /// Asks all replicas about every key; `None` if a replica does not answer.
+    /// Asks all replicas about every key. Returns `None` if a replica does not answer.
     pub(super) async fn run(self) -> Option<HolderAnswers> {
         let mut queries = tokio::task::JoinSet::new();
         for (site, address) in self.addresses.clone() {

@@ -26,8 +26,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which clients send requests before the measurement. In this time they learn the holders
 /// of the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Time by which the measurement of processor time is shortened at both ends of the measured
-/// interval. The load generator and this process do not begin at exactly the same time.
+/// The measurement of processor time begins this long after the measured interval begins, and ends
+/// this long before it ends. The load generator and this process do not begin at exactly the same
+/// time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;
@@ -239,8 +240,8 @@ impl CaseRun<'_> {
         Ok(rate_of(&report, kind, &used))
     }
 
-    /// Measures a load that begins now. Returns, for each replica, the mean number of processors
-    /// that the replica uses in the measured interval.
+    /// Measures the use of processors under a load that begins at the time of the call. Returns,
+    /// for each replica, the mean number of processors that it uses in the measured interval.
     async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
         tokio::time::sleep(WARM_UP + MARGIN).await;
         let (began, before) = (Instant::now(), processor_us(clients).await?);
@@ -309,7 +310,8 @@ impl CaseRun<'_> {
     }
 }
 
-/// Replica processes of a cluster. They end when this is dropped, and also when this process dies.
+/// Replica processes of a cluster. They end when this value is dropped, and also when the program
+/// that started them dies.
 struct Cluster {
     #[expect(dead_code, reason = "kept for their end")]
     replicas: Vec<Replica>,

@@ -29,7 +29,8 @@ pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<V
         .collect()
 }
 
-/// Returns `count` consecutive ports on loopback, starting at `first`. Fails if one is not free.
+/// Returns `count` consecutive ports on loopback, starting at `first`. Fails if one of these ports
+/// is not free.
 pub(super) fn row_of_ports(count: usize, first: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let bind = |index: usize| {
         let port = u16::try_from(usize::from(first) + index).ok();

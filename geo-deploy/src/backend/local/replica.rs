@@ -154,7 +154,7 @@ impl Replica {
         }
     }
 
-    /// Starts the process. If it is about to end, it is started again after that.
+    /// Starts the process. If the process is about to end, starts it again after it has ended.
     ///
     /// # Errors
     /// If the process is up already, or cannot be started.
@@ -204,8 +204,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Asks the process to end, and starts it again after that. If it is down, it is started
-    /// immediately.
+    /// Asks the process to end, and starts it again after it has ended. If the process is down,
+    /// starts it immediately.
     ///
     /// # Errors
     /// If the process is paused, or cannot be started.
@@ -315,8 +315,9 @@ impl Replica {
         }
     }
 
-    /// Returns the process if it is up and not paused. Otherwise returns an error that says how to
-    /// make the action possible that `to` describes.
+    /// Returns the process if it is up and not paused. Otherwise returns an error. `to` describes
+    /// the action that the caller wants to perform, and the error says how to make this action
+    /// possible.
     fn require_unpaused(&mut self, to: &str) -> anyhow::Result<&mut ChildProcess> {
         let site = self.launch_spec.site.clone();
         let process = self.require_process(to)?;
@@ -347,8 +348,8 @@ impl ChildProcess {
         });
     }
 
-    /// Sends a signal to the process. Its exit status has not been collected yet, so no other
-    /// process can have the same process number.
+    /// Sends a signal to the process. The exit status of the process has not been collected yet, so
+    /// no other process can have the same process ID.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("sending a signal to a replica")
     }
@@ -390,7 +391,8 @@ impl LaunchSpec {
         self.dir.join(format!("{}.log", self.site))
     }
 
-    /// Returns the error that the process ended with, or else its exit status.
+    /// Returns the error with which the process ended. If there is no error, returns the exit
+    /// status.
     fn exit_reason(&self, status: std::process::ExitStatus) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -401,7 +403,7 @@ impl LaunchSpec {
         }
     }
 
-    /// Removes the files that a replica of an earlier cluster left in the directory.
+    /// Removes files of an earlier cluster's replica from the directory.
     pub fn clear(&self) -> anyhow::Result<()> {
         for path in [self.log(), disk_full_file(&self.dir, &self.site)] {
             match std::fs::remove_file(&path) {

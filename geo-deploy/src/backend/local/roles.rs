@@ -12,7 +12,7 @@ use super::client_access::ClientAccess;
 use crate::fault::FaultContext;
 use crate::topology::Topology;
 
-/// Longest time that a replica may take to answer; a paused one never answers.
+/// Longest time that a replica may take to answer. A paused replica never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Roles of the replicas. Sites are given by their index in the topology.
@@ -20,8 +20,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub struct Roles {
     /// Site of the leader; `None` if no replica leads.
     pub leader: Option<usize>,
-    /// Sites that hold a lease on the requested key. If no key was requested, they hold a lease on
-    /// the hottest key.
+    /// Sites that hold a lease on the requested key or, if no key was requested, on the hottest
+    /// key.
     pub holders: Vec<usize>,
     /// Whether the process runs, for each site.
     pub up: Vec<bool>,

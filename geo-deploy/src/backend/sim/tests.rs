@@ -146,8 +146,8 @@ fn the_same_seed_is_the_same_run() {
 const CA: u8 = 1;
 
 /// Returns the longest time in s that an operation of a site took, among the operations in flight
-/// after a fault began. If `leased` is true, these are operations on keys that were leased to a
-/// failed site; otherwise operations on other keys.
+/// after a fault began. If `leased` is true, only operations on keys that were leased to a failed
+/// site are considered; otherwise, only operations on other keys.
 fn longest_s(run: &StrategyRun, site: u8, kind: OpKind, leased: bool) -> f64 {
     let fault = &run.faults[0];
     let after_ns = (fault.at_s * 1e9) as u64;

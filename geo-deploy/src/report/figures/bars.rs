@@ -64,7 +64,7 @@ pub(super) fn writes_at_minimum(report: &ExperimentReport, summary: &ExperimentS
     }
 }
 
-/// Returns the bars of every run, by run and site.
+/// Returns the bars of all runs. The first index is the run, and the second is the site.
 fn bars_of(summary: &ExperimentSummary, bar: &dyn Fn(usize, &SiteSummary) -> Bar) -> Vec<Vec<Bar>> {
     let runs = summary.runs.iter().enumerate();
     runs.map(|(run, figures)| figures.sites.iter().map(|site| bar(run, site)).collect())
@@ -184,8 +184,8 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     svg.text_over((middle, label_y), &percent, look);
 }
 
-/// Returns the vertical position for the number above a bar. It is `label_y`, or higher if a mark
-/// at `mark_y` would cross a number at this position.
+/// Returns the vertical position for the number above a bar. The result is `label_y`. If a mark at
+/// `mark_y` would cross a number at this position, the result is higher up.
 fn above(label_y: f64, mark_y: f64) -> f64 {
     let crossed = label_y - 15.0..=label_y + 6.0;
     if crossed.contains(&mark_y) {

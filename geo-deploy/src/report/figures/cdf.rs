@@ -14,7 +14,8 @@ pub(in super::super) use of_report::of_report;
 
 /// Space above the panels, for two rows of the legend.
 const TOP: f64 = 56.0;
-/// Space above a panel for its title, and below it for its axis.
+/// Space above a panel for the title of the panel. The next constant is the space below a panel for
+/// the axis.
 const HEAD: f64 = 24.0;
 const AXIS: f64 = 34.0;
 /// Space below the panels, for the titles of the axes.
@@ -25,18 +26,19 @@ const BOUND_DASH: &str = "4 3";
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Cdf {
     pub title: String,
-    /// Each curve's look (the number of its colour and pattern) and name, in the order of the
-    /// legend.
+    /// For each curve, in the order of the legend: the look (the number of the curve's colour and
+    /// pattern) and the name.
     pub names: Vec<(usize, String)>,
-    /// Name of each site, with the curves of its reads and of its writes.
+    /// Name of each site, with the curves of the site's reads and those of the site's writes.
     pub rows: Vec<(String, [Curves; 2])>,
 }
 
 /// Curves and bounds of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Curves {
-    /// For each curve: the look (the number of its colour and pattern) and the points, as (latency
-    /// in ms, share of operations from 0 to 1 with at most this latency).
+    /// For each curve: the look (the number of the curve's colour and pattern) and the points. A
+    /// point is a latency in ms and the share of operations, from 0 to 1, that took at most this
+    /// time.
     pub curves: Vec<(usize, Vec<(f64, f64)>)>,
     /// Lower bounds in ms, each with the colour of a strategy. The least latency of a write under
     /// any strategy has a muted colour.

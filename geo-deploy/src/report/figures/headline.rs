@@ -71,7 +71,7 @@ struct LatencyChart<'a> {
     top: f64,
     title: &'a str,
     groups: Vec<&'a str>,
-    /// Values by run, then by group of bars.
+    /// Values of the bars. The first index is the run, and the second is the group of bars.
     runs: Vec<Vec<f64>>,
 }
 
@@ -131,7 +131,7 @@ impl LatencyChart<'_> {
     }
 }
 
-/// Returns the largest value of an axis that leaves space for numbers above the bars.
+/// Returns the upper end of an axis, so that there is space for numbers above the bars.
 fn tick_above(greatest: f64) -> f64 {
     let step = one_two_five_above(greatest / 5.0);
     (greatest * 1.08 / step).ceil() * step

@@ -80,7 +80,7 @@ struct TimeSeriesChart {
     lines: Vec<Vec<TimeSlice>>,
 }
 
-/// Position of a panel, and the largest value of the panel's vertical axis.
+/// Position of a panel, and the upper end of the panel's vertical axis.
 #[derive(Clone, Copy)]
 struct TimeSeriesPanel {
     top: f64,

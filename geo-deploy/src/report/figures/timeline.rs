@@ -1,6 +1,6 @@
 //! Latency and throughput over time, with marked events. Each site has a panel for reads and one
-//! for writes. Nothing is smoothed: every operation is a dot. If there are too many operations,
-//! each stretch of time shows their median, 99th percentile and maximum instead.
+//! for writes. Nothing is smoothed: every operation is a dot. If there are too many operations, the
+//! plot instead shows the median, the 99th percentile and the maximum for each stretch of time.
 
 mod of_run;
 mod panel;
@@ -17,11 +17,12 @@ use panel::TimelinePanel;
 
 pub(in super::super) use of_run::of_run;
 
-/// Width of a panel, in pixels. If there were more points than pixels, points would overlap.
+/// Width of a panel, in pixels. A panel shows no more points than this, because further points
+/// would overlap.
 pub(in super::super) const COLUMNS: usize = 480;
 
 /// Divides the time from `from_s` to `to_s` into pixels, and returns the lowest and the highest
-/// point of each. If there are only a few points, returns all of them.
+/// point in each pixel. If there are only a few points, returns all points.
 pub(in super::super) fn extremes(
     points: Vec<(f64, f64)>,
     from_s: f64,
@@ -58,10 +59,10 @@ pub(in super::super) struct Timeline {
     /// Beginning of the time axis, in s.
     pub from_s: f64,
     pub to_s: f64,
-    /// Name of each site, with the series of its reads and of its writes.
+    /// Name of each site, with the series of the site's reads and that of the site's writes.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<TimelineMark>,
-    /// Name of the event at which the time axis has the value 0.
+    /// Name of the event that is the time 0 of the time axis.
     pub since: &'static str,
     /// Further note for the reader of the figure. A note begins with a space.
     pub note: String,
@@ -81,8 +82,8 @@ pub(in super::super) struct Series {
     pub bands: Vec<Band>,
     /// Throughput of each stretch of time: (beginning in s, end in s, successes a second).
     pub throughput: Vec<(f64, f64, f64)>,
-    /// Ranges of the throughput: (time in s, least and greatest number of successes a second around
-    /// that time).
+    /// Ranges of the throughput. Each entry is a time in s, with the least and the greatest number
+    /// of successes a second around that time.
     pub ranges: Vec<(f64, [f64; 2])>,
 }
 
@@ -114,8 +115,8 @@ pub(in super::super) enum TimelineMark {
     Configuration(f64),
 }
 
-/// Returns a figure `name` of all panels, followed by a figure of each single panel. Empty if
-/// nothing was measured.
+/// Returns a figure with the name `name` that shows all panels, followed by a figure of each single
+/// panel. Returns no figure if nothing was measured.
 pub(in super::super) fn figures(name: &str, timeline: &Timeline) -> Vec<Figure> {
     let Some(page) = Scale::of(timeline) else {
         return Vec::new();
@@ -260,9 +261,9 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
-/// Returns the largest value of the throughput axis, chosen for the usual throughputs. After an
-/// outage, many operations are answered in a short time. The bars for such times are cut off and
-/// marked.
+/// Returns the upper end of the throughput axis, which is chosen for the usual throughputs. After
+/// an outage, many operations are answered in a short time. The bars for such times exceed the
+/// axis, and are cut off and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);
     let at = (per_s.len() as f64 * 0.95) as usize;

@@ -37,8 +37,8 @@ pub(super) struct LogRun {
     rows: BTreeMap<(String, usize), SiteRow>,
 }
 
-/// Beginnings and ends of a run's intervals, divided by the kind of operations that the intervals
-/// count.
+/// Beginnings and ends of a run's intervals, with a separate list for each kind of operations that
+/// the intervals count.
 #[derive(Debug, Default)]
 struct IntervalTimes {
     /// Beginnings and ends of the intervals that count answered operations: first those with
@@ -56,8 +56,8 @@ struct SiteRow {
     columns: Vec<Column>,
     /// Number of answered operations by latency in µs, over the whole run.
     counts: BTreeMap<u64, u64>,
-    /// Intervals with failed operations: the middle, in ms since 1970 (to half a ms), and the
-    /// longest latency in ms.
+    /// For each interval with failed operations: the middle of the interval, in ms since 1970 (to
+    /// half a ms), and the longest latency of these operations, in ms.
     failed: Vec<(f64, f64)>,
 }
 
@@ -117,7 +117,7 @@ impl LogData {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
 
-    /// Calls the visitor with every interval of a file that counts operations.
+    /// Calls the visitor with each of a file's intervals that counts operations.
     fn each(
         &mut self,
         name: &str,
@@ -142,7 +142,7 @@ impl LogData {
         Ok(())
     }
 
-    /// Returns the run with this name and label, which is created if necessary.
+    /// Returns the run with this name and label. Creates the run if it does not exist.
     fn run(&mut self, name: &str, label: &str) -> &mut LogRun {
         let parts = [name, label].into_iter().filter(|part| !part.is_empty());
         let name = parts.collect::<Vec<_>>().join(" ");
@@ -178,14 +178,14 @@ impl IntervalTimes {
 }
 
 impl LogRun {
-    /// Chooses the point from which latency is measured: the intended start if a log has latencies
-    /// from it, otherwise the actual start.
+    /// Chooses the point from which latency is measured: the intended start of an operation if a
+    /// log contains latencies from the intended start, otherwise the actual start.
     fn choose_basis(&mut self) {
         self.intended = self.times.done[1].ends_ms().is_some();
         self.grid = Grid::new(&self.times.done[usize::from(self.intended)]);
     }
 
-    /// Adds an interval. Skips it if its latencies are not measured from the point that
+    /// Adds an interval. Skips the interval if its latencies are measured from another point than
     /// [`LogRun::choose_basis`] chose.
     fn add_interval(
         &mut self,
@@ -334,8 +334,8 @@ impl Column {
     }
 }
 
-/// Returns the highest number with the same first seven bits as `us`. It exceeds `us` by at most
-/// 1.6%, which is less than a pixel in a plot.
+/// Returns the highest number with the same first seven bits as `us`. The result exceeds `us` by at
+/// most 1.6%, which is less than a pixel in a plot.
 fn coarse(us: u64) -> u64 {
     let bits = u64::BITS - us.leading_zeros();
     us | ((1 << bits.saturating_sub(7)) - 1)

@@ -1,5 +1,5 @@
-//! Division of a run's time into cells. If a log has few intervals, the time is divided at their
-//! beginnings and ends. Otherwise it is divided into equal parts.
+//! Division of a run's time into cells. If a log has few intervals, the time is divided at the
+//! beginnings and ends of the intervals. Otherwise it is divided into equal parts.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use crate::report::figures::timeline::COLUMNS;
 /// 43,200 seconds.
 const CELLS: usize = 1 << 16;
 
-/// Beginnings and ends of intervals, in ms. If there are too many, only the first and the last are
-/// stored.
+/// Beginnings and ends of intervals, in ms. If there are too many of these times, only the first
+/// and the last time are stored.
 #[derive(Debug, Default)]
 pub(super) struct IntervalEdges {
     at_ms: BTreeSet<u64>,
@@ -111,8 +111,8 @@ impl Grid {
     }
 }
 
-/// Returns the bounds of `parts` parts of equal length. If the parts would be shorter than 1 ms,
-/// they are 1 ms long.
+/// Returns the bounds of `parts` parts of equal length. If such parts would be shorter than 1 ms,
+/// there are fewer parts, each 1 ms long.
 fn evenly(from: u64, to: u64, parts: usize) -> Vec<u64> {
     let length = u128::from(to - from);
     let at = |part: usize| from + (length * part as u128 / parts as u128) as u64;

@@ -5,7 +5,7 @@ use leasehold_ycsb::measurement::path_name;
 
 use crate::report::digest::Class;
 
-/// The operations that a line counts, as its tag describes them.
+/// The operations that a line counts, as described by the tag of the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperationTag {
     /// Name of the run; "" if the tag does not name a run.
@@ -20,8 +20,8 @@ pub(super) struct OperationTag {
 }
 
 /// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
-/// optional. A log without tags is about a single operation. Its name is that of the file
-/// (`READ.hdr`). Returns `None` if the line does not count operations.
+/// optional. A log without tags is about a single kind of operation. The name of the file
+/// (`READ.hdr`) is the name of the operation. Returns `None` if the line does not count operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();

@@ -4,8 +4,8 @@ use leasehold_ycsb::measurement::{HlogWriter, new_histogram};
 
 use super::*;
 
-/// Writes a log that begins `late_s` seconds after the logs that are not late. Each second it has
-/// ten reads at JP that take `read_ms`; in its third second it has a failed write.
+/// Writes a log that begins `late_s` seconds after the usual beginning. In each second, the log has
+/// ten reads at JP that take `read_ms`; in its third second, it also has a failed write.
 fn log(dir: &Path, name: &str, late_s: u64, read_ms: u64) -> PathBuf {
     let start = UNIX_EPOCH + Duration::from_secs(1_700_000_000 + late_s);
     let mut log = HlogWriter::new(Vec::new(), "a test", start).unwrap();

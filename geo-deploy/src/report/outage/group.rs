@@ -1,11 +1,12 @@
-//! Summaries of outages. Faults with the same description are combined for each group of operations
-//! at one site.
+//! Summaries of outages. For each group of operations at a site, all faults with the same
+//! description are combined.
 
 use serde::Serialize;
 
 use super::Outage;
 
-/// Number of faults that a summary lists one by one: those with the longest waits.
+/// Maximum number of faults that a summary lists one by one. The faults with the longest waits are
+/// listed.
 const LONGEST_NAMED: usize = 3;
 
 /// Effect of all faults with the same description on one group of operations at one site.
@@ -41,7 +42,7 @@ pub struct OutageGroup {
     pub bound_s: Option<f64>,
     /// Number of faults for which a bound is guaranteed.
     pub bounded: usize,
-    /// Number of faults for which a bound is guaranteed and was not exceeded.
+    /// Number of faults for which a bound is guaranteed and the bound was not exceeded.
     pub kept: usize,
     /// Median of the faults' `median_before_ms`, in ms.
     pub median_before_ms: Option<f64>,

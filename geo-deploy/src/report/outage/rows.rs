@@ -47,8 +47,8 @@ fn columns(several: bool) -> Vec<&'static str> {
     [&first[..], lengths, &last[..]].concat()
 }
 
-/// Returns, for each fault and group, the site with the most exceeded bounds. Of sites with equally
-/// many exceeded bounds, returns the one with the longest wait.
+/// For each fault and group, returns the site with the most exceeded bounds. If several sites have
+/// equally many exceeded bounds, returns the site with the longest wait.
 fn worst(groups: Vec<&OutageGroup>) -> Vec<&OutageGroup> {
     let mut kept: Vec<&OutageGroup> = Vec::new();
     for group in groups {

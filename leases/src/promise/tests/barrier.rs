@@ -7,8 +7,8 @@ const A: ReplicaId = ReplicaId(0);
 const B: ReplicaId = ReplicaId(2);
 const C: ReplicaId = ReplicaId(3);
 
-/// H06: no single grantor knows of the write during its own promise, but the set of grantors has
-/// changed.
+/// Rule H06: no single grantor knows of the write during its own promise, but the set of grantors
+/// has changed.
 #[test]
 pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     let mut w = World::held_by(5, set(&[0, 1, 2, 3, 4]));
@@ -228,8 +228,8 @@ pub(super) fn a_lapse_behind_a_longer_promise_ends_the_chain() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
 }
 
-/// H24: a new leader's log dropped the last accepted entry, and no entry follows. The slot of the
-/// dropped entry may never be executed.
+/// Rule H24: a new leader's log dropped the last accepted entry, and no entry follows. The slot of
+/// the dropped entry may never be executed.
 #[test]
 pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -245,8 +245,8 @@ pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// H40: writes demand no notification of a holder that gave back its promises, until it takes new
-/// ones. So its chains must not continue across the gap.
+/// Rule H40: writes demand no notification of a holder that gave back its promises, until it takes
+/// new ones. So its chains must not continue across the gap.
 #[test]
 pub(super) fn a_chain_does_not_survive_relinquish() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -8,8 +8,8 @@ fn defaults(ids: &[u8]) -> ConfigChange {
     ConfigChange::everywhere(set(ids))
 }
 
-/// H12: a configuration names the old leader as a holder, so the old leader's lease does not end
-/// when a new leader gets a lease.
+/// Rule H12: a configuration names the old leader as a holder, so the old leader's lease does not
+/// end when a new leader gets a lease.
 #[test]
 pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
     let (old, new, acceptor) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
@@ -95,8 +95,8 @@ fn a_grant_under_a_forgotten_configuration_covers_every_key() {
     assert_eq!(w.tag(G, KEY), set(&[1]));
 }
 
-/// H17: the ack of a shorter lease under a newer configuration says nothing about the longer lease
-/// under the older configuration.
+/// Rule H17: the ack of a shorter lease under a newer configuration says nothing about the longer
+/// lease under the older configuration.
 #[test]
 pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -161,10 +161,10 @@ fn of(from: &'static str, to: &'static str) -> RangeChange {
     RangeChange::nothing(range.expect("some keys"))
 }
 
-/// H69: a key was listed, and the key's range was cleared, but the neighbouring ranges were not. If
-/// the ranges became one, the key would be listed again on replicas that remember the list, and not
-/// on replicas that have forgotten it. Nothing shows which replicas have forgotten it. A holder
-/// would read, and its grantor would not know.
+/// Rule H69: a key was listed, and the key's range was cleared, but the neighbouring ranges were
+/// not. If the ranges became one, the key would be listed again on replicas that remember the list,
+/// and not on replicas that have forgotten it. Nothing shows which replicas have forgotten it. A
+/// holder would read, and its grantor would not know.
 #[test]
 pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
     let mut w = World::held_by(2, set(&[0]));
@@ -265,8 +265,8 @@ fn exclude(ids: &[u8]) -> ConfigChange {
     }
 }
 
-/// H41: a suspect with a log that lags is not renewed under the old configuration that it still
-/// knows.
+/// Rule H41: a suspect with a log that lags is not renewed under the old configuration that it
+/// still knows.
 #[test]
 pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));

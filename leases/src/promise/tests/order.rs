@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// H01: the ack of an older promise arrives after a newer promise was sent.
+/// Rule H01: the ack of an older promise arrives after a newer promise was sent.
 #[test]
 pub(super) fn an_old_ack_does_not_shorten_a_newer_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -100,8 +100,8 @@ pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     w.check_contained(G, H);
 }
 
-/// H32: a Relinquish by a running holder names a sequence. It says nothing about promises after
-/// this sequence.
+/// Rule H32: a Relinquish by a running holder names a sequence. The Relinquish says nothing about
+/// promises after this sequence.
 #[test]
 pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -164,7 +164,7 @@ fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H35: the window of a promise is measured from the ack that the promise names, not from the
+/// Rule H35: the window of a promise is measured from the ack that the promise names, not from the
 /// newest ack.
 #[test]
 pub(super) fn a_promise_is_measured_against_the_ack_it_names() {

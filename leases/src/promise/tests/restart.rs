@@ -24,8 +24,8 @@ pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_hav
     assert!(!w.poll(G).1, "once");
 }
 
-/// H68: the restart wait follows from the longest lease that was ever promised, not from the newest
-/// lease.
+/// Rule H68: the restart wait follows from the longest lease that was ever promised, not from the
+/// newest lease.
 #[test]
 pub(super) fn the_restart_wait_is_that_of_the_longest_lease() {
     let mut w = World::new(2);
@@ -84,7 +84,8 @@ fn what_writes_no_key_asks_for_nobody_in_the_restart_wait() {
     assert_eq!(live.tag(std::iter::empty()), set(&[]));
 }
 
-/// H16: promises to an earlier run of a holder are void, including promises that are under way.
+/// Rule H16: promises to an earlier run of a holder are void, including promises that are under
+/// way.
 #[test]
 fn a_restarted_holder_does_not_read_on_old_promises() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::time::ClockBound;
 
-/// H03: the holder's clock is the slowest and the grantor's clock the fastest that the bound
+/// Rule H03: the holder's clock is the slowest and the grantor's clock the fastest that the bound
 /// allows. The promise is taken at the end of its window, and the ack of the promise is lost.
 #[test]
 pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
@@ -83,8 +83,8 @@ impl World {
     }
 }
 
-/// H04: the holder stops with a promise in its buffer. It resumes after the grantor's grant has
-/// ended.
+/// Rule H04: the holder stops with a promise in its buffer. It resumes after the grantor's grant
+/// has ended.
 #[test]
 pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -131,7 +131,7 @@ fn a_permit_lasts_as_long_as_enough_grantors() {
     assert_eq!(three.until, w.now(H) + ms(1700));
 }
 
-/// H22: N/2 other replicas and the holder are a majority, also if N is even.
+/// Rule H22: N/2 other replicas and the holder are a majority, also if N is even.
 #[test]
 fn an_even_cluster_needs_half_of_the_others_too() {
     let mut w = World::held_by(4, set(&[0, 1, 2, 3]));
@@ -144,8 +144,8 @@ fn an_even_cluster_needs_half_of_the_others_too() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// H08, §3.8: a dead holder blocks a write for at most t_grace + t_guard + t_lease and the drift.
-/// The grantor reports when this time ends.
+/// Rule H08, §3.8: a dead holder blocks a write for at most t_grace + t_guard + t_lease and the
+/// drift. The grantor reports when this time ends.
 #[test]
 pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -33,8 +33,8 @@ struct PassState {
     answers: Option<DemandAnswers>,
 }
 
-/// Clients to be answered with their requests, and the demand for them; `None` instead of the
-/// demand if the replica does not lead.
+/// Clients to be answered, each with its request, and the demand to report to them. The demand is
+/// `None` if the replica does not lead.
 pub(crate) type DemandAnswers = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {

@@ -1,6 +1,6 @@
 //! Changes of leases that clients have requested and that are not answered yet. Any replica accepts
-//! such a request and passes it to the leader. It answers the client once the change is in force
-//! and this replica has executed it.
+//! such a request and passes it to the leader. The replica that accepted the request answers the
+//! client once the change is in force and this replica has executed it.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const WAITING_MAX: usize = 64;
 /// A change of leases that a client has requested and that is not answered yet.
 #[derive(Debug)]
 struct PendingLeaseChange {
-    /// Number of the request, by which the leader's answer is recognized.
+    /// Number that identifies the request. The leader's answer is recognized by this number.
     ask: u64,
     client: ClientHandle,
     set: LeaseSet,

@@ -1,6 +1,6 @@
 //! Transfers of leadership that clients have requested and that are not answered yet. Any replica
-//! accepts such a request and passes it to the leader. It answers the client once it knows the
-//! outcome.
+//! accepts such a request and passes it to the leader. The replica that accepted the request
+//! answers the client once it knows the outcome.
 
 use std::cell::RefCell;
 use std::time::Duration;

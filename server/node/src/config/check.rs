@@ -24,10 +24,10 @@ const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// Default of the maximum traffic for choosing lease holders, in KB per second at each replica
 /// (§3.4).
 const HOLDERS_KB_S_DEFAULT: u64 = 100;
-/// Maximum value of `holders_kb_s`. A report of half of it in KB fits into a frame.
+/// Maximum value of `holders_kb_s`. A report of half as many KB fits into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
-/// Maximum of durations in ms: a day, which is longer than any useful duration and far from any
-/// overflow.
+/// Maximum of each configured duration in ms: a day, which is longer than any useful duration and
+/// far from any overflow.
 const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,

@@ -10,7 +10,7 @@ use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
 /// Maximum depth of nested arrays, tables and parts of a dotted key. It is more than any file of
-/// Leasehold needs. A table header before them may add the same depth again; the TOML library
+/// Leasehold needs. A table header before such parts may add the same depth again; the TOML library
 /// accepts 80 in all.
 const DEPTH_MAX: usize = 32;
 

@@ -150,7 +150,7 @@ impl Default for LeaseSection {
 }
 
 impl LeaseSection {
-    /// Returns the lease durations for the replicas. They are not checked here.
+    /// Returns the lease durations for the replicas. The durations are not checked here.
     pub fn params(&self) -> LeaseParams {
         let ms = Duration::from_millis;
         LeaseParams {

@@ -64,7 +64,7 @@ impl Checker<'_> {
 
 impl ClusterConfig {
     /// Refuses a configuration that lets other machines pretend to be nodes, or read and write
-    /// everything, unless that is stated to be intended.
+    /// everything, unless the configuration states that this is intended.
     ///
     /// # Errors
     /// The error names an address that other machines may reach.

@@ -4,7 +4,8 @@ use super::check::{CheckResult, Checker};
 use super::limits::LimitsSection;
 use leasehold_replica::settings::SessionLimits;
 
-/// Maximum number of sessions that may be configured. They take 2.5 GB of memory on every replica.
+/// Maximum number of sessions that may be configured. This many sessions take 2.5 GB of memory on
+/// every replica.
 const SESSIONS_MAX: u64 = 1 << 24;
 
 impl Checker<'_> {

@@ -1,5 +1,6 @@
-//! Lease strategies as they are written in the file. They decide which keys each replica may read
-//! locally: `strategy` in `[lease]` for all keys, and `[[lease.range]]` for the keys of a range.
+//! Lease strategies as they are written in the file. The strategies decide which keys each replica
+//! may read locally: `strategy` in `[lease]` for all keys, and `[[lease.range]]` for the keys of a
+//! range.
 
 use leasehold_leases::{RangeMap, ReplicaSet, StrategySpec};
 

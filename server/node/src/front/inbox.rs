@@ -28,11 +28,12 @@ use leasehold_replica::cost::{self, Cost, Request, Sizes};
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Maximum number of peers' inputs that an event-loop iteration takes, and also of clients' inputs.
-/// Handling this many takes a few ms.
+/// Maximum number of inputs that an event-loop iteration takes from peers, and also the maximum
+/// number that it takes from clients. Handling this many takes a few ms.
 const INPUTS_PER_ITERATION: usize = 4096;
-/// Maximum work for peers that an event-loop iteration takes, and also for clients, in units of
-/// [`leasehold_replica::cost`]. It is about 3 ms of work. The last input taken may exceed it.
+/// Maximum work that an event-loop iteration does for peers, and also the maximum work that it does
+/// for clients, in units of [`leasehold_replica::cost`]. It is about 3 ms of work. The last input
+/// taken may exceed it.
 pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
 /// Maximum work that an event-loop iteration takes for operators' requests of each kind, in units
 /// of [`leasehold_replica::cost`]. It is the cost of 16 requests for the bare status. Connections
@@ -146,7 +147,7 @@ impl Inbox {
     }
 
     /// Drops the large writes of a closed connection that were not yet given to the replica.
-    /// Returns the numbers of their requests.
+    /// Returns the request numbers of these writes.
     pub(crate) fn forget_large_writes(&self, connection: u64) -> Vec<u64> {
         self.large_writes.borrow_mut().forget(connection)
     }

@@ -50,7 +50,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Time without traffic after which the kernel probes a client's machine.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Cost of closing a connection for the node, in units of [`leasehold_replica::cost`].
+/// Cost for the node of closing a connection, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
 /// Time that a refused client has to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);
@@ -123,7 +123,8 @@ impl Clients {
         self
     }
 
-    /// Sets the log time in ms that new connections are told. Clients need it to open sessions.
+    /// Sets the log time, in ms, that the node reports on new connections. Clients need it to open
+    /// sessions.
     pub(crate) fn set_log_time(&self, log_time_ms: u64) {
         self.log_time_ms.set(log_time_ms);
     }

@@ -44,7 +44,7 @@ pub(crate) struct Outbox {
     /// Whether the socket took no more bytes at the last attempt to write.
     blocked: Cell<bool>,
     broken: Cell<bool>,
-    /// Whether [`Outbox::drain`] must end, even if bytes wait.
+    /// Whether [`Outbox::drain`] must return, even if bytes wait.
     interrupted: Cell<bool>,
     /// Number of bytes that the socket has taken since the connection began.
     taken: Cell<u64>,

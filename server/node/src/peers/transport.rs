@@ -108,7 +108,8 @@ pub(crate) struct CloseLogLimiters {
 struct PeerLink {
     connected: RefCell<Option<Rc<Outbox>>>,
     dirty: Cell<bool>,
-    /// Number of the newest promise of which at least a part was sent; 0 if there is none.
+    /// Number that identifies the newest promise of which at least a part was sent; 0 if there is
+    /// none.
     promise: Cell<u64>,
     /// Number of messages that were dropped since the peer last took the waiting bytes. Only the
     /// first of them is logged.
@@ -194,8 +195,8 @@ impl Peers {
         self.unsendable.get()
     }
 
-    /// Returns two counters by name: connections on the peers' port that lost their slot to a newer
-    /// one before and after their peer was identified.
+    /// Returns two counters by name. Both count connections on the peers' port that lost their slot
+    /// to a newer connection: the first before the peer was identified, the second after that.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             (

@@ -20,7 +20,7 @@ const PKCS8_PREFIX: [u8; 16] = [
 const SEED_BYTES: usize = 32;
 /// Salt that separates these keys from any other keys that are derived from the same secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Maximum time by which the clock of a node may be behind, so that it still accepts a new
+/// Maximum time by which the clock of a node may be behind if the node is still to accept a new
 /// certificate as valid.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 

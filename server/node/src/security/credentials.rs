@@ -76,8 +76,8 @@ impl NodeCredentials {
         }
     }
 
-    /// Returns credentials that show the given certificate and trust the given authority. They are
-    /// for tests of certificates that other machines might show.
+    /// Returns credentials that show the given certificate and trust the given authority. These
+    /// credentials are for tests of certificates that other machines might show.
     #[cfg(test)]
     pub(crate) fn issued(issued: &IssuedCertificate, authority: &Authority) -> NodeCredentials {
         let material = KeyMaterial::issued(issued, authority).unwrap();
@@ -205,7 +205,8 @@ impl KeyMaterial {
     }
 
     /// Returns the TLS configuration for connections that the node accepts. The other end must show
-    /// a certificate of the authorities `of`; if `of` is `None`, it needs none.
+    /// a certificate of the authorities `of`; if `of` is `None`, the other end needs no
+    /// certificate.
     fn server(&self, of: Option<&RootCertStore>) -> Result<Arc<ServerConfig>, SecurityError> {
         let failed = failed("using the certificate");
         let config = ServerConfig::builder_with_provider(provider())

@@ -1,4 +1,4 @@
-//! The reading and the writing half of a connection, plain or over TLS. Both belong to the
+//! The reading and the writing half of a connection, plain or over TLS. Both halves belong to the
 //! replica's thread.
 
 use std::cell::RefCell;

@@ -31,9 +31,9 @@ const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
 /// Interval at which the node checks whether its certificate has expired or expires soon.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between reminders to the operator that a certificate is about to expire, and
-/// (`_EXPIRED`) that it has expired.
+/// Interval between reminders to the operator that a certificate is about to expire.
 const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// Interval between reminders to the operator that a certificate has expired.
 const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
 /// Time before a certificate's expiry from which on the operator is told that it is about to
 /// expire.
@@ -66,8 +66,9 @@ pub(crate) struct EstablishedStream {
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     thread: Option<UnboundedSender<HandshakeRequest>>,
-    /// Permits for the connections on the peers' port that the thread may have at a time. They keep
-    /// abandoned connections, which the thread closes with a delay, from piling up there.
+    /// Permits for the connections on the peers' port that the thread may have at a time. The
+    /// permits keep abandoned connections, which the thread closes with a delay, from piling up in
+    /// the thread.
     unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,

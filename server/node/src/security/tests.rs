@@ -298,8 +298,8 @@ fn a_directory_is_made_added_to_and_renewed() {
     }
 }
 
-/// The test uses two names for the same file. They act like two spellings of a name on a file
-/// system that ignores case.
+/// The test uses two names for the same file. The two names act like two spellings of one name on a
+/// file system that ignores case.
 #[test]
 fn the_authority_is_never_replaced_by_a_node() {
     let dir = tempfile::tempdir().unwrap();

@@ -60,7 +60,7 @@ pub enum StorageError {
     Mismatch {
         /// Path of the data directory.
         path: PathBuf,
-        /// Name of the field of the stamp that differs.
+        /// Name of the field, in the stamp of the directory, that differs.
         what: &'static str,
         /// Value of the field in the directory.
         found: String,

@@ -3,8 +3,9 @@
 //! Records of the replica are passed to a separate thread, which may wait for the disk
 //! ([`Writer`]). That thread writes all waiting records as a group, with one write and one sync.
 //! [`Store`] is the interface of a store. Today a single store, which is built on RocksDB
-//! (`rocks`), holds both the log and the state. It is included if the program is built with the
-//! feature `store`. A program without the feature can simulate clusters, but cannot run a replica.
+//! (`rocks`), holds both the log and the state. This store is included if the program is built with
+//! the feature `store`. A program without the feature can simulate clusters, but cannot run a
+//! replica.
 
 mod error;
 #[cfg(feature = "store")]

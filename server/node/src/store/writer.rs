@@ -22,9 +22,9 @@ use leasehold_replica::record_size_estimate;
 
 /// Interval between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
-/// Number of consecutive refusals by a disk that has space after which the store is considered
-/// stuck. With the interval [`RETRY`] they take 15 s. In cases in which RocksDB resumes by itself,
-/// it checks the disk every 5 s.
+/// Number of consecutive refusals after which the store is considered stuck, if the disk has space.
+/// With the interval [`RETRY`] these refusals take 15 s. If RocksDB resumes by itself, it checks
+/// the disk every 5 s.
 const REFUSALS_MAX: u32 = 30;
 /// Maximum size of the answer to one log read, in bytes on disk. It is a fraction of the maximum
 /// size of a frame.
@@ -33,7 +33,7 @@ const READ_BYTES_MAX: usize = 1 << 20;
 /// records during the write. A single persist may be larger.
 const GROUP_BYTES: usize = 8 << 20;
 /// Maximum number of persists that are reported as durable before they are written. Further
-/// persists wait until they are written, so that the queue of a slow disk is bounded.
+/// persists are reported only after they are written, so that the queue of a slow disk is bounded.
 const WRITE_BEHIND_MAX: u64 = 128;
 
 /// Report of the storage to the replica.
@@ -41,7 +41,7 @@ const WRITE_BEHIND_MAX: u64 = 128;
 pub enum StorageReport {
     /// Every persist up to and including this sequence number is durable.
     Persisted(Sequence),
-    /// Whether the disk has space for writes. Sent when this changes.
+    /// Whether the disk has space for writes. The report is sent when this changes.
     Writable(bool),
     /// Entries were read from a log.
     LogRead {
@@ -59,10 +59,10 @@ pub enum StorageReport {
 /// Time at which records count as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistOutcome {
-    /// Immediately, as do all records before them, because the durability mode requires only that
-    /// they are in memory.
+    /// The records count as durable immediately, and so do all earlier records, because the
+    /// durability mode requires only that records are in memory.
     Now,
-    /// Later, once a `StorageReport::Persisted` reports them.
+    /// The records count as durable later, once a `StorageReport::Persisted` reports them.
     Later,
 }
 
@@ -93,7 +93,7 @@ struct LogReadRequest {
 pub struct Writer {
     jobs: Sender<StorageJob>,
     closing: Arc<AtomicBool>,
-    /// The storage's thread; `None` once its end was awaited.
+    /// The storage's thread; `None` after the thread has ended and was joined.
     thread: Option<JoinHandle<Result<(), StorageError>>>,
     write_behind: Option<WriteBehind>,
 }
@@ -177,7 +177,7 @@ impl Writer {
     }
 
     /// Requests a read of a log. A `StorageReport::LogRead` follows, unless the disk is full and
-    /// lacks persists that were already reported as durable.
+    /// lacks records that were already reported as durable.
     pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let read = LogReadRequest {
             log,

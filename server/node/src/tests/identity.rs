@@ -36,7 +36,7 @@ use leasehold_replica::message::{Envelope, Message};
 
 const MEMBERS: [&str; 3] = ["CA", "JP", "OR"];
 
-/// Credential that a peer shows while it claims to be JP.
+/// Credential that a peer shows while it claims to be the replica JP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Right,
@@ -536,8 +536,8 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves:
     (sender, stream, halves)
 }
 
-/// Encrypted answers have left the buffer. They have more bytes than the short answer that is in
-/// the buffer.
+/// Encrypted answers have left the buffer. These answers have more bytes than the short answer that
+/// is in the buffer.
 #[test]
 fn short_answers_are_appended_while_a_client_reads_nothing() {
     let pki = Pki::new();
@@ -922,8 +922,8 @@ fn part_of_a_hello(bytes: usize) -> Vec<u8> {
 }
 
 /// Returns true if the client that sends more bytes of a handshake is closed before the client that
-/// has come earlier and sends fewer. In the end both are closed, because neither completes its
-/// handshake in time.
+/// connected earlier and sends fewer bytes. In the end both clients are closed, because neither
+/// completes its handshake in time.
 async fn longer_is_closed_first(address: &str, shorter: usize, longer: usize) -> bool {
     let say = async |bytes: usize| {
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -137,8 +137,8 @@ impl Consensus {
 
     /// Puts a value into a slot and records it for the disk. The keys of the value are marked
     /// before any replica can learn of the acceptance (§3.6). If the slot held a different value,
-    /// returns the keys of that replaced value. Reads that waited for the replaced value must look
-    /// again (hazard 18).
+    /// returns the keys of that replaced value. Reads that waited for the replaced value must be
+    /// served again (hazard 18).
     pub fn store(
         &mut self,
         step: &mut Step<'_>,
@@ -170,8 +170,9 @@ impl Consensus {
         replaced
     }
 
-    /// Puts an entry into a slot. Returns `Some` with the value that the slot held before, if it
-    /// held one; `None` if the slot is beyond the window.
+    /// Puts an entry into a slot. Returns `None` if the slot is beyond the window. Otherwise
+    /// returns `Some` with the value that the slot held before, which is `None` if the slot held
+    /// none.
     fn put(
         &mut self,
         step: &Step<'_>,

@@ -57,7 +57,7 @@ impl Reply {
 
     /// Takes a part of an answer, and returns whether the part is new. Parts of an older answer are
     /// refused. The accepted entries may differ between two answers, so a mixture of parts of both
-    /// could lack an entry.
+    /// answers could lack an entry.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
         let answer = (incarnation, prepared.answer);
         if self.is_complete() || answer < self.answer {
@@ -86,7 +86,7 @@ pub struct CandidateState {
     pub ballot: Ballot,
     /// Time at which the campaign began.
     pub(super) since: Time,
-    /// Time at which promises were last requested of others; `None` until this replica's own
+    /// Time at which promises were last requested from others; `None` until this replica's own
     /// promise is durable.
     requested_at: Option<Time>,
     /// Time at which the replicas that have promised were last notified that promises are still
@@ -98,7 +98,7 @@ pub struct CandidateState {
 }
 
 impl Hash for CandidateState {
-    /// Omits times. They only decide when the candidate asks again or gives up, which is after the
+    /// Omits times. These only decide when the candidate asks again or gives up, which is after the
     /// horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
@@ -142,7 +142,8 @@ impl CandidateState {
     }
 
     /// Returns whether it is time to notify the replicas that have promised that promises are still
-    /// arriving. It is time once `again` has passed since the last such notification.
+    /// arriving. This is the case once the time `again` has passed since the last such
+    /// notification.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {

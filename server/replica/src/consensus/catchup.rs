@@ -88,7 +88,7 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, sent + timeout);
     }
 
-    /// Notes that fetched entries could not be accepted. They may then be requested again
+    /// Notes that fetched entries could not be accepted. These entries may then be requested again
     /// immediately.
     pub fn fetch_refused(&mut self, log: LogId) {
         self.fetching[log] = None;

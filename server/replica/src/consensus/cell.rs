@@ -44,8 +44,9 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// Omits the times at which the value was proposed and sent. They only decide which replica to
-    /// suspect and what to send again, which is after the horizon of `Replica::fingerprint`.
+    /// Omits the times at which the value was proposed and sent. These times only decide which
+    /// replica to suspect and what to send again, which is after the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.infallible, self.origins).hash(state);
@@ -58,7 +59,8 @@ impl Hash for Accepted {
 pub struct Cell {
     /// Value accepted in the slot, with the leader's statements about it.
     pub accepted: Option<Accepted>,
-    /// Acceptances that were received for the slot. They may arrive before the value itself.
+    /// Acceptances that were received for the slot. These acceptances may arrive before the value
+    /// itself.
     pub votes: Votes,
     /// Whether the accepted value is known to be the chosen one.
     pub committed: bool,

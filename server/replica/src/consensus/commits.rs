@@ -38,7 +38,7 @@ pub enum EarlyAnswer<'a> {
     /// same `last_multi` or a higher one, so they wait, too.
     Later,
     /// Nothing may be answered before execution. The reason is that the entry is of another ballot,
-    /// that a leader recovered the entry, that it was fetched, or that it is executed already.
+    /// was recovered by a leader, was fetched, or is executed already.
     Never,
 }
 
@@ -229,7 +229,7 @@ impl Consensus {
         }
     }
 
-    /// Notes that a slot was executed. Calls `unmarked` with each key that it wrote.
+    /// Notes that a slot was executed. Calls `unmarked` with each key that the slot wrote.
     pub fn note_executed(
         &mut self,
         log: LogId,

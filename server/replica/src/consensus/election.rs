@@ -53,8 +53,8 @@ pub enum ElectionProgress {
     /// 27). For each log in which slots are missing, the item holds the replica with the highest
     /// commit point, the log, and that commit point.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
-    /// A majority has promised. Every slot up to their commit points is committed here too, so
-    /// nothing will be proposed in those slots.
+    /// A majority has promised. Every slot up to the commit points of this majority is committed
+    /// here too, so nothing will be proposed in those slots.
     Elected,
 }
 
@@ -157,7 +157,7 @@ impl Consensus {
         step.announce(Event::Campaigning(ballot));
     }
 
-    /// Requests promises of the replicas that have not promised and of which no promise is
+    /// Requests promises from the replicas that have not promised and from which no promise is
     /// arriving. Returns whether this replica is still the candidate of `ballot`.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);

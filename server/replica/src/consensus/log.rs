@@ -87,7 +87,7 @@ impl Log {
         self.adopted.1
     }
 
-    /// Whether the leader knows more slots to be committed than this replica does.
+    /// Whether the leader has reported commits that this replica does not know.
     pub fn misses_commits(&self) -> bool {
         self.heard_commit > self.commit_point
     }
@@ -139,9 +139,9 @@ impl Log {
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether the next checkpoint must be made early. It must if half of the slots in which a
-    /// leader may propose were executed since the last checkpoint. `requested` is the slot up to
-    /// which the last checkpoint was requested.
+    /// Whether the next checkpoint must be made early. It must be made early if half of the slots
+    /// in which a leader may propose were executed since the last checkpoint. `requested` is the
+    /// slot up to which the last checkpoint was requested.
     pub fn wants_checkpoint(&self, requested: Slot) -> bool {
         self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
@@ -238,7 +238,7 @@ impl Log {
         slot <= self.commit_point || self.above.contains(slot)
     }
 
-    /// Notes that `slot` is committed. Returns whether that was unknown before.
+    /// Notes that `slot` is committed. Returns whether this is new to this replica.
     pub fn commit(&mut self, slot: Slot) -> bool {
         if self.is_committed(slot) {
             return false;
@@ -263,11 +263,11 @@ impl Log {
         self.to_execute_work
     }
 
-    /// Forgets the first slots of ballots that no longer decide which entries are dead. Once the
-    /// opening no-op of a later ballot is committed, the later ballot makes all entries above this
-    /// no-op dead that an earlier ballot would, and every slot below the no-op is decided. If
-    /// something was forgotten, returns the lowest ballot for which the first slot is still
-    /// remembered.
+    /// Forgets the first slots of ballots if these slots are no longer needed to find dead entries.
+    /// They are not needed once the opening no-op of a later ballot is committed: every slot below
+    /// this no-op is decided, and every entry above it that an earlier ballot would make dead is
+    /// dead under the later ballot, too. If something was forgotten, returns the lowest ballot for
+    /// which the first slot is still remembered.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;
@@ -311,7 +311,7 @@ impl Log {
         self.log_starts.insert(ballot, start);
     }
 
-    /// Whether the leader knows more slots to be committed than are executed here.
+    /// Whether the leader has reported commits of slots that are not executed here.
     pub fn lags(&self) -> bool {
         self.executed < self.heard_commit
     }
@@ -329,8 +329,8 @@ impl Log {
             && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
     }
 
-    /// Whether everything up to `slot` is committed, as far as this replica knows, or as the leader
-    /// of `ballot` has reported.
+    /// Whether every slot up to `slot` is committed, according to this replica's own commits or to
+    /// the report of the leader of `ballot`.
     fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)
     }

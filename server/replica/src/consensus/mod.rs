@@ -1,7 +1,7 @@
-//! Multi-Paxos: ballots, roles, both logs, votes and commits. Its methods return what happened, and
-//! the caller decides what to do about it. This module changes no state of other parts. The caller
-//! passes in the tags that votes carry, and the sessions, which determine the writes that are
-//! *infallible*.
+//! Multi-Paxos: ballots, roles, both logs, votes and commits. The methods of this module return
+//! what happened, and the caller decides what to do about it. This module changes no state of other
+//! parts. The caller passes in the tags that votes carry, and the sessions, which determine the
+//! writes that are *infallible*.
 //!
 //! `pre_vote` comes before a campaign. `candidate` and `recover` are Phase 1, `acceptor` and
 //! `proposer` Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
@@ -87,15 +87,15 @@ pub(super) struct Consensus {
     marks: Marks,
     votes_due: Vec<Vote>,
     fetching: PerLog<Option<FetchRequest>>,
-    /// Number of the last answer that this run has given in Phase 1.
+    /// Sequence number of the last answer that this run has given in Phase 1.
     last_answer: u64,
     /// Random numbers for election timeouts.
     rng: Pcg64Mcg,
 }
 
 impl std::hash::Hash for Consensus {
-    /// Omits random delays. They only decide when an election begins, which is after the horizon of
-    /// `Replica::fingerprint`.
+    /// Omits random delays. These only decide when an election begins, which is after the horizon
+    /// of `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);

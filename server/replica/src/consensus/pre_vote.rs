@@ -2,12 +2,12 @@
 //! raise any round.
 //!
 //! After its election timeout a replica asks the others whether they would promise its next ballot.
-//! It campaigns once a majority would. A replica agrees unless a message from a leader has reached
-//! it lately. So a replica that was cut off, receives no messages or has just started does not
-//! raise its round above the round of a healthy leader.
+//! It campaigns once a majority would promise it. A replica agrees unless a message from a leader
+//! has reached it lately. So a replica that was cut off, receives no messages or has just started
+//! does not raise its round above the round of a healthy leader.
 //!
 //! Safety does not depend on pre-votes: a replica that skips them, or believes a false answer, only
-//! starts an election that was not needed. So their state is not durable.
+//! starts an election that was not needed. So the state of pre-votes is not durable.
 //!
 //! The replica that serves the sites best asks first. Each of the others waits for a longer time,
 //! which grows with its rank (`ReplicaContext::rank`). A replica waits once more after it has
@@ -38,7 +38,8 @@ const FETCHES_TIMEOUTS: u32 = 10;
 #[derive(Clone, Debug)]
 struct OpenPreVote {
     ballot: Ballot,
-    /// Number of the first question for this ballot; `asked_at` is the time at which it was asked.
+    /// Sequence number of the first question about this ballot. `asked_at` is the time of that
+    /// question.
     first: u64,
     asked_at: Time,
     agreed: ReplicaSet,
@@ -193,7 +194,7 @@ impl Consensus {
 
     /// Handles the end of the election timeout. Returns whether this replica should ask now: it
     /// should not as long as a replica that would serve the sites better has not had its turn.
-    /// `fit` is true if this replica could lead as well as any other.
+    /// `fit` is true if nothing makes this replica less fit to lead than the others.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));
@@ -244,10 +245,11 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Whether this replica would promise a ballot of `from`. It would if it does not lead itself,
-    /// and if no leader's message has arrived for about an election timeout or the leader that it
-    /// follows is `from`. A leader's messages reach the replicas at different times, so this time
-    /// is a little shorter than the time after which this replica starts a pre-vote of its own.
+    /// Whether this replica would promise a ballot of `from`. It would not if it leads itself.
+    /// Otherwise it would in two cases: no leader's message has arrived for most of an election
+    /// timeout, or the leader that it follows is `from`. In the first case the replica does not
+    /// wait for the whole timeout, because a leader's messages reach the replicas at different
+    /// times.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;
@@ -255,9 +257,10 @@ impl Consensus {
         !self.leads() && (alone || self.promised.replica == from)
     }
 
-    /// Waits once to let another replica campaign first, because this replica has agreed to its
-    /// ballot. This is done at most once until a message from a leader arrives. Otherwise a replica
-    /// that asks again and again, but receives no answers, would keep all others from campaigning.
+    /// Waits once to let another replica campaign first, because this replica has agreed to the
+    /// ballot of that replica. This is done at most once until a message from a leader arrives.
+    /// Otherwise a replica that asks again and again, but receives no answers, would keep all
+    /// others from campaigning.
     pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
         if !std::mem::replace(&mut self.pre_vote.yielded, true) {
             let span = step.ctx.settings.timing.election_timeout / 2 + self.jitter(step);

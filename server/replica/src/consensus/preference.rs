@@ -28,8 +28,8 @@ pub(super) struct Preference {
     /// Ballot under which the preferred leader leads, and the time at which it was last known to
     /// lead; `None` if it does not lead.
     led: Option<(Ballot, Time)>,
-    /// Ballot under which the preferred leader ends its leadership as planned. It may still lead
-    /// under a later ballot.
+    /// Ballot under which the preferred leader ends its leadership as planned. The preferred leader
+    /// may still lead under a later ballot.
     planned: Option<Ballot>,
 }
 
@@ -79,8 +79,8 @@ impl Preference {
 }
 
 impl Consensus {
-    /// Returns the preferred leader, if it has been healthy without interruption for the whole of
-    /// [`Self::preferred_wait`].
+    /// Returns the preferred leader, if it has been healthy without interruption for the time that
+    /// [`Self::preferred_wait`] returns.
     pub(super) fn preferred(&self, step: &Step<'_>) -> Option<ReplicaId> {
         let may_return = self.preference.backoff.may_return(since_epoch(step.now));
         let preferred = step.ctx.settings.elections.preferred;
@@ -112,8 +112,8 @@ impl Consensus {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// Called when this leader steps down. Notes whether this is a change of leadership that an
-    /// operator wants.
+    /// Notes whether an operator wants the change of leadership in which this leader now steps
+    /// down.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()

@@ -152,8 +152,8 @@ impl Consensus {
         assert!(replaced.is_empty(), "a fresh slot replaces no value");
     }
 
-    /// Proposes an entry in the next slot of a log. If the slot holds an entry, that is replaced.
-    /// If the replaced entry has a different value, returns the keys of that value.
+    /// Proposes an entry in the next slot of a log. An entry that the slot already holds is
+    /// replaced. If the replaced entry has a different value, returns the keys of that value.
     pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: SlotEntry) -> Vec<Key> {
         let Some(leadership) = self.leadership_mut() else {
             return Vec::new();
@@ -250,8 +250,8 @@ impl Consensus {
         })
     }
 
-    /// Sends Accepts again to replicas that have not voted. Also sends them to replicas that have
-    /// voted, but only with votes that demand a replica that has not accepted. The grant that
+    /// Sends Accepts again to replicas that have not voted. Also sends Accepts to a replica that
+    /// has voted, if each of its votes demands a replica that has not accepted. The grant that
     /// caused this demand may have ended, and a later vote without the demand may have been lost.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
@@ -342,10 +342,10 @@ impl Consensus {
         true
     }
 
-    /// Returns whether this leader has too few answers within `ReplicaContext::majority_timeout`
-    /// for a majority, itself included. Either its messages do not arrive, or it does not receive
-    /// the answers. In both cases none of its proposals is committed, and replicas that still
-    /// receive its messages would wait for it.
+    /// Returns whether this leader and the replicas that have answered it within
+    /// `ReplicaContext::majority_timeout` are too few for a majority. Either its messages do not
+    /// arrive, or it does not receive the answers. In both cases none of its proposals is
+    /// committed, and replicas that still receive its messages would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {

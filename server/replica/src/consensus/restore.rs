@@ -13,8 +13,9 @@ use crate::message::{LogId, ReportedEntry};
 use crate::per_log::PerLog;
 
 /// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
-/// executed slot, even those far above that slot, because other replicas may rely on each (hazard
-/// 78). No slot above the executed ones counts as committed until it is learned again.
+/// executed slot, even those far above that slot, because other replicas may rely on each entry
+/// (hazard 78). A slot above the executed ones counts as committed only after this replica has
+/// learned again that it is committed.
 pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,

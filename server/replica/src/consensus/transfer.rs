@@ -129,8 +129,8 @@ impl Consensus {
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
     }
 
-    /// Notes whether an operator wants this replica to lead. Called when the replica is about to
-    /// campaign.
+    /// Notes whether an operator wants this replica to lead. This is called when the replica is
+    /// about to campaign.
     pub fn note_transferred_here(&mut self, by_operator: bool) {
         assert!(self.is_follower(), "leadership is moved to a follower");
         self.succession.transferred_here = by_operator;
@@ -141,7 +141,7 @@ impl Consensus {
 
     /// Handles the request of the preferred replica to transfer leadership to it. The leader agrees
     /// unless an operator wants this leader to lead, the preferred replica has lost leadership too
-    /// recently, or it does not seem to receive this leader's messages.
+    /// recently, or the preferred replica does not seem to receive this leader's messages.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, deadline: Time) {
         let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.transferred_here;

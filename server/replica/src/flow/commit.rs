@@ -20,12 +20,12 @@ use crate::unavailable::client_disconnected;
 /// its memory. A replica on a machine of its own takes half of that time, so its merges use only
 /// half of the time that they may use.
 const WORK_TIME: Duration = Duration::from_nanos(20);
-/// Divisor: merges into records may take the time divided by this number. The share is small
-/// because a write may wait for merges at each replica that handles it.
+/// Merges into records may take one `MERGING_SHARE`-th of the time. The share is small because a
+/// write may wait for merges at each replica that handles it.
 const MERGING_SHARE: u32 = 4;
 
-/// Divisor: a group of inputs may execute the work that is left divided by this number, if that is
-/// more than the normal maximum.
+/// If one `EXECUTED_SHARE`-th of the work that is left exceeds the normal maximum, a group of
+/// inputs may execute that much work.
 const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
@@ -271,7 +271,7 @@ impl Parts {
     }
 
     /// Executes slots that an earlier group of inputs left. Returns true if entries can be fetched
-    /// again now, after too much was left to execute.
+    /// again now. They could not be fetched while too much was left to execute.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_commands(step);

@@ -30,8 +30,8 @@ impl Parts {
         self.start_pre_vote(step);
     }
 
-    /// Starts a pre-vote; this replica campaigns once a majority would promise. Without pre-votes
-    /// it campaigns immediately.
+    /// Starts a pre-vote; this replica campaigns once a majority would promise its ballot. Without
+    /// pre-votes it campaigns immediately.
     fn start_pre_vote(&mut self, step: &mut Step<'_>) {
         if !step.ctx.settings.elections.pre_vote || step.ctx.others().next().is_none() {
             return self.campaign(step);
@@ -39,9 +39,10 @@ impl Parts {
         self.consensus.start_pre_vote(step);
     }
 
-    /// Whether this replica would lead as well as any other. It takes part and does not end, its
-    /// disk takes writes, its clock is trusted, its votes do not demand replicas only because of
-    /// forgotten grants, and it has the entries of all slots that it knows to be committed.
+    /// Whether nothing makes this replica less fit to lead than the others: it takes part and does
+    /// not end, its disk takes writes, its clock is trusted, its votes do not demand replicas only
+    /// because of forgotten grants, and it has the entries of all slots that it knows to be
+    /// committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
@@ -49,7 +50,7 @@ impl Parts {
         stays && step.ctx.writable && step.ctx.clock_trusted && !waits
     }
 
-    /// Handles a peer's question whether this replica would promise its ballot.
+    /// Handles a peer's question whether this replica would promise the peer's ballot.
     pub(super) fn on_pre_vote(
         &mut self,
         step: &mut Step<'_>,
@@ -149,11 +150,12 @@ impl Parts {
     }
 
     /// Handles the message of a peer that has promised a ballot higher than this replica's own, and
-    /// so will never accept under this replica's ballot. A leader then immediately asks for a
-    /// higher ballot of its own. The replicas that follow the leader agree. The peer, which had
-    /// raised its ballot in an election that it lost, then follows again. If another replica has
-    /// become the leader, no majority agrees, and this replica follows. The leader does not ask if
-    /// the higher ballot belongs to the replica to which it transfers leadership.
+    /// so will never accept under this replica's ballot. A leader then immediately asks the others
+    /// whether they would promise a still higher ballot of its own. The replicas that follow the
+    /// leader agree. The peer, which had raised its ballot in an election that it lost, then
+    /// follows again. If another replica has become the leader, no majority agrees, and this
+    /// replica follows. The leader does not ask if the higher ballot belongs to the replica to
+    /// which it transfers leadership.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_again = self.consensus.asks_below(promised);
         let leads_on = self.consensus.leads() && !self.consensus.transfers_to(promised.replica);

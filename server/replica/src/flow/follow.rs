@@ -1,4 +1,4 @@
-//! Steps by which a replica begins and ends to follow a leader.
+//! Steps by which a replica begins to follow a leader, or stops following one.
 
 use leasehold_leases::Ballot;
 
@@ -35,7 +35,7 @@ impl Parts {
         reads.ask_new_leader(step, view);
     }
 
-    /// Notes whether the leader knows more configurations to be committed than are executed here.
+    /// Notes whether the leader has reported commits of configurations that are not executed here.
     pub(super) fn note_config_lag(&mut self, step: &Step<'_>) {
         let lags = self.consensus.log(LogId::Configs).lags();
         self.leasing.note_lag(step.now, lags);

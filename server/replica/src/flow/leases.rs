@@ -111,8 +111,8 @@ impl Parts {
         }
     }
 
-    /// Sends a leader's heartbeat. It also suspects replicas that have blocked a slot for too long,
-    /// and resigns if too few replicas answer.
+    /// Sends a leader's heartbeat. The leader also suspects replicas that have blocked a slot for
+    /// too long, and resigns if too few replicas answer.
     pub(super) fn lead_on(&mut self, step: &mut Step<'_>) {
         if !self.consensus.leads() {
             return step.timers.stop(Timer::Heartbeat);
@@ -165,7 +165,7 @@ impl Parts {
     }
 
     /// Suspects replicas that have blocked a slot for t_grace because they have not accepted it.
-    /// This holds even if they answer lease promises (§3.7, hazard 36).
+    /// They are suspected even if they answer lease promises (§3.7, hazard 36).
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
         let blockers = if counts_blockers() {
             self.consensus.blockers(step.now, grace)
@@ -253,8 +253,8 @@ fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
-/// Whether the round trips between all replicas are measured, or a sufficient time has passed since
-/// `since` to decide without them.
+/// Whether the round trips between all replicas are measured, or enough time has passed since
+/// `since` that decisions are made without them.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
     let timeout = step.ctx.settings.timing.election_timeout * 2;
     let known = step.ctx.others().all(|peer| step.ctx.rtt(peer).is_some());

@@ -1,5 +1,5 @@
-//! A planned end of the process: no other replica should have to wait for this one while it is
-//! away.
+//! A planned end of the process: no other replica should have to wait for this replica while this
+//! replica is away.
 
 use super::Parts;
 use crate::action::Event;

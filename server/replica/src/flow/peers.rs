@@ -66,7 +66,7 @@ impl Parts {
 
     /// Handles messages that are valid only between the present runs of both replicas. For example,
     /// a fetched entry that an earlier run requested may belong to a ballot that this run does not
-    /// know. It would then be stored under a lower ballot.
+    /// know. The entry would then be stored under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,

@@ -124,9 +124,9 @@ impl Parts {
             .propose(step, log, value, early_tag, sessions);
     }
 
-    /// Proposes in the next slot a value that Phase 1 recovered. If the slot holds an entry, that
-    /// is replaced. The recovered commands are never *infallible*, so they are answered only after
-    /// execution.
+    /// Proposes in the next slot a value that Phase 1 recovered. An entry that the slot already
+    /// holds is replaced. The recovered commands are never *infallible*, so they are answered only
+    /// after execution.
     pub(super) fn propose_recovered(
         &mut self,
         step: &mut Step<'_>,
@@ -177,7 +177,7 @@ impl Parts {
         }
     }
 
-    /// Sends a probe; its answers confirm the leader's reads.
+    /// Sends a probe. The answers to the probe confirm the leader's reads.
     pub(super) fn send_probe(&mut self, step: &mut Step<'_>) {
         self.consensus.send_probe(step);
         self.reads.probe_sent();

@@ -12,8 +12,8 @@ use crate::context::ReplicaContext;
 use crate::message::{DemandReport, Message};
 use crate::step::Step;
 
-/// Divisor of the memory for demand. This fraction of the memory is for the demand of a replica's
-/// own clients; the rest is for the reports that a leader receives from all replicas.
+/// One `OWN_PART`-th of the memory for demand is for the demand of a replica's own clients; the
+/// rest is for the reports that a leader receives from all replicas.
 const OWN_PART: usize = 4;
 
 /// Demand of this replica's clients, and the demand of all clients, as reported to this replica
@@ -78,7 +78,7 @@ impl Leasing {
 
     /// Reports to the leader the demand of this replica's clients since the last report, and the
     /// measured round trips to the others. Returns true if this replica leads and its clients have
-    /// turned to other keys.
+    /// begun to request other keys.
     pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) -> bool {
         let Some(leader) = leader else {
             return false;
@@ -106,7 +106,7 @@ impl Leasing {
     }
 
     /// Takes a report in which a peer states the demand of its clients to this leader. Returns
-    /// whether the peer's clients have turned to other keys.
+    /// whether the peer's clients have begun to request other keys.
     pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
         let DemandReport { report, rtts_us } = reported;
         self.demand_tracker.matrix.note(from, rtts_us);

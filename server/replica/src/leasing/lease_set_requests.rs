@@ -26,8 +26,8 @@ const ANSWERED_MAX: usize = 256;
 /// Request that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct LeaseSetRequest {
-    /// Run of the replica that passed the request on. The next field, `ask`, is the number that
-    /// this replica gave to the request.
+    /// Run of the replica that passed the request on. The next field, `ask`, is the number that the
+    /// replica with this run gave to the request.
     from: Requester,
     ask: u64,
     set: LeaseSet,
@@ -53,7 +53,7 @@ pub(super) struct LeaseSetRequests {
 /// Leases as they will be after a configuration with the requested changes.
 #[derive(Clone, Debug, Hash)]
 struct MergedLeases {
-    /// Newest configuration at the time of the merge. These leases are the next step after it.
+    /// Newest configuration at the time of the merge. These leases are based on that configuration.
     after: ConfigId,
     policies: RangeMap<Policy>,
     params: LeaseParams,
@@ -77,7 +77,8 @@ struct UnconfirmedRequest {
     request: LeaseSetRequest,
     /// Newest configuration at the time of the leader's check.
     config: ConfigId,
-    /// Number of the probe that a majority must answer; `None` if that probe is not sent yet.
+    /// Sequence number of the probe that a majority must answer; `None` if that probe is not sent
+    /// yet.
     probe: Option<u64>,
 }
 
@@ -90,7 +91,8 @@ impl LeaseSetRequests {
         self.waiting.len() + self.unconfirmed.len()
     }
 
-    /// Whether an equal request from the same replica is unanswered here already.
+    /// Whether this leader already has an equal request from the same replica and has not answered
+    /// it yet.
     fn knows(&self, from: Requester, ask: u64, set: &LeaseSet) -> bool {
         let same = |request: &LeaseSetRequest| {
             request.from == from && request.ask == ask && request.set == *set
@@ -120,8 +122,8 @@ impl LeaseSetRequests {
     }
 
     /// Adds a request, unless this leader has it already: the replica that passes requests on may
-    /// repeat one. `merged` are the leases as they will be after all waiting requests and the new
-    /// one. Returns whether the request is new.
+    /// repeat a request. `merged` are the leases as they will be after all waiting requests and the
+    /// new one. Returns whether the request is new.
     fn add(&mut self, request: LeaseSetRequest, merged: MergedLeases) -> bool {
         if self.knows(request.from, request.ask, &request.set) {
             return false;
@@ -344,7 +346,7 @@ impl Leasing {
     }
 
     /// Notes that the first `already` waiting requests are in force, provided that this replica
-    /// still leads. A majority has yet to confirm that it does.
+    /// still leads. A majority must still confirm that this replica leads.
     pub(super) fn note_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
         let requests = &mut self.leader_state.requests;

@@ -25,13 +25,14 @@ use crate::step::Step;
 /// Progress of a replica that leaves.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct LeaveProgress {
-    /// Sequence of the last promise or guard that the replica sent. It sends no more of them.
+    /// Sequence number of the last promise or guard that the replica sent. The replica sends no
+    /// further promises or guards.
     recalls: u64,
     /// Replicas that have given back every promise of this replica, and will make no more promises
     /// to it.
     acknowledged: ReplicaSet,
-    /// Whether a restart wait of zero was recorded. It is recorded once no replica relies on a
-    /// promise of this one. The record may not be durable yet.
+    /// Whether a restart wait of zero was recorded. It is recorded once no other replica relies on
+    /// a promise of this replica. The record may not be durable yet.
     recorded: bool,
     durable: bool,
 }
@@ -92,8 +93,8 @@ impl Leasing {
         }
     }
 
-    /// If no replica relies on a promise of this one any more, records that the next run need not
-    /// wait.
+    /// If no other replica relies on a promise of this replica any more, records that the next run
+    /// need not wait.
     pub fn record_leaving(&mut self, step: &mut Step<'_>) {
         let believed = self.grantor.may_be_believed(step.now) && !off(Rule::H83Leave);
         let Some(leaving) = &mut self.leaving else {

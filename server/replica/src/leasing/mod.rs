@@ -1,7 +1,7 @@
-//! Connects the lease engine to the replica. It answers two questions: which replicas must a vote
-//! name, and may a key be read here, and until when? It also decides which configuration a leader
-//! should propose. It knows nothing of ballots, and nothing of clients except the keys that they
-//! request.
+//! Connects the lease engine to the replica. This module determines which replicas a vote must
+//! name, and whether and until when a key may be read here. It also decides which configuration a
+//! leader should propose. It does not use ballots. It knows only the keys that clients request, and
+//! nothing else about clients.
 
 mod demand;
 mod durations;
@@ -45,12 +45,11 @@ const CONFIGS_KEPT: u64 = 3;
 /// Number of renewals without an answer after which a holder is promised nothing until it answers.
 const QUIET_RENEWALS: u32 = 2;
 
-/// Delay between two steps of the search for keys that configurations list and that may be
-/// forgotten.
+/// Delay between two steps of the search for listed keys that may be forgotten.
 const SWEEP_ON: Duration = Duration::from_millis(5);
 
-/// Wait, after a restart, until the grants that the earlier run made, and this run does not know,
-/// have ended (§3.7).
+/// Wait after a restart. It lasts until all grants of the earlier run have ended, because this run
+/// does not know them (§3.7).
 #[derive(Clone, Copy, Debug, Hash)]
 struct RestartWait {
     /// Time until which forgotten grants may still be valid.
@@ -314,9 +313,9 @@ impl Leasing {
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// Whether this replica may make promises. It may not if it cannot make acceptances durable, if
-    /// its clock is not trusted, if it leaves, or if its configurations have lagged behind the
-    /// leader's for t_grace.
+    /// Whether this replica may make promises. It must not make promises if it cannot make
+    /// acceptances durable, if its clock is not trusted, if it leaves, or if its configurations
+    /// have lagged behind the leader's for t_grace.
     fn may_promise(&self, step: &Step<'_>) -> bool {
         let grace = self.grace();
         let lags = self

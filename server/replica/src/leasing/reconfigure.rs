@@ -18,8 +18,8 @@ use crate::context::ReplicaContext;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Factor by which holders are chosen more often after clients have turned to other keys. It
-/// applies for [`HURRIED_PERIODS`].
+/// Factor by which holders are chosen more often after clients have begun to request other keys.
+/// The factor applies for [`HURRIED_PERIODS`].
 const HURRY: u32 = 4;
 
 /// Number of usual periods for which holders are chosen more often.
@@ -65,7 +65,7 @@ pub(super) struct LeaderState {
     brought: VecDeque<(Time, usize)>,
     /// Time until which holders are chosen more often.
     hurried_until: Time,
-    /// Round trips between replicas that strategies use at present.
+    /// Round trips between replicas, as strategies use them at present.
     rtts: Option<RoundTrips>,
 }
 
@@ -80,7 +80,8 @@ impl Hash for LeaderState {
 /// Next action by which a leader prepares or proposes a configuration.
 #[derive(Debug)]
 pub enum NextConfig {
-    /// Propose immediately a configuration that excludes other replicas than the newest one does.
+    /// Propose this configuration immediately, because it excludes a different set of replicas than
+    /// the newest one.
     Exclude(ConfigChange),
     /// Examine further keys in a later step: the pass over the keys is not complete.
     LookOn,
@@ -104,8 +105,8 @@ impl Leasing {
         self.demand_tracker.forget_reports(now);
     }
 
-    /// Notes that a leadership of this replica ends. The replicas that it suspected are remembered
-    /// until the next one begins.
+    /// Notes that a leadership of this replica ends. The replicas that this replica suspected are
+    /// remembered until its next leadership begins.
     pub fn step_down(&mut self, now: Time) {
         self.leader_state.requests.clear();
         self.leader_state.survey = None;
@@ -121,8 +122,8 @@ impl Leasing {
     }
 
     /// Notes the replicas that have blocked a slot for t_grace, because they have not accepted it.
-    /// Returns whether the next configuration should exclude other replicas than the newest one
-    /// does.
+    /// Returns whether the next configuration should exclude a different set of replicas than the
+    /// newest one.
     pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
         self.leader_state
             .suspicions
@@ -287,8 +288,8 @@ impl Leasing {
         }
     }
 
-    /// Makes this leader choose holders more often for a while, because clients have turned to
-    /// other keys. Returns the time by which the next pass is due.
+    /// Makes this leader choose holders more often for a while, because clients have begun to
+    /// request other keys. Returns the time by which the next pass is due.
     pub fn hurry(&mut self, step: &Step<'_>) -> Time {
         let usual = step.ctx.settings.timing.reconfigure;
         self.leader_state.hurried_until = step.now + usual * HURRIED_PERIODS;

@@ -7,8 +7,8 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Minimum round trip assumed between two replicas that have not measured it, in ms. If any
-/// measured round trip is longer, that is assumed instead.
+/// Minimum round trip assumed between two replicas that have not measured it, in ms. If the longest
+/// measured round trip is longer than this, the measured one is assumed instead.
 const UNMEASURED_MS: f64 = 1000.0;
 
 /// Maximum round trip that is believed, in us. If a peer reports a longer one, this maximum is used
@@ -74,7 +74,7 @@ impl RttMatrix {
     }
 
     /// Returns the round trips between all replicas. Each is the mean of the measurements of the
-    /// two replicas, or the only measurement if just one of them has one.
+    /// two replicas, or the only measurement if just one of the two has measured it.
     pub(super) fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
         let own = RttMatrix::row_of(ctx);
         assert_eq!(own.len(), self.rows.len(), "one row for each replica");

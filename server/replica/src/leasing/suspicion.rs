@@ -134,7 +134,7 @@ impl Suspicions {
     }
 }
 
-/// Inputs, besides the suspicions, of the decision which replicas to exclude.
+/// Inputs, besides the suspicions, of the decision about which replicas to exclude.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExclusionRule {
     /// The leader. It is never excluded.

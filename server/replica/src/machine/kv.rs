@@ -157,8 +157,8 @@ impl Kv {
         self.sessions.begin(self.log_time_ms, sessions_max);
     }
 
-    /// Executes a command, unless it was executed before: a write with a sequence that its session
-    /// has executed already returns the first result.
+    /// Executes a command. If the command's session has already executed a write with the same
+    /// sequence number, returns the result of that write instead.
     pub fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
         if !command.is_write() {
             return self.query(command);

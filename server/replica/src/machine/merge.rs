@@ -8,7 +8,7 @@ use prost::encoding::{WireType, decode_varint, message};
 use crate::cost::merging;
 
 /// Maximum size of a record into which fields are merged, in bytes. Every replica reads the whole
-/// record for each such command, and thousands of them may arrive at the same time.
+/// record for each merge, and thousands of merges may arrive at the same time.
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of fields of a record into which fields are merged. The reason is the same as for
 /// [`RECORD_BYTES_MAX`].

@@ -23,8 +23,7 @@ pub use session::{Admission, InFlightBound, Sessions};
 
 use self::staging::StagedCheckpoint;
 
-/// Factor between the estimated work of a merge and the part of a slot's capacity that the merge
-/// takes.
+/// A merge takes this many times its estimated cost from the capacity of a slot.
 const MERGE_COST_FACTOR: usize = 4;
 /// Minimum part of a slot's capacity that a merge takes, because an earlier command of the slot may
 /// replace the record with a larger one.
@@ -90,8 +89,8 @@ impl StateMachine {
         }
     }
 
-    /// Executes a command of the slot that was begun last. A write with a sequence that its session
-    /// has executed already returns the first result.
+    /// Executes a command of the slot that was begun last. If the command's session has already
+    /// executed a write with the same sequence number, returns the result of that write instead.
     pub(super) fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
         self.kv.execute(slot, index, command)
     }
@@ -130,7 +129,8 @@ impl StateMachine {
     }
 
     /// Whether enough has changed that a checkpoint should be made early. A checkpoint of more
-    /// changes would take one long step, and all later writes to the disk would wait for it.
+    /// changes would take one long step, and all later writes to the disk would wait for this
+    /// checkpoint.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.has_many_changes() || self.kv.written_bytes() >= WRITTEN_BYTES_MAX
     }
@@ -158,8 +158,8 @@ impl StateMachine {
     }
 
     /// Makes a checkpoint of the changes in the state, so that a restart replays little of the log.
-    /// If its values do not fit into one write, this writes the first part of them, and
-    /// [`StateMachine::go_on_staging`] writes the rest.
+    /// If the values of the checkpoint do not fit into one write, this function writes the first
+    /// part of them, and [`StateMachine::go_on_staging`] writes the rest.
     ///
     /// # Panics
     /// If the previous checkpoint is not completely written yet.

@@ -1,5 +1,6 @@
-//! Sessions: a map from (client, sequence) to the result, in the replicated state. Sessions ensure
-//! that a command is executed only once, however often it is proposed.
+//! Sessions: a map in the replicated state, from a client and the sequence number of a write to the
+//! result of that write. Sessions ensure that a command is executed only once, however often it is
+//! proposed.
 //!
 //! Sessions are deterministic: they end by log time and by the bound that each batch names, and
 //! both are part of the log.
@@ -108,7 +109,7 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     stay_ms: u64,
-    /// Maximum number of sessions, as in the last batch; 0: any number.
+    /// Maximum number of sessions, which the last batch named; 0: any number.
     max: u32,
     /// Log time, in ms. A session that was opened before this time may have ended to make room for
     /// another.
@@ -201,9 +202,9 @@ impl Sessions {
     }
 
     /// Whether a client without a session may open one with this command at log time `now_ms`,
-    /// provided that there is room. If it may, the client has no session because no command of that
-    /// session was executed. Otherwise a command that was executed long ago might be executed again
-    /// (hazards 21 and 84).
+    /// provided that there is room. The client may open the session if it is certain that no
+    /// command of that session was executed yet. Without this condition, a command that was
+    /// executed long ago might be executed again (hazards 21 and 84).
     ///
     /// A session opens at log time `opened_ms` or later. So it cannot have ended by its age before
     /// `opened_ms` plus its time to live. And it cannot have ended to make room if `opened_ms` is
@@ -229,8 +230,8 @@ impl Sessions {
         self.max != 0 && self.len() >= self.max as usize
     }
 
-    /// Whether a session is kept at log time `now_ms` although other clients need its room (hazard
-    /// 85). `active_ms` is the log time at which the session was last active.
+    /// Whether a session must not end at log time `now_ms` even if other clients need its room
+    /// (hazard 85). `active_ms` is the log time at which the session was last active.
     fn stays(&self, active_ms: u64, now_ms: u64) -> bool {
         active_ms + STEP_MS + self.stay_ms > now_ms && !off(Rule::H85Stays)
     }
@@ -342,7 +343,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Earliest log time at which a client may have begun a session that it still opens. A
+    /// Commands of sessions that began before this log time can no longer open a session. A
     /// checkpoint stores this time.
     pub fn opens_from_ms(&self) -> u64 {
         self.opens_from_ms
@@ -381,7 +382,7 @@ impl Sessions {
         self.by_client.len()
     }
 
-    /// Maximum number of sessions, as in the last batch; 0: any number.
+    /// Maximum number of sessions, which the last batch named; 0: any number.
     pub fn max(&self) -> u32 {
         self.max
     }
@@ -391,7 +392,8 @@ impl Sessions {
         self.made_room
     }
 
-    /// Number of commands executed here in this run for which there was no capacity for a session.
+    /// Number of commands that were not executed here in this run, because there was no room for a
+    /// session.
     pub fn no_room(&self) -> u64 {
         self.no_room
     }

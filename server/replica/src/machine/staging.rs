@@ -26,7 +26,7 @@ const LONG_BYTES_MIN: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct StagedCheckpoint {
     checkpoint: Checkpoint,
-    /// Estimated bytes of the writes with effects that the checkpoint holds.
+    /// Estimated bytes of the writes that made the changes in the checkpoint.
     written_bytes: usize,
     /// Minimum size of a long value, in bytes.
     long_from: usize,
@@ -87,7 +87,7 @@ impl StagedCheckpoint {
         Some(piece)
     }
 
-    /// Estimated bytes of the writes with effects that the checkpoint holds.
+    /// Estimated bytes of the writes that made the changes in the checkpoint.
     pub(super) fn written_bytes(&self) -> usize {
         self.written_bytes
     }

@@ -27,7 +27,7 @@ pub const FORWARDED_TO_PEER_MAX: usize = 1024;
 /// A peer with more unanswered reads than this may take long to answer. As long as such a peer
 /// answers any reads, the others are sent again only after a longer wait.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
-/// The wait between two attempts grows up to this number of attempts.
+/// The wait between two attempts grows with the number of attempts, until this number is reached.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Factor by which a request waits longer if its peer answers other requests meanwhile. After this
 /// longer time the request is considered lost.

@@ -30,7 +30,7 @@ const SMALL_WORK_MAX: usize = 256;
 /// Maximum size of a command that is not long, in bytes. A merge in a longer command does not wait
 /// here: the node already makes large writes, merges included, wait for each other.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Divisor of the cost limit for long merges, which have a limit of their own.
+/// Long merges may use at most one `LONG_SHARE`-th of the cost limit.
 const LONG_SHARE: usize = 4;
 /// A queue may always keep this many merges that no longer wait for an answer. If it has more, they
 /// are removed.
@@ -144,9 +144,10 @@ impl MergeQueues {
         }
     }
 
-    /// Whether a new merge may be sent now. It may if no merge of its kind is queued, and the total
-    /// cost of the unanswered merges of its kind is below the limit. The limit is `work_max`, or a
-    /// fraction of that for long merges. The cost of the new merge does not matter.
+    /// Whether a new merge may be sent now. It may be sent if no merge of its kind is queued, and
+    /// the total cost of the unanswered merges of its kind is below the limit. The limit is
+    /// `work_max`, or a fraction of that for long merges. The cost of the new merge does not
+    /// matter.
     pub fn may_send(&mut self, cost: MergeCost, work_max: usize) -> bool {
         let work_max = match cost.kind {
             MergeKind::Long => work_max.div_ceil(LONG_SHARE),

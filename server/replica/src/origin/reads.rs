@@ -24,7 +24,7 @@ use crate::step::Step;
 #[derive(Clone, Debug, Hash)]
 struct BlockedRead {
     from: ReadFrom,
-    /// Newest slot marked on the key when the permit was found.
+    /// Newest slot that was marked on the key at the time when the permit was found.
     wait: Slot,
 }
 
@@ -65,8 +65,8 @@ impl Reads {
         }
     }
 
-    /// Serves a read under `permit`. It waits only for writes of its key that were accepted here
-    /// before it.
+    /// Serves a read under `permit`. The read waits only for those writes of its key that were
+    /// accepted here before the read began.
     fn read_permitted(
         &mut self,
         step: &mut Step<'_>,
@@ -113,8 +113,8 @@ impl Reads {
             .answer_executed(step, view, &mut self.answers);
     }
 
-    /// Answers the waiting reads for which the committed `slot` determines the value before it is
-    /// executed.
+    /// Answers the waiting reads for which the committed `slot` already determines the value,
+    /// although the slot is not executed yet.
     pub fn release_by_commit(&mut self, step: &mut Step<'_>, view: View<'_>, slot: Slot) {
         if !self.blocked.is_empty() {
             let values = view

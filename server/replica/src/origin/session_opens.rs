@@ -15,9 +15,10 @@ use crate::settings::SessionLimits;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Limit on the sessions that clients may open: `per_s` a second. After a pause, a burst is
-/// allowed: as many sessions at once as otherwise in the time for which a new session is protected
-/// from being ended to make room for others.
+/// Limit on the rate at which clients may open sessions: `per_s` sessions a second. After a pause,
+/// clients may open a burst of sessions at once. The burst has the number of sessions that this
+/// rate allows in the time for which a new session is protected from being ended to make room for
+/// others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,
@@ -70,8 +71,8 @@ impl SessionOpenLimiter {
         true
     }
 
-    /// Drops clients that were admitted one or two seconds ago. By then each has its session, or
-    /// must be admitted again.
+    /// Drops clients that were admitted one or two seconds ago. By then each of these clients has
+    /// its session, or must be admitted again.
     fn forget(&mut self, now: Time) {
         if now.since(self.forgotten) >= SECOND {
             self.forgotten = now;

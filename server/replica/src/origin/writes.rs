@@ -21,7 +21,7 @@ use crate::size_estimate::command_size_estimate;
 use crate::step::Step;
 use crate::unavailable::{sent_again, too_many_merges};
 
-/// The wait between two attempts grows up to this number of attempts.
+/// The wait between two attempts grows with the number of attempts, until this number is reached.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Maximum number of writes, and of reads, that are sent again in one step: very many may be
 /// overdue at the same time.
@@ -100,8 +100,9 @@ fn queued_write(
     pending.is_queued_as(request).then_some(pending)
 }
 
-/// Unanswered commands. A write is identified by its session and sequence, because its client may
-/// also have sent it through another replica. A read is identified by the name of its attempt.
+/// Unanswered commands. A write is identified by its session and sequence number, because its
+/// client may also have sent it through another replica. A read is identified by the name of its
+/// attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
     writes: PendingBySession,
@@ -126,7 +127,7 @@ impl Writes {
         self.writes.len() + self.reads.len()
     }
 
-    /// Whether this write waits here already.
+    /// Whether the same write already waits for an answer at this replica.
     pub fn waits(&self, write: &Command) -> bool {
         self.writes.contains_key(&(write.client, write.sequence))
     }
@@ -227,8 +228,8 @@ impl Writes {
     }
 
     /// Takes the commands to be sent to the leader: those of clients since the last group, and
-    /// queued merges that may be sent now. Without a leader, they are sent again once one is known.
-    /// `work` is as for [`Writes::send_queued`].
+    /// queued merges that may be sent now. If no leader is known, the commands are sent again once
+    /// a leader is known. `work` is as for [`Writes::send_queued`].
     pub fn take_forwards(
         &mut self,
         step: &mut Step<'_>,
@@ -259,7 +260,7 @@ impl Writes {
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
-    /// Sends all commands again that were sent before, to a new leader.
+    /// Repeats to the new leader all commands that were sent before.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
@@ -377,12 +378,12 @@ impl Writes {
         self.unanswered.first().copied()
     }
 
-    /// Notes that no more commands of this slot can be answered before it is executed.
+    /// Notes that no more commands of this slot can be answered before the slot is executed.
     pub fn complete(&mut self, slot: Slot) {
         self.unanswered.remove(&slot);
     }
 
-    /// Answers the blind writes of a committed slot that execution cannot refuse (hazard 31).
+    /// Answers those blind writes in a committed slot that execution cannot refuse (hazard 31).
     pub fn answer_at_commit(&mut self, step: &mut Step<'_>, slot: Slot, accepted: &Accepted) {
         let me = step.me();
         for (index, proposed) in accepted.value.commands().iter().enumerate() {

@@ -12,8 +12,8 @@ use leasehold_leases::Time;
 
 use crate::action::Sequence;
 
-/// A persist that is not durable after this time is stalled. It is below any sensible grace period,
-/// and above the time that a busy disk takes.
+/// A persist that is not durable after this time is stalled. This time is below any sensible grace
+/// period, and above the time that a busy disk takes.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Record of the requests to the storage and of the storage's answers.

@@ -28,7 +28,7 @@ pub struct IterationBuffers<'a> {
     pub actions: &'a mut Vec<Action>,
 }
 
-/// Part of an event-loop iteration. It is named before it begins.
+/// Part of an event-loop iteration. [`run_iteration`] names each part before the part begins.
 #[derive(Debug)]
 pub enum IterationPart<'a> {
     /// The whole iteration. The given timers are due.

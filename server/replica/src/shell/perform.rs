@@ -10,8 +10,8 @@ use crate::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use crate::input::{FencedRead, ReadFrom};
 use crate::message::{Envelope, LogId};
 
-/// Performs the actions of a replica. The node implements this, and so do the simulator, tests and
-/// benchmarks. Each method performs the [`Action`] of the same name.
+/// Performs the actions of a replica. The node implements this trait, and so do the simulator,
+/// tests and benchmarks. Each method performs the [`Action`] of the same name.
 pub trait Host {
     /// Sends a message to a peer. The message may be lost.
     fn send(&mut self, to: ReplicaId, envelope: Envelope);
@@ -27,8 +27,8 @@ pub trait Host {
     /// Otherwise the host passes [`Input::FenceMissed`] to the replica.
     fn fenced_reply(&mut self, read: FencedReply);
 
-    /// Reads the committed entries in slots `from` to `last`, or only the first of these.
-    /// Afterwards the host passes [`Input::LogRead`] to the replica.
+    /// Reads the committed entries in slots `from` to `last`, or only the first few of these
+    /// entries. Afterwards the host passes [`Input::LogRead`] to the replica.
     fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot);
 
     /// Reports an event to the operator.

@@ -29,7 +29,7 @@ const ROUND: u64 = 1_000_000;
 
 /// First seed in a round that caught the mutant, with the violation.
 pub struct Detection {
-    /// Number of the seed.
+    /// The seed that caught the mutant.
     pub seed: u64,
     /// Number of seeds that the round needed to catch the mutant.
     pub after: u64,

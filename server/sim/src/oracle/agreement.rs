@@ -43,8 +43,8 @@ impl AgreementOracle {
         Ok(())
     }
 
-    /// Judges the state of `replica` after a step, if the state after its last executed slot is one
-    /// of those to compare.
+    /// Judges the state of `replica` after a step. States are compared only after some slots, so
+    /// nothing is judged if the last executed slot is not one of these slots.
     pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
         let executed = replica.executed().0;
         if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {

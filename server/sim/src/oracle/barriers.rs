@@ -1,8 +1,8 @@
-//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"). A promise names a
-//! slot, its barrier, at or above every slot that the grantor had accepted when it made the
-//! promise. If a replica reads a key under leases, enough grantors must have covered the key by
-//! promises that they really made, and the replica must have executed the barriers of these
-//! promises.
+//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"). Each promise names a
+//! slot as its barrier. The barrier is at or above every slot that the grantor had accepted when it
+//! made the promise. If a replica reads a key under leases, enough grantors must have covered the
+//! key by promises. These promises must really have been made, and the replica must have executed
+//! the barriers of these promises.
 //!
 //! Accepted slots are taken from the records that go to disk, and promises from messages.
 
@@ -23,14 +23,13 @@ pub(super) const NAME: &str = "barriers";
 /// forgotten.
 const ACCEPTED_MAX: usize = 128;
 
-/// Slots that a replica has accepted: they are on its disk or being written.
+/// Slots that a replica has accepted. The accepted entries are on its disk or are being written.
 #[derive(Clone, Debug, Default)]
 struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Last slot executed before the present step.
     executed: Slot,
-    /// Before the present step, the oldest of the configurations for which the replica still had
-    /// the contents.
+    /// The oldest configuration of which the replica still had the content before the present step.
     oldest_config: ConfigId,
 }
 
@@ -51,8 +50,8 @@ impl AcceptedSlots {
     }
 }
 
-/// Oracle that judges barriers: promises must name them, and replicas that read must have executed
-/// them.
+/// Oracle that judges barriers: each promise must name a high enough barrier, and a replica that
+/// reads must have executed the barriers of the promises on which the read relies.
 #[derive(Debug)]
 pub struct BarrierOracle {
     accepted: Vec<AcceptedSlots>,
@@ -78,8 +77,8 @@ impl BarrierOracle {
     }
 
     /// Forgets entries that are erased in this step, because a promise of the same step need not
-    /// cover them. Entries that are accepted in this step are added only at its end, because the
-    /// promise may have been made before they were accepted.
+    /// cover them. Entries that are accepted in this step are added only at the end of the step,
+    /// because the promise may have been made before they were accepted.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record
@@ -264,7 +263,8 @@ mod tests {
         BarrierOracle::new(3).read(reads(&world.snapshot()), &taken, until, again)
     }
 
-    /// Returns the record of a promise with this barrier from replica 0 that replica 1 has taken.
+    /// Returns a record with one promise. Replica 0 made it with this barrier, and replica 1 has
+    /// taken it.
     fn taken(world: &TestWorld, barrier: u64) -> Promises {
         let mut taken = Promises::new(3);
         for (node, to, envelope) in [

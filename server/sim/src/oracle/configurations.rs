@@ -28,7 +28,8 @@ struct ConfigContent {
     /// (key, strategy, default holders) for a sample of the keys, and for every key at which a
     /// range ever began or ended.
     policies: Vec<(Key, StrategySpec, ReplicaSet)>,
-    /// For each replica, the oldest configuration under which it may still be promised.
+    /// For each replica, the oldest configuration under which other replicas may still send
+    /// promises to it.
     oldest: Vec<ConfigId>,
     /// Holders of each key in a sample.
     holders: Vec<(Key, ReplicaSet)>,
@@ -130,9 +131,9 @@ impl ConfigurationOracle {
         self.contents.get(index)
     }
 
-    /// Judges a promise of `node`. If `node` knows a configuration that excludes the holder, the
-    /// promise must not be under an earlier configuration (§3.7, hazard 41). Otherwise a suspect
-    /// would stay a holder.
+    /// Judges a promise of `node`. If `node` knows a configuration that excludes the receiver from
+    /// leases, it must not promise under an earlier configuration (§3.7, hazard 41). Otherwise a
+    /// suspect would stay a holder.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());
@@ -178,7 +179,8 @@ impl ConfigurationOracle {
 
 impl ConfigContent {
     /// Compares the parts that replicas keep for their newest configuration only: exclusions,
-    /// policies, and the oldest configurations under which replicas may be promised.
+    /// policies, and, for each replica, the oldest configuration under which promises to it are
+    /// allowed.
     fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
         let n = self.oldest.len() as u8;
         let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));

@@ -45,14 +45,16 @@ struct PendingRead {
     peer_confirmed: u64,
 }
 
-/// Oracle that judges confirmed reads: after each read, a majority must have been probed.
+/// Oracle that judges confirmed reads: before a read is confirmed, a majority must have answered a
+/// probe that was sent after the read arrived.
 #[derive(Debug)]
 pub struct ConfirmationOracle {
     leaders: Vec<LeaderProbes>,
     /// Forwarded reads. Each has the newest probe that the receiving replica had sent when the read
     /// was forwarded.
     forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
-    /// Reads of clients, by the replica that received them.
+    /// Unanswered reads of clients. The key is (replica that received the read, handle of the
+    /// client).
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
     /// For each replica, the number of its forwarded reads that other replicas have confirmed.
     peer_confirmed: Vec<u64>,
@@ -165,8 +167,8 @@ impl ConfirmationOracle {
         self.confirms(node, read.after)
     }
 
-    /// Judges that `node` confirms a read. `after` is the newest probe that `node` had sent when it
-    /// received the read.
+    /// Judges the confirmation of a read by `node`. `after` is the newest probe that `node` had
+    /// sent when it received the read.
     fn confirms(&mut self, node: usize, after: Probe) -> Verdict {
         self.checks += 1;
         let probes = &self.leaders[node];
@@ -262,8 +264,8 @@ mod tests {
         }
     }
 
-    /// Checks that a read is confirmed only if the right probes and answers come in between. `ask`
-    /// sends the read, and `confirm` confirms it.
+    /// Checks that a read may be confirmed only after a majority has answered a probe that was sent
+    /// after the read arrived. `ask` sends the read, and `confirm` confirms it.
     fn judge(ask: fn(&mut Leader), confirm: fn(&mut Leader) -> Verdict) {
         let case = |happens: &dyn Fn(&mut Leader)| {
             let mut leader = Leader::new();

@@ -15,10 +15,11 @@ pub(super) const NAME: &str = "containment";
 /// its reading to a ns.
 const TICKS_NS: u64 = 2;
 
-/// Number of configurations for which past judgements are kept. These are the newest ones.
+/// Number of the newest configurations for which past judgements are kept.
 const CONFIGS_KEPT: u64 = 8;
 
-/// Grantor or holder of a comparison, with its clock.
+/// One of the two replicas in a comparison (the grantor or the holder), with the clock of this
+/// replica.
 struct ComparedReplica<'a> {
     node: usize,
     replica: &'a Replica,
@@ -59,7 +60,7 @@ impl ContainmentOracle {
         }
     }
 
-    /// Checks the promises that `node` has received and those that it has made.
+    /// Checks the promises that `node` has received and the promises that it has made.
     pub(super) fn stepped(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         let Some(here) = self.side(snapshot, node) else {
             return Ok(());

@@ -1,8 +1,9 @@
 //! No needless election: while a majority receives the leader's heartbeats, no replica campaigns
 //! unless this leader transfers leadership. This is a rule of liveness, not of safety: each
-//! election causes an outage for clients, even if it is correct.
+//! election causes an outage for clients, even if the election is correct.
 //!
-//! It is judged by messages: a replica that acknowledges a leader's heartbeats has received them.
+//! The rule is judged by messages: a replica that acknowledges heartbeats of a leader has received
+//! these heartbeats.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use leasehold_replica::message::{Envelope, Message};
 pub(super) const NAME: &str = "elections";
 
 /// A series of heartbeats at one ballot that one replica acknowledged, without a long pause between
-/// two of them.
+/// two heartbeats.
 #[derive(Clone, Copy, Debug)]
 struct HeartbeatSeries {
     ballot: Ballot,
@@ -146,7 +147,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(1000);
 
-    /// Returns a world that replica 0 leads, and its ballot.
+    /// Returns a world that replica 0 leads, and the ballot of replica 0.
     fn led() -> (TestWorld, Ballot) {
         let mut world = TestWorld::new([
             ReplicaState::default(),

@@ -1,6 +1,6 @@
 //! Freshness (oracle 5; §3.6): a read returns a value that is at least as new as every write that
-//! was acknowledged before the read began, and as every value that any client had read before it
-//! began.
+//! was acknowledged before the read began, and as every value that any client had received before
+//! the read began.
 
 use std::collections::{HashMap, HashSet};
 

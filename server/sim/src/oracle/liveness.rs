@@ -116,7 +116,7 @@ impl LivenessOracle {
 
     /// Judges the time that replicas take to catch up: `behind` replicas have not yet executed all
     /// slots that others had executed when all faults were healed. This must be called repeatedly
-    /// during a run, because clients need not notice such replicas: they use others.
+    /// during a run, because clients need not notice such replicas: clients may use other replicas.
     ///
     /// # Errors
     /// The replicas take too long.
@@ -134,7 +134,7 @@ impl LivenessOracle {
 
     /// Judges the time that a replica takes to answer. Since `since_ns`, `node` has always had an
     /// unanswered write. This must be called repeatedly during a run, because clients need not
-    /// notice such a replica: they send their requests to another one.
+    /// notice such a replica: clients may use another replica.
     ///
     /// # Errors
     /// The replica takes too long.

@@ -129,8 +129,8 @@ pub struct Oracles {
     /// Oracle of frames, which is called for every message in runs with encoded messages.
     pub frames: FrameOracle,
     refusals: RefusalOracle,
-    /// Oracle of unsent writes. It also counts how often merges were queued at the replica that
-    /// received them.
+    /// Oracle of unsent writes. It also counts merges that were queued at the replica that received
+    /// them from a client, and the outcomes of their waits.
     pub unsent: UnsentOracle,
     /// Oracle of freshness. The driver of the clients notifies it of every request and answer.
     pub freshness: FreshnessOracle,
@@ -402,7 +402,7 @@ fn is_about_leases(action: &Action) -> bool {
     matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
 }
 
-/// (client, sequence) of a write.
+/// Identifier of a write: (client, sequence number).
 type WriteId = (u64, u64);
 
 /// Returns the identifier by which messages name `node`.

@@ -68,7 +68,7 @@ impl PendingOracle {
         Ok(())
     }
 
-    /// Judges the marks of `value`, which `node` has committed or executed.
+    /// Judges the marks on the keys that `value` writes. `node` has committed or executed `value`.
     pub(super) fn learns(
         &mut self,
         node: usize,

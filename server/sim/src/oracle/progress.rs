@@ -32,7 +32,7 @@ struct ReplicaProgress {
     executed: Slot,
 }
 
-/// Progress that the oracles have seen so far, by replica and log.
+/// Progress of each replica in each log, as far as the oracles have seen it.
 #[derive(Debug)]
 pub(super) struct Progress {
     seen: Vec<[ReplicaProgress; 2]>,

@@ -1,7 +1,7 @@
-//! Promises, recorded from messages alone: those that each replica made, those that each took, and
-//! the beliefs that a holder may have because of the promises (protocol §2). This record is
-//! independent of grantors and holders: it applies the rules to their messages, and does not read
-//! their state.
+//! Promises, recorded from messages alone: the promises that each replica made, the promises that
+//! each replica took, and the beliefs that a holder may have because of the promises that it took
+//! (protocol §2). This record is independent of grantors and holders: it applies the rules to their
+//! messages, and does not read their state.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -52,13 +52,13 @@ struct Belief {
 
 #[derive(Clone, Debug, Default)]
 struct PairState {
-    /// Promises that were sent, in rising order of run and sequence.
+    /// Promises that were sent, in rising order of run and sequence number.
     made: VecDeque<SentPromise>,
-    /// Run and sequence of the newest promise that the grantor sent.
+    /// Run and sequence number of the newest promise that the grantor sent.
     newest: (Incarnation, u64),
     /// Newest run of the grantor that the holder knows.
     run: Incarnation,
-    /// Highest sequence of a promise of this run that the holder took.
+    /// Highest sequence number among the promises of this run that the holder took.
     taken: u64,
     /// Beliefs, in rising order of time and configuration. Each began before the previous one had
     /// expired.
@@ -138,9 +138,9 @@ impl Promises {
         }
     }
 
-    /// Returns the time, by the clock of `holder`, until which it may believe `grantor`. It has
-    /// executed all slots up to `upto`. `holds` says for each configuration whether `holder` holds
-    /// the keys under it.
+    /// Returns the time, by the clock of `holder`, until which `holder` may believe `grantor`.
+    /// `holder` has executed all slots up to `upto`. `holds` says for each configuration whether
+    /// `holder` holds the keys under it.
     fn believed(
         &self,
         grantor: usize,
@@ -161,9 +161,9 @@ impl Promises {
         ready.filter_map(until).max()
     }
 
-    /// Returns the time, by the clock of `holder`, until which enough grantors cover it; `None` if
-    /// there were never enough. `holder` has executed all slots up to `upto`. `holds` says for each
-    /// configuration whether `holder` holds the keys under it.
+    /// Returns the time, by the clock of `holder`, until which the promises of enough grantors
+    /// cover `holder`; `None` if there were never enough grantors. `holder` has executed all slots
+    /// up to `upto`. `holds` says for each configuration whether `holder` holds the keys under it.
     pub(super) fn permit(
         &self,
         holder: usize,
@@ -181,8 +181,8 @@ impl Promises {
         untils.get(needed - 1).copied()
     }
 
-    /// Returns the time, by the clock of `holder`, until which it may believe runs of `grantor`
-    /// that are earlier than `run`.
+    /// Returns the time, by the clock of `holder`, until which `holder` may believe promises from
+    /// runs of `grantor` earlier than `run`.
     pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
         let pair = self.pair(grantor, holder);
         if pair.run >= run {
@@ -233,8 +233,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Judges hazard 2: each sequence is taken at most once, and no sequence is taken after a
-    /// higher one.
+    /// Judges the rule of hazard 2: a holder takes each promise at most once, and takes no promise
+    /// after one with a higher sequence number.
     fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
         ensure!(
             barriers::NAME,

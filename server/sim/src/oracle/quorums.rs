@@ -26,7 +26,7 @@ struct Poll {
 
 type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 
-/// Polls in one slot. Each has the ballot at which its votes were cast.
+/// Polls in one slot, each with the ballot of its votes.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
 /// Returns the poll at `ballot`. If there is none, it is created.
@@ -65,8 +65,9 @@ impl QuorumOracle {
         }
     }
 
-    /// Forgets the judged votes, so that they are judged again. Called when a replica takes another
-    /// step, and before it persists or promises something in this step.
+    /// Forgets which votes were judged, so that the same votes are judged again. This must be
+    /// called when a replica takes another step, and before it persists or promises something in
+    /// this step.
     pub(super) fn judge_again(&mut self) {
         self.judged.clear();
     }
@@ -195,7 +196,7 @@ impl QuorumOracle {
     }
 }
 
-/// Adds those present votes of the acting replica that are durable.
+/// Adds the present votes of the acting replica to `polls`, if these votes are durable.
 fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. }: Entry<'_>) {
     let StepContext { snapshot, node, .. } = ctx;
     let Some(replica) = snapshot.replica(node) else {
@@ -208,10 +209,11 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
     }
 }
 
-/// Adds the votes of the acting replica as an earlier leader, at ballots below `newest`. They are
-/// needed because the step that commits an entry may also have accepted it from the next leader, at
-/// ballot `newest`. Then the replica has forgotten the earlier vote and its tag. Instead of the
-/// tag, the replicas to which the acting replica has promised the entry's keys are used.
+/// Adds the votes that the acting replica gave as an earlier leader, at ballots below `newest`.
+/// These votes are needed because the step that commits an entry may also have accepted it from the
+/// next leader, at ballot `newest`. Then the replica has forgotten the earlier vote and its tag.
+/// Instead of the tag, the replicas to which the acting replica has promised the entry's keys are
+/// used.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
     let disk = ctx.snapshot.node(ctx.node).disk();

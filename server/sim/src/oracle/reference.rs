@@ -18,7 +18,7 @@ use leasehold_replica::settings::SessionLimits;
 /// Duration of a second of log time, in ms. Sessions end at whole seconds of log time. A session
 /// ends when its time to live has passed since the end of the second in which it was last active.
 /// If very many sessions end with one batch, replicas leave some of them for the next batch, but no
-/// run has so many.
+/// run has so many sessions.
 const SECOND_MS: u64 = 1000;
 /// Maximum size of an answer that is predicted, in bytes. Replicas refuse some longer answers.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -216,8 +216,8 @@ impl ReferenceMachine {
         }
     }
 
-    /// Returns the record under `key` after `fields` are merged into it; `None` if the value is no
-    /// record.
+    /// Returns the record under `key` after `fields` are merged into it; `None` if the stored value
+    /// is not a record.
     fn merged(&self, key: &Key, fields: &[Field]) -> Option<Bytes> {
         let mut record = match self.entries.get(key) {
             Some((value, _)) => Fields::decode(value.clone()).ok()?,
@@ -234,7 +234,7 @@ impl ReferenceMachine {
         (merged.len() <= VALUE_BYTES_MAX).then(|| merged.into())
     }
 
-    /// Returns the answer to a read; `None` if it is too long to be predicted.
+    /// Returns the answer to a read; `None` if the answer is too long to be predicted.
     pub(super) fn read(&self, op: &Op) -> Option<Outcome> {
         let mut entries = Vec::new();
         let entry = |(key, (value, version)): (&Key, &(Bytes, Version))| Entry {

@@ -2,12 +2,12 @@
 //! notified that its session refuses a write may send the write again under a new session.
 //!
 //! Once a replica has answered with a refusal, no copy of the command takes effect at any replica
-//! in a slot above those that the answering replica had executed. If only one copy of the command
-//! had reached a replica, no copy takes effect in any slot, because no other copy could have been
-//! executed before.
+//! in a slot above those that the answering replica had executed when it answered. If only one copy
+//! of the command had reached a replica, no copy takes effect in any slot, because no other copy
+//! could have been executed before.
 //!
-//! Effects are detected in the data that replicas store and answer. The state machine of the
-//! oracles is not used for this, because it could contain the same mistake as the protocol.
+//! Effects are detected in the data that replicas store and in their answers. The state machine of
+//! the oracles is not used for this, because it could contain the same mistake as the protocol.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) const NAME: &str = "refusals";
 /// Oracle that judges that refused commands are never executed.
 #[derive(Debug, Default)]
 pub struct RefusalOracle {
-    /// Requests without an answer, by the replica that received them.
+    /// For each replica, the requests that it has received and not answered.
     pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
     /// For each write, the number of times that a copy has reached a replica.
     reached: HashMap<WriteId, u32, FixedState>,
@@ -159,8 +159,8 @@ mod tests {
         Outcome::written(Version { slot, index: 0 })
     }
 
-    /// Judges the answers of replicas that have executed five slots. All of them answer the same
-    /// write, which had reached `reached` of the replicas before.
+    /// Judges answers to one write, each from another replica. The write had reached `reached`
+    /// replicas before the first answer. Each replica that answers has executed five slots.
     fn judge(reached: usize, answers: &[Outcome]) -> bool {
         let mut refusals = RefusalOracle::new(3);
         (0..reached).for_each(|node| refusals.requested(node, handle(node as u64), &put()));

@@ -19,11 +19,11 @@ use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "restart wait";
 
-/// State of one replica, kept over all runs of it.
+/// State of one replica as grantor. It is kept when the replica starts again.
 #[derive(Clone, Debug, Default)]
 struct Grantor {
-    /// Longest time for which a promise of this replica could be believed after it was sent. In ns,
-    /// measured by any clock within the bound on drift.
+    /// Longest time, in ns, for which a promise of this replica could be believed after it was
+    /// sent. The time is valid for every clock that drifts no more than leases allow for.
     longest_ns: u64,
     /// Time, by the replica's clock, until which promises of earlier runs could be believed.
     until: Time,
@@ -97,8 +97,8 @@ impl RestartWaitOracle {
     }
 
     /// Judges the record with which `node` notes that its next run need not wait. When the record
-    /// is written, no replica may believe a promise of any run of `node`, or be able to take one
-    /// that is in transit.
+    /// is written, no replica may believe a promise of any run of `node`, or be able to take a
+    /// promise that is still in transit.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -185,10 +185,11 @@ fn has_write(value: &Value) -> bool {
     commands.any(|proposed| proposed.command.is_write())
 }
 
-/// Returns the time for which a promise may be believed after it was sent. In ns, measured by any
-/// clock within the bound on drift. The promise names an ack that the grantor had received `t0`
-/// before, by a clock that may be as slow as the holder's clock is fast. The holder takes the
-/// promise at most `t0 + t_guard` after it sent this ack. The belief lasts `t_lease` from then on.
+/// Returns the time, in ns, for which a promise may be believed after it was sent. The time is
+/// valid for every clock that drifts no more than leases allow for. The promise names an ack of the
+/// holder. The grantor received this ack `t0` before it sent the promise. The grantor measured `t0`
+/// by its own clock, which may be slow, while the holder's clock may be fast. The holder takes the
+/// promise at most `t0 + t_guard` after it sent the ack. From then on, the belief lasts `t_lease`.
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;

@@ -1,6 +1,7 @@
-//! Same (client, sequence), same result (oracle 11; protocol §1 "Sessions"). Every answer of a
-//! replica to a write, or to a read that went through the log, equals the result of the state
-//! machine in `reference`. No command takes effect twice.
+//! All copies of a write, which have the same (client, sequence number), get the same result
+//! (oracle 11; protocol §1 "Sessions"). Every answer of a replica to a write, or to a read that
+//! went through the log, equals the result of the state machine in `reference`. No command takes
+//! effect twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -21,7 +22,7 @@ use leasehold_replica::unavailable::is_no_room;
 pub(super) const NAME: &str = "sessions";
 
 /// For each client, the number of results that are remembered after the client acknowledged them.
-/// They are needed because replicas may lag.
+/// These old results are still needed, because a replica that lags may answer with them.
 const RESULTS_MAX: usize = 256;
 /// Maximum number of commands in flight. No run reaches this number.
 const IN_FLIGHT_MAX: usize = 10_000;
@@ -29,12 +30,12 @@ const IN_FLIGHT_MAX: usize = 10_000;
 /// Request of a client that waits for an answer.
 #[derive(Clone, Debug)]
 enum PendingRequest {
-    /// Write (client, sequence).
+    /// A write: (client, sequence number).
     Write(u64, u64),
     Read(Op),
 }
 
-/// Results that the write of one (client, sequence) has had in the log so far.
+/// Results that one write, identified by (client, sequence number), has had in the log so far.
 #[derive(Clone, Debug, Default)]
 struct SequenceState {
     result: Option<Outcome>,
@@ -48,12 +49,13 @@ struct SequenceState {
 
 #[derive(Clone, Debug, Default)]
 struct ClientResults {
-    /// Sequences that took effect, as ranges: first to last.
+    /// Sequence numbers of the writes that took effect, as ranges: first to last.
     executed: BTreeMap<u64, u64>,
     states: HashMap<u64, SequenceState, FixedState>,
-    /// Sequences in `states`, in the order in which they were first seen.
+    /// Sequence numbers in `states`, in the order in which they were first seen.
     seen: VecDeque<u64>,
-    /// Answers that were given before the write was executed: (sequence of the write, answer).
+    /// Answers that were given before the write was executed: (sequence number of the write,
+    /// answer).
     early_answers: Vec<(u64, Outcome)>,
 }
 
@@ -65,13 +67,14 @@ struct LoggedRead {
     outcome: Option<Outcome>,
 }
 
-/// Oracle that judges sessions: the same (client, sequence) has the same result.
+/// Oracle that judges sessions: all copies of a write, which have the same (client, sequence
+/// number), must get the same result.
 #[derive(Debug)]
 pub struct SessionOracle {
     reference: ReferenceMachine,
     executed: Slot,
     clients: HashMap<u64, ClientResults, FixedState>,
-    /// Requests that wait for an answer, by the replica that received them.
+    /// For each replica, the requests that it has received and not answered.
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
     /// For each replica, the reads that its clients sent, that went through the log, and that the
     /// replica has not executed.
@@ -209,9 +212,9 @@ impl SessionOracle {
         }
     }
 
-    /// Judges that a write that is answered at commit will be executed, whatever is chosen in
-    /// earlier slots that are still open (hazard 31). Any of these slots may turn out empty, and an
-    /// empty slot opens no session.
+    /// Checks that a write that is answered at commit is certain to be executed later, whatever is
+    /// chosen in earlier slots that are still open (hazard 31). Any of these slots may turn out
+    /// empty, and an empty slot opens no session.
     fn certain(&self, chosen: &ChosenValues, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
             return Ok(());
@@ -250,8 +253,9 @@ impl SessionOracle {
     }
 
     /// Returns a state machine with the session that `client` has before `slot`, on the assumption
-    /// that every slot that is not chosen turns out empty. If `client` is `None`, it has all
-    /// sessions. Chosen slots may keep a session alive, or open it.
+    /// that every slot that is not chosen turns out empty. If `client` is `None`, the state machine
+    /// has the sessions of all clients. Commands in chosen slots may open a session, or keep it
+    /// alive.
     fn by_chosen(
         &self,
         chosen: &ChosenValues,
@@ -340,8 +344,8 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Ends the step of `node`. It has executed all slots up to `executed`, and has given the
-    /// resulting answers.
+    /// Handles the end of a step of `node`. The replica has executed all slots up to `executed`,
+    /// and has given the resulting answers.
     pub(super) fn step_ends(&mut self, node: usize, executed: Slot) {
         let reads = &mut self.reads[node];
         while reads.front().is_some_and(|read| read.slot <= executed) {
@@ -351,7 +355,8 @@ impl SessionOracle {
 }
 
 impl ClientResults {
-    /// Compares the answer that a write was given at commit with the result of its execution.
+    /// Compares the answer that was given to a write at commit with the later result of executing
+    /// the write.
     fn compare_early_answer(&mut self, name: u64, sequence: u64) -> Verdict {
         if let Some(place) = self
             .early_answers
@@ -392,8 +397,8 @@ impl ClientResults {
         before.is_some_and(|(_, last)| *last >= sequence)
     }
 
-    /// Notes that the write with this sequence takes effect. Returns whether this is the first
-    /// time.
+    /// Notes that the write with this sequence number takes effect. Returns true if it has not
+    /// taken effect before.
     fn take_effect(&mut self, sequence: u64) -> bool {
         let before = self.executed.range_mut(..=sequence).next_back();
         match before {

@@ -1,5 +1,5 @@
 //! A world without events, for tests of oracles: replicas with the state that a test needs, and the
-//! messages that they would send.
+//! messages that such replicas would send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,7 +196,8 @@ pub fn says(
     (from.0, id(to.0), envelope)
 }
 
-/// Returns a promise under configuration 1. It continues the promise with the previous sequence.
+/// Returns a promise under configuration 1. It continues the promise with the previous sequence
+/// number.
 pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
     Message::Lease(LeaseMessage::Promise(Promise {
         sequence,

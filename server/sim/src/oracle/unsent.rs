@@ -50,11 +50,11 @@ const LOCAL: WriteLocation = WriteLocation::Local { queued: false };
 struct WriteState {
     location: WriteLocation,
     is_merge: bool,
-    /// Number of unanswered requests for the write. `since_ns` is the time of the first such
-    /// request, in ns.
+    /// Number of unanswered requests for the write.
     requests: usize,
+    /// Time at which the first unanswered request for the write arrived, in ns.
     since_ns: u64,
-    /// Number of the request with which the write was last forwarded to a leader.
+    /// ID of the request with which the write was last forwarded to a leader.
     forwarded: Option<RequestId>,
 }
 
@@ -67,7 +67,8 @@ struct NodeRequests {
     fresh: Vec<WriteId>,
     /// Connections that have ended.
     disconnected: HashSet<u64, FixedState>,
-    /// Writes without an answer: (time of the first unanswered request in ns, write).
+    /// Writes without an answer: (time in ns at which the first unanswered request for the write
+    /// arrived, write).
     waiting: BTreeSet<(u64, WriteId)>,
 }
 
@@ -267,8 +268,8 @@ impl UnsentOracle {
         }
     }
 
-    /// Returns the time in ns since which `node` has had an unanswered write; `None` if every write
-    /// is answered.
+    /// Returns the time in ns at which the longest unanswered write of `node` arrived; `None` if
+    /// every write is answered.
     pub fn waiting(&self, node: usize) -> Option<u64> {
         self.nodes[node]
             .waiting

@@ -14,8 +14,8 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Share of refused merges that clients do not handle immediately: they send them again after the
-/// timeout.
+/// Share of refused merges that clients do not handle immediately: clients send these merges again
+/// after the timeout.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
@@ -65,9 +65,9 @@ impl ClientWorkload {
         self.recorder.push(operation, parts, Some(world.now_ns()));
     }
 
-    /// Handles the refusal of a write. If its session has ended, the client begins a new one. If
-    /// only one copy was sent, the write was not executed and never will be. The same holds if the
-    /// write has not left the replica that refused it.
+    /// Handles the refusal of a write. If the session of the write has ended, the client begins a
+    /// new session. The write was certainly not executed, and never will be, if only one copy was
+    /// sent and either the session has ended or the replica reports the write as unsent.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;

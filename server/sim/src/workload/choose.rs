@@ -25,7 +25,8 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 /// Size in bytes of the buffer in which values are allocated together.
 const VALUES_BYTES: usize = 4096;
 
-/// For each key, the last version and value that a client has seen. Used for compare-and-swap.
+/// For each key, the last version and value that a client has seen. Compare-and-swap operations of
+/// the client expect them.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
 /// Returns the name of a key. Names are static, because all threads of a campaign copy them. Copies

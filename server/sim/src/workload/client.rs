@@ -12,9 +12,9 @@ pub(super) struct ClientSession {
     id: u64,
     /// Log time in ms that a replica told the client before the first write of the session.
     opened_ms: u64,
-    /// Newest sequence that was issued. The first one is 1.
+    /// Last sequence number that was issued. The first sequence number is 1.
     sequence: u64,
-    /// Sequences of the session that may still be sent again.
+    /// Sequence numbers of the commands of this session that may still be sent again.
     open: BTreeSet<u64>,
 }
 
@@ -29,7 +29,8 @@ impl ClientSession {
         }
     }
 
-    /// Returns a command with operation `op`. A write gets the next sequence of this session.
+    /// Returns a command with operation `op`. A write gets the next sequence number of this
+    /// session.
     pub fn issue(&mut self, op: Op) -> Command {
         let mut command = Command {
             op: Some(op),
@@ -68,11 +69,12 @@ impl ClientSession {
 
 /// A client: its connections, its session, its lanes, and its knowledge of the keys.
 pub(super) struct Client {
-    /// Number of the client's connections to all replicas. No other client has this number.
+    /// ID of the client's present connection, which is the same at all replicas. No other client
+    /// has this ID.
     pub connection: u64,
     /// Replicas to which the client has sent requests on the present connection.
     pub contacted: BTreeSet<usize>,
-    /// Current session of the client. An expired one is replaced.
+    /// Current session of the client. When a session has expired, the client begins a new one.
     pub session: ClientSession,
     /// Replica to which the client sends requests first.
     pub home: usize,

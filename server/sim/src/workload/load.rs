@@ -15,7 +15,7 @@ pub struct ClientLoad {
     pub window: usize,
     /// Maximum number of requests that one client sends together.
     pub burst: usize,
-    /// Requests a second, over all clients.
+    /// Number of requests a second, summed over all clients.
     pub rate: u32,
     /// Number of keys.
     pub keys: u64,
@@ -33,9 +33,9 @@ pub struct ClientLoad {
     pub silence_ns: Option<u64>,
     /// Maximum number of large values.
     pub large: u32,
-    /// Share of the groups of requests that clients abandon after `abandon_timeout_ns`. A client
-    /// that abandons requests no longer waits for the answers, and its low-water mark moves past
-    /// the writes among the requests.
+    /// Probability that a client abandons a group of requests. It does so `abandon_timeout_ns`
+    /// after it has sent the group. A client that abandons requests no longer waits for the
+    /// answers, and its low-water mark moves past the writes among the requests.
     pub abandons: f64,
     /// Time in ns from sending a group of requests until it is abandoned, if it is.
     pub abandon_timeout_ns: u64,
@@ -51,25 +51,28 @@ pub struct ClientLoad {
 /// Maximum number of large values in a run. A replica keeps 16 MiB of executed entries. All large
 /// values together fit into this space, so that oracles see each of them before it is forgotten.
 const LARGE_VALUES: u32 = 15;
-/// For runs with large values: requests a second, requests sent together, and number of keys.
+/// Number of requests a second, in runs with large values.
 const LARGE_RATE: u32 = 10;
+/// Number of requests that are sent together, in runs with large values.
 const LARGE_BURST: usize = 32;
+/// Number of keys, in runs with large values.
 const LARGE_KEYS: u64 = 3;
 
-/// Share of runs that are small, and the number of requests a second in small runs.
+/// Share of small runs, in which there are few requests a second.
 const SMALL: f64 = 0.04;
+/// Number of requests a second, in small runs.
 const SMALL_RATE: u32 = 12;
-/// Share of runs with clients that wait for each answer, and the number of such clients per
-/// replica.
+/// Share of runs in which each client waits for an answer before it sends another request.
 const PATIENT: f64 = 0.06;
+/// Number of clients per replica, in runs in which clients wait for each answer.
 const PATIENT_CLIENTS: usize = 16;
 /// For clients that do not wait for each answer: the limit of unanswered requests, in seconds of
 /// load. The limit is the number of requests that arrive in this time.
 const WINDOW_S: usize = 8;
 
-/// Share of runs in which clients abandon requests, and share of runs in which clients begin new
-/// sessions.
+/// Share of runs in which clients abandon requests.
 const ABANDON: f64 = 0.4;
+/// Share of runs in which clients begin new sessions.
 const RENEW: f64 = 0.4;
 /// Share of runs in which connections of clients end.
 const HANG_UP: f64 = 0.35;
@@ -134,8 +137,8 @@ impl ClientLoad {
         }
     }
 
-    /// Draws how clients use sessions: whether they abandon requests, begin new sessions, and
-    /// fall silent. `ttl_ns` is the lifetime of sessions, if they may end within a run.
+    /// Draws how clients use sessions: whether clients abandon requests, begin new sessions, and
+    /// fall silent. `ttl_ns` is the lifetime of sessions, if sessions may end within a run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
         if rng.random::<f64>() < ABANDON {
@@ -167,8 +170,8 @@ impl ClientLoad {
     }
 
     /// Makes values large, so that requests that are sent together exceed a frame, and so do the
-    /// answers. There are few requests, in large bursts. They use so few keys that the answer to a
-    /// scan of all keys is not too long. These runs have no records and therefore no merges.
+    /// answers. There are few requests, in large bursts. Clients use so few keys that the answer to
+    /// a scan of all keys is not too long. These runs have no records and therefore no merges.
     pub(in super::super) fn enlarge(&mut self) {
         self.large = LARGE_VALUES;
         self.records = None;

@@ -2,8 +2,8 @@
 //! several commands at a time, and retry at other replicas. They record a history that checkers
 //! judge.
 //!
-//! They treat sessions as the client library does. A client never sends an abandoned write again,
-//! and its low-water mark moves past the write. If a write was sent only once and is refused
+//! These clients treat sessions as the client library does. A client never sends an abandoned write
+//! again, and its low-water mark moves past the write. If a write was sent only once and is refused
 //! because the session has ended, the client sends it once more under a new session. Permanently
 //! refused writes are not in the history, so no read may return a value of such a write. Another
 //! kind of write is not in the history either: one that a replica reports as unsent, and that no
@@ -39,24 +39,28 @@ use super::fault::FaultKind;
 use super::world::World;
 use leasehold_replica::action::ClientHandle;
 
-/// In runs in which clients fall silent: the probability of a silence after a new session begins,
-/// and the probability of one whenever a client is about to send new requests.
+/// Probability that a client falls silent after it has begun a new session, in runs in which
+/// clients fall silent.
 const SILENT_AT_FIRST: f64 = 0.5;
+/// Probability that a client falls silent when it is about to send new requests, in runs in which
+/// clients fall silent.
 const SILENT: f64 = 0.01;
-/// In runs in which clients abandon requests: the probability that a new session's first requests
-/// are abandoned. In runs in which clients renew sessions: the probability of a new session after
-/// requests were abandoned.
+/// Probability that the first requests of a new session are abandoned, in runs in which clients
+/// abandon requests.
 const ABANDONS_AT_FIRST: f64 = 0.5;
+/// Probability that a client begins a new session after it has abandoned requests, in runs in which
+/// clients renew sessions.
 const RENEWS_AFTER: f64 = 0.3;
 /// Maximum timeout of a client, as a multiple of the timeout of its first attempt. The timeout
 /// doubles with each attempt.
 pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
-/// Maximum number of random replicas that a client tries for one attempt, if they refuse
-/// connections.
+/// Maximum number of random replicas to which a client tries to connect in one attempt, if each
+/// refuses the connection.
 const DRAWS: usize = 16;
-/// Bits in tokens of clients' alarms. The first means that an attempt has timed out, and the second
-/// that a client abandons requests now. If neither is set, a client is to send new requests.
+/// Bit in the token of a client's alarm: an attempt has timed out. If neither this bit nor
+/// [`ABANDON`] is set, the client is to send new requests.
 const RETRY: u64 = 1 << 62;
+/// Bit in the token of a client's alarm: the client abandons requests now.
 const ABANDON: u64 = 1 << 60;
 /// Number of the lowest bits in an alarm's token that contain the number of operations sent
 /// together.
@@ -68,8 +72,9 @@ pub struct ClientWorkload {
     load: ClientLoad,
     chooser: Chooser,
     clients: Vec<Client>,
-    /// Number of sessions begun so far, and of connections that were given a number.
+    /// Number of sessions begun so far.
     sessions: u64,
+    /// Number of connections begun so far.
     connections: u64,
     operations: Operations,
     /// Time after which no request is begun, in virtual ns.
@@ -160,7 +165,8 @@ impl ClientWorkload {
         }
     }
 
-    /// Handles the alarm at which a client is to send new requests: begins them, if the client can.
+    /// Handles the alarm at which a client is to send new requests. The client sends the requests
+    /// if it can.
     fn arrive(&mut self, index: usize, world: &mut World) {
         self.next_arrival(index, world);
         if self.load.renews > 0.0 && self.chooser.rng.random::<f64>() < self.load.renews {
@@ -189,8 +195,8 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Sends again the unanswered ones of the `count` operations that begin with number `first`.
-    /// Then waits for longer than before.
+    /// Checks the `count` operations with successive IDs from `first`, and sends the unanswered
+    /// ones again. Then waits for an answer for longer than after the previous attempt.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
@@ -213,8 +219,8 @@ impl ClientWorkload {
         self.wait(first, count, attempts, world);
     }
 
-    /// Abandons the unanswered ones of the `count` operations that begin with number `first`. Once
-    /// all faults are healed, no operation is abandoned.
+    /// Checks the `count` operations with successive IDs from `first`, and abandons the unanswered
+    /// ones. Once all faults are healed, no operation is abandoned.
     fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;
@@ -329,8 +335,8 @@ impl ClientWorkload {
         world.request(at, requests);
     }
 
-    /// Sets the first timeout for the `count` operations that begin with number `first`. The client
-    /// may also decide to abandon them later.
+    /// Sets the first timeout for the `count` operations with successive IDs from `first`. The
+    /// client may also decide to abandon these operations later.
     fn wait_first(&mut self, index: usize, first: u64, count: u64, world: &mut World) {
         self.wait(first, count, 1, world);
         if self.load.abandons == 0.0 {
@@ -347,7 +353,7 @@ impl ClientWorkload {
         }
     }
 
-    /// Sets an alarm to check whether the `count` operations that begin with number `first` are
+    /// Sets an alarm to check whether the `count` operations with successive IDs from `first` are
     /// answered.
     fn wait(&mut self, first: u64, count: u64, attempts: u64, world: &mut World) {
         let doubled = 1 << (attempts - 1).min(8);

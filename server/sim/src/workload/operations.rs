@@ -10,7 +10,7 @@ pub(super) type Parts = SmallVec<[(u64, HistoryAction); 1]>;
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
-    /// Number of the operation.
+    /// ID of the operation.
     pub id: u64,
     /// Client that has begun the operation.
     pub client: usize,
@@ -33,8 +33,9 @@ pub(super) struct Operation {
     pub ops: Parts,
 }
 
-/// Operations that clients have begun. They are numbered from 1, in the order in which they begin.
-/// They are stored by lane, so that those of one client are close together in memory.
+/// Operations that clients have begun. Their IDs are 1, 2, … in the order in which the operations
+/// begin. Operations are stored by lane, so that the operations of one client are close together in
+/// memory.
 #[derive(Default)]
 pub(super) struct Operations {
     /// Open operations, by client and lane.
@@ -82,8 +83,8 @@ impl Operations {
         self.lane(id)?.as_mut()
     }
 
-    /// Returns the numbers of the operations that a client has begun and that have not ended, in
-    /// the order in which they began.
+    /// Returns the IDs of the operations that a client has begun and that have not ended, in the
+    /// order in which they began.
     pub fn of(&self, client: usize) -> Vec<u64> {
         let lanes = self.by_lane.get(client).into_iter().flatten();
         let mut ids: Vec<u64> = lanes.flatten().map(|it| it.id).collect();

@@ -24,9 +24,10 @@ use super::operations::Parts;
 const SALT: u64 = 0x3ec_03d5;
 /// Share of runs with records.
 const RECORDS: f64 = 0.35;
-/// Name of the field that merges change, and the length in bytes that long merges give it. Long
-/// merges are refused while short ones wait.
+/// Name of the field that merges change. It is the first field of a record.
 const FIRST: &str = "id";
+/// Range of lengths, in bytes, that long merges give to the field [`FIRST`]. Long merges are
+/// refused while short merges wait.
 const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
 /// Shape of the records of a run.

@@ -33,8 +33,8 @@ pub struct HistoryRecorder {
 }
 
 impl HistoryRecorder {
-    /// Creates the record of clients that each have at most `window` operations under way. They are
-    /// expected to begin `expected` operations in all.
+    /// Creates the record of clients that each have at most `window` operations under way. All
+    /// clients together are expected to begin `expected` operations.
     pub(super) fn new(window: usize, expected: u64) -> HistoryRecorder {
         HistoryRecorder {
             window,

@@ -16,12 +16,12 @@ use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId};
 use leasehold_replica::shell::{FencedReply, Host};
 
-/// Reads are counted if they are answered when less than this time of the permit remains. Only such
-/// reads could reveal that a permit lasts slightly too long.
+/// The world counts the reads that are answered when less than this time remains until the permit
+/// expires. Only such reads could reveal that a permit lasts slightly too long.
 const NEAR_END: Duration = Duration::from_millis(10);
 
-/// Newest delivery on a link. Further messages of the same step are added to it if they arrive at
-/// the same time.
+/// Newest delivery on a link. Further messages of the same step are added to this delivery if they
+/// arrive at the same time.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LastDelivery {
     step: u64,

@@ -132,7 +132,8 @@ impl World {
         self.nodes[node].crash_in_sync = Some(down_ns);
     }
 
-    /// Removes the trap or the crash during a sync that is set for a replica, if any.
+    /// Cancels the trap that is set for a replica, and the crash that is to happen during its next
+    /// sync, if there are any.
     pub fn disarm(&mut self, node: usize) {
         self.nodes[node].process.disarm();
         self.nodes[node].crash_in_sync = None;

@@ -12,7 +12,7 @@ use leasehold_wire::{Command, Field, KeyValue};
 use super::cluster::{Cluster, Packet, RequestToken, accept, between, settings, votes_on, write};
 
 pub const VALUE_BYTES: usize = 1 << 20;
-/// Number of writes. It is above the number that may wait.
+/// Number of writes that the tests send. It is above the maximum number of writes that may wait.
 const WRITES: u64 = (BACKLOG_BYTES_MAX / VALUE_BYTES) as u64 + 20;
 
 /// Sends writes with values of a mebibyte, each to a different key.
@@ -142,8 +142,8 @@ pub fn nothing_held() -> Settings {
 }
 
 /// Puts a record with `count` fields, and then merges `merged` into it `merges` times. All merges
-/// commit in one step. Returns how many of them are executed in this step. Checks that the others
-/// are executed soon afterwards.
+/// commit in one step. Returns the number of merges that are executed in this step. Checks that the
+/// other merges are executed soon afterwards.
 fn merged_at_once(count: usize, bytes: usize, merges: u64, merged: &[Field]) -> u64 {
     let mut cluster = Cluster::with(nothing_held());
     let record = fields(count, bytes);
@@ -173,7 +173,7 @@ fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     assert_eq!(merged_at_once(10, 100, 200, &one), 200);
 }
 
-/// Merges leave a replica idle for most of the time, even if only a few of them arrive at a time.
+/// Merges leave a replica idle for most of the time, even if only a few merges arrive at a time.
 #[test]
 fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
     let together = |cluster: &mut Cluster, merges| {
@@ -294,7 +294,8 @@ fn refused_merges_count_as_work() {
     assert!((105..120).contains(&refused), "{refused} at once");
 }
 
-/// A slot must not have more merges, because a slot is always executed in one step.
+/// A slot must not have more merges than one step may execute, because a slot is always executed in
+/// one step.
 #[test]
 fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -336,7 +337,8 @@ fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     assert!(all_done(&cluster, &asked));
 }
 
-/// Other commands then do not wait for merges, neither in the leader's queue nor in the log.
+/// Merges into large records wait at their origin. So other commands do not wait for merges,
+/// neither in the leader's queue nor in the log.
 #[test]
 fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -400,7 +402,7 @@ fn merges_that_are_sent_with_the_write_that_makes_their_record_large_are_held_to
     }
 }
 
-/// There are so many keys that the origin cannot know all records.
+/// There are so many keys that the origin cannot know the size of every record.
 #[test]
 fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -432,8 +434,8 @@ fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     cluster.assert_agreement();
 }
 
-/// When the merges leave, the puts that they had to wait for are executed, so the size of each
-/// record is known.
+/// When the merges leave their origin, the puts for which they had to wait are executed, so the
+/// size of each record is known.
 #[test]
 fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -630,8 +632,8 @@ fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
     cluster.assert_agreement();
 }
 
-/// Many entries have waited for long and are sent again. They are sent in several steps, so that no
-/// step takes long.
+/// Many entries have waited for long and are sent again. The entries are distributed over several
+/// steps, so that no step takes long.
 #[test]
 fn what_waits_long_is_sent_again_in_parts() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

@@ -46,8 +46,8 @@ pub struct Cluster {
     /// All records ever written, with the replica that wrote each.
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
-    /// Answers to reads that peers forwarded. They come from the group of inputs that is being
-    /// processed.
+    /// Answers to reads that peers forwarded. The group of inputs that is being processed has
+    /// produced these answers.
     answers: FencedAnswers,
     requests: u64,
     lives: u64,

@@ -473,8 +473,8 @@ fn parts_of_two_answers_make_no_promise() {
     assert_eq!(again.expect("it is proposed").value, chosen.value);
 }
 
-/// Returns a cluster of replicas that do a pre-vote before they campaign. Most tests do without it,
-/// but real clusters use it.
+/// Returns a cluster of replicas that do a pre-vote before they campaign. Most tests run without
+/// the pre-vote, but real clusters use it.
 fn asking(n: usize) -> Cluster {
     let mut settings = super::cluster::settings(n, StrategySpec::Leader);
     settings.elections.pre_vote = true;
@@ -618,8 +618,8 @@ fn an_old_hand_over_deposes_nobody() {
     assert!(!cluster.sent[since..].iter().any(prepare));
 }
 
-/// If a replica knows of committed entries that it lacks, it would spend a campaign on fetching
-/// them.
+/// A replica that knows of committed entries that it lacks does not campaign, because it would
+/// spend the campaign on fetching these entries.
 #[test]
 fn who_lags_takes_nothing_over() {
     for lags in [false, true] {
@@ -647,7 +647,7 @@ fn who_lags_takes_nothing_over() {
     }
 }
 
-/// A transfer to a replica that does not answer would delay every write without effect.
+/// A transfer to a replica that does not answer would delay every write, and would not succeed.
 #[test]
 fn nothing_is_handed_over_to_who_does_not_answer() {
     let mut cluster = asking(3);

@@ -284,8 +284,8 @@ pub(super) fn h81_a_lease_of_years_is_not_believed() {
     assert_eq!(refused, 1);
 }
 
-/// This configuration would do lasting harm: after each restart, a replica waits for the longest
-/// lease that was ever configured.
+/// A configuration with leases of years would do lasting harm: after each restart, a replica waits
+/// for the longest lease duration that was ever configured.
 #[test]
 pub(super) fn h81_a_configuration_of_years_is_not_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::All);

@@ -1,5 +1,5 @@
-//! Reads of several keys that go through the log. In the log, they take no more space than other
-//! commands.
+//! Reads of several keys that go through the log. In the log, such reads take no more space than
+//! other commands.
 
 use leasehold_leases::{Key, StrategySpec};
 use leasehold_replica::action::Record;

@@ -159,8 +159,8 @@ fn a_candidate_that_is_to_end_hands_over_once_it_leads() {
     });
 }
 
-/// If each repetition of a request got more time, an operator that repeats an impossible request
-/// would delay every write.
+/// A repeated request for a transfer gets no more time than the first. Otherwise an operator that
+/// repeats an impossible request would delay every write.
 #[test]
 fn a_move_that_is_asked_for_again_gets_no_more_time() {
     let mut cluster = asking(3);
@@ -203,8 +203,8 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(configures(&cluster, since), "it was given up");
 }
 
-/// Finds, of the packets sent since `cluster.sent` had the length `since`, the first that transfers
-/// leadership, and returns the replica to which it does.
+/// Returns the replica to which leadership is transferred by the first transfer among the packets
+/// sent since `cluster.sent` had the length `since`.
 fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
     let mut sent = cluster.sent[since..].iter();
     sent.find(|packet| transfer(packet)).map(|packet| packet.1)

@@ -33,7 +33,8 @@ fn least(runs: usize, mut does: impl FnMut()) -> Duration {
 }
 
 /// Returns the processor time that the leader needs to answer 100 status requests. Each answer
-/// contains the holders of the hottest key. Before, clients have read `keys` different keys.
+/// contains the holders of the hottest key. Before the status requests, clients have read `keys`
+/// different keys.
 fn hundred_statuses(keys: u32) -> Duration {
     let unlisted = UnlistedHolders::Nearest;
     let mut cluster = Cluster::new(3, StrategySpec::Quorum { unlisted });
@@ -70,16 +71,16 @@ fn hundred_statuses(keys: u32) -> Duration {
     })
 }
 
-/// When the leader searched all keys for the hottest one, a status request took 4 to 9 ms at
-/// 600,000 keys, and up to 16 such requests were served in one round.
+/// In an earlier version, the leader searched all keys for the hottest one. A status request then
+/// took 4 to 9 ms at 600,000 keys, and up to 16 such requests were served in one round.
 #[test]
 fn the_hottest_key_is_found_without_a_pass_over_all_keys() {
     let (few, many) = (hundred_statuses(200), hundred_statuses(100_000));
     assert!(many < few * 20, "{few:?} at 200 keys, {many:?} at 100,000");
 }
 
-/// Returns a map of 600 ranges, above those of [`small_range`]. Because of them, a change passes
-/// over about the same number of ranges, however many changes wait.
+/// Returns a map of 600 ranges, above those of [`small_range`]. Because of these 600 ranges, a
+/// change passes over about the same number of ranges, however many changes wait.
 fn many_ranges() -> RangeMap<StrategySpec> {
     let ranges = (0..600).map(|nth| {
         let spec = [StrategySpec::Leader, StrategySpec::None][nth % 2].clone();
@@ -89,7 +90,7 @@ fn many_ranges() -> RangeMap<StrategySpec> {
     RangeMap::from_starts(begin.into_iter().chain(ranges).collect()).expect("in order")
 }
 
-/// Returns a strategy for a small range that differs from the neighboring ranges' strategies.
+/// Returns a change that gives a small range another strategy than the neighboring ranges have.
 fn small_range(nth: usize) -> LeaseSet {
     let key = |nth: usize| Key::from(format!("{nth:06}"));
     let range = KeyRange::new(key(2 * nth), Some(key(2 * nth + 1))).expect("some keys");
@@ -123,8 +124,8 @@ fn one_more_change(waiting: usize) -> Duration {
     again.min().expect("it runs at least once")
 }
 
-/// Waiting changes are merged once, and not again for each new change. When they were merged again,
-/// a change cost five times as much with 60 changes ahead of it as with 8.
+/// Waiting changes are merged once, and not again for each new change. In an earlier version, they
+/// were merged again, and a change cost five times as much with 60 changes ahead of it as with 8.
 #[test]
 fn changes_of_leases_that_wait_are_not_merged_again() {
     let (few, many) = (one_more_change(8), one_more_change(60));

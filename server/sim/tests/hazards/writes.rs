@@ -118,8 +118,9 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
 }
 
 /// Sends two writes of a client at replica 1. The first does not reach the leader, and the client
-/// abandons it. The second, which writes `v2`, reaches the leader, and its low-water mark is past
-/// the first. Replica 1 has not learned the outcome of the second.
+/// abandons it. The second, which writes `v2`, reaches the leader. The low-water mark in the second
+/// write is above the sequence number of the first. Replica 1 has not learned the outcome of the
+/// second.
 fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> RequestToken {
     cluster.lose(|packet| between(packet, 1, 0));
     let first = cluster.ask(1, put(1, 1, "k", "v1"));

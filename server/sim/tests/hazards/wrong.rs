@@ -1,6 +1,6 @@
-//! A faulty member: it sends absurd numbers, sends messages in the name of an earlier run of
-//! itself, and repeats old messages. After every kind of such message, the cluster must continue,
-//! elect leaders, serve clients, and start again from its disks.
+//! A faulty member of the cluster: it sends absurd numbers, repeats old messages, and pretends that
+//! messages are from its own earlier run. After every kind of such message, the cluster must
+//! continue, elect leaders, serve clients, and start again from its disks.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ use leasehold_wire::{Outcome, Path, Version};
 use super::cluster::{Cluster, Packet, heartbeat_of, put, write};
 use super::numbers::{KINDS, Kind, each_number, kind_of};
 
-/// Absurd numbers that no honest replica sends: 0, the largest numbers around the limit of the
-/// decoders, and the largest number of all.
+/// Absurd numbers that no honest replica sends: 0, the two largest numbers that decoders accept,
+/// and the largest number of the type.
 const ABSURD: [u64; 4] = [0, NUMBER_MAX - 1, NUMBER_MAX, u64::MAX];
 const SPAN: Duration = Duration::from_millis(500);
 
-/// A faulty replica, with the values for messages that it could send honestly.
+/// A faulty replica. The methods return values that it could honestly send in messages.
 struct FaultyReplica<'a> {
     cluster: &'a Cluster,
     me: usize,
@@ -260,8 +260,8 @@ fn decoded(envelope: Envelope) -> Option<Envelope> {
     FrameOracle::default().pass(envelope).ok()
 }
 
-/// Sends `message` from the present run of replica `from` to all other replicas. Returns how many
-/// of them receive it.
+/// Sends `message` from the present run of replica `from` to all other replicas. Returns the number
+/// of replicas that receive it.
 fn say(cluster: &mut Cluster, from: usize, message: &Message) -> usize {
     say_as(cluster, from, message, |_| {})
 }
@@ -305,7 +305,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Writes and reads at every replica. The numbers of the clients begin at `first`.
+/// Writes and reads at every replica. The IDs of the clients begin at `first`.
 fn serves(cluster: &mut Cluster, first: u64, what: &str) {
     for node in 0..3 {
         let written = cluster.ask(node, put(first + node as u64, 1, "k", "after"));

@@ -30,7 +30,7 @@ struct Client {
     lost: bool,
 }
 
-/// All clients, with the values that they have begun to write and those that they know.
+/// All clients, with the values that clients have begun to write and the values that clients know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Clients {
     clients: [Client; 2],

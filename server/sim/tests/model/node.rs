@@ -101,7 +101,7 @@ impl Reaction {
     }
 }
 
-/// Remembered reactions. They are forgotten as soon as there are too many for the memory.
+/// Remembered reactions. Reactions are forgotten as soon as there are too many for the memory.
 #[derive(Default)]
 pub struct Reactions(Vec<Mutex<Shard>>);
 
@@ -300,7 +300,7 @@ impl Host for Process<'_> {
         self.sends[to.index()].push(envelope);
     }
 
-    /// Persists records. At a replica that cannot crash, they are durable immediately, so that
+    /// Persists records. At a replica that cannot crash, records are durable immediately, so that
     /// there are fewer states to explore.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
         if self.may_crash {

@@ -1,8 +1,9 @@
-//! One histogram of an interval log, from bytes that may come from an untrusted source.
+//! Decodes one histogram of an interval log. The bytes may come from an untrusted source.
 //!
 //! The library that decodes a histogram trusts the bytes. It allocates as much memory as the length
-//! and the range in these bytes require. It also negates each negative count, which overflows for
-//! the lowest number. So this module checks the length, the range and the counts first.
+//! and the range in these bytes require. The library also negates each negative count, and the
+//! negation of the lowest number overflows. So this module checks the length, the range and the
+//! counts first.
 
 use std::io::Read as _;
 
@@ -56,8 +57,9 @@ fn decompress(compressed: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Returns the counts. Checks that their length is the one in the header, and that the range
-/// requires no more memory than the histograms of this program.
+/// Checks the header, and returns the bytes of the counts. The length of these bytes must be the
+/// length in the header. The range must not require more memory than the histograms of this
+/// program.
 fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     let Some((header, counts)) = plain.split_first_chunk::<HEADER_BYTES>() else {
         return Err("a histogram shorter than its header".to_owned());

@@ -10,8 +10,8 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// A year. A time in a log counts from the log's time 0, instead of 1970, if it is more than a year
-/// before that time 0.
+/// One year. If a time in a log, taken as a time since 1970, is more than one year before the log's
+/// time 0, it is instead counted from that time 0.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
 /// digits.
@@ -19,8 +19,8 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// One line of an interval log.
 pub struct LogInterval<'a> {
-    /// Time at which the interval began, counted from 1970. If the log does not state when its time
-    /// 0 was, counted from that time 0.
+    /// Time at which the interval began, counted from 1970. If the log does not state the date of
+    /// its time 0, this is the time since that time 0.
     pub start: Duration,
     /// Duration of the interval.
     pub length: Duration,
@@ -43,8 +43,8 @@ impl LogInterval<'_> {
     }
 }
 
-/// Reads an interval log, and passes each of its intervals to `take`. In errors, the log has the
-/// path `path`.
+/// Reads an interval log, and passes each of its intervals to `take`. Error messages name the log
+/// as `path`.
 ///
 /// # Errors
 /// If the log cannot be read, is not an interval log, or `take` refuses an interval.
@@ -80,7 +80,7 @@ pub fn each_interval(
     Ok(())
 }
 
-/// Time from which the times in a log are counted.
+/// Time 0 of a log, from which the log's times are counted.
 #[derive(Default)]
 struct LogEpoch {
     began: Duration,

@@ -5,8 +5,8 @@ use super::sightings::Sightings;
 use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
 use crate::history::{HistoryAction, ValueId};
 
-/// Limits on the possible orders. They follow from the transactions that found a value and from the
-/// swap that replaced it.
+/// Limits on the possible orders that follow from one value: from the transactions that found the
+/// value and from the swap that replaced it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
     /// Last begin of a transaction that read the value.

@@ -14,8 +14,9 @@ struct Sighting {
 pub(super) struct Sightings {
     /// All sightings, in the order of their begins.
     all: Vec<Sighting>,
-    /// For each sighting, two sightings, chosen from it and all that begin later: the one that ends
-    /// first, and the one that ends first among those with a different value.
+    /// For each sighting `s`, two sightings among `s` and all that begin later. The first is the
+    /// one that ends earliest. The second is the one that ends earliest among those with another
+    /// value than the first.
     first_from: Vec<[Sighting; 2]>,
 }
 

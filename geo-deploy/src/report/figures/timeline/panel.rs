@@ -29,7 +29,8 @@ pub(super) struct TimelinePanel<'a> {
     pub scale: &'a Scale,
     pub left: f64,
     pub top: f64,
-    /// Throughput at the top of the lower part, in successes a second.
+    /// Upper end of the throughput axis, which is in the lower part of the panel, in successes a
+    /// second.
     pub throughput_max: f64,
 }
 
@@ -107,7 +108,7 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Shades the time of each fault. This must be drawn before everything else.
+    /// Shades the time of each fault. This function must be called before anything else is drawn.
     pub(super) fn ground(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         for mark in marks {
             if let TimelineMark::Fault(from, to, _) = mark {

@@ -97,8 +97,7 @@ pub(crate) struct ConnectionSlots {
     max: usize,
     taken: Rc<Cell<usize>>,
     refused: Cell<u64>,
-    /// Whether the last refusal was already counted as the first of a series. Only the first of
-    /// several refusals in a row is logged.
+    /// Whether a series of refusals is in progress. Only the first refusal of a series is logged.
     refusing: Cell<bool>,
 }
 

@@ -99,8 +99,8 @@ mod tests {
         Response::answer(request, Path::Unspecified, outcome)
     }
 
-    /// Takes the answers that one event-loop iteration sends. Returns the connection and the number
-    /// of the request of each.
+    /// Takes the answers that one event-loop iteration sends. Returns the connection and the
+    /// request number of each answer.
     fn round(answers: &mut LargeAnswers) -> Vec<(u64, u64)> {
         answers.begin_iteration();
         let popped = std::iter::from_fn(|| answers.pop());

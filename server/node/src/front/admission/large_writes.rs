@@ -20,13 +20,14 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Number of bytes of large writes that the replica receives in one step, if it may have this many.
+/// Number of bytes of large writes that the replica receives in one step, if it may have this many
+/// unanswered bytes.
 const AT_ONCE: usize = 1 << 20;
 /// Time without a new write or an answer after which the replica receives [`AT_ONCE`] further
 /// bytes. Disks usually answer sooner, and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// Maximum pause between an answer and the next write. The pause is as long as the answer took,
-/// because a checkpoint writes the same bytes to disk once more.
+/// Maximum pause between an answer and the next write. The pause is as long as the answer took to
+/// arrive, because a checkpoint writes the same bytes to disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Large writes that wait, by connection, and the number of bytes of large writes that the replica
@@ -41,8 +42,7 @@ pub(crate) struct LargeWrites {
     in_flight_bytes: usize,
     /// Number of unanswered bytes that the replica may have now. One write may exceed it.
     allowed: usize,
-    /// Maximum of `allowed`: number of unanswered bytes that the replica may ever have. One write
-    /// may exceed it.
+    /// Maximum value of `allowed`. One write may exceed it.
     max: usize,
     /// Time at which the replica last received or answered a write.
     changed: Instant,
@@ -120,7 +120,8 @@ impl LargeWrites {
         Some(input)
     }
 
-    /// Drops the waiting writes of a closed connection. Returns the numbers of their requests.
+    /// Drops the waiting writes of a closed connection. Returns the request numbers of these
+    /// writes.
     pub(crate) fn forget(&mut self, connection: u64) -> Vec<u64> {
         let forgotten = self.waiting.take(connection);
         self.queued_bytes -= forgotten.iter().map(|(_, bytes)| bytes).sum::<usize>();
@@ -186,8 +187,8 @@ mod tests {
         }
     }
 
-    /// Takes all writes that the replica may receive now. Returns the connection and the number of
-    /// the request of each.
+    /// Takes all writes that the replica may receive now. Returns the connection and the request
+    /// number of each write.
     fn given(writes: &mut LargeWrites) -> Vec<(u64, u64)> {
         let popped = std::iter::from_fn(|| writes.pop());
         let shown = popped.filter_map(|input| match input {

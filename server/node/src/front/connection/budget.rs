@@ -13,8 +13,8 @@ use crate::watch::log_rate_limiter::LogRateLimiter;
 pub(crate) struct LimitCounters {
     /// Number of connections that were abandoned because they left too many bytes unread.
     pub(crate) abandoned: Cell<u64>,
-    /// Number of times that the replica stopped reading from a connection because it had enough in
-    /// flight or unread.
+    /// Number of times that the replica stopped reading from a connection because too many bytes or
+    /// requests of the connection were in flight or unread.
     pub(crate) paused: Cell<u64>,
     /// Number of requests that were refused because all connections together had too much in
     /// flight.

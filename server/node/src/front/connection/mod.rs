@@ -68,8 +68,7 @@ const SMALL_BYTES: usize = 4 << 10;
 /// Maximum size in bytes of an answer of each kind. The kinds are those of
 /// [`Connection::expected`].
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
-/// Minimum expected size in bytes of an answer on a new connection, when its likely size is
-/// estimated.
+/// Lower bound, in bytes, of the likely size that is assumed for an answer on a new connection.
 const USUAL_BYTES: usize = 64 << 10;
 /// Minimum expected number of entries in an answer to a Scan or MultiGet on a new connection.
 const USUAL_ENTRIES: usize = 1000;
@@ -88,7 +87,7 @@ pub(crate) struct Connection {
     pub(crate) dirty: Cell<bool>,
     budget: Rc<Budget>,
     account: Rc<Account>,
-    /// The number of the newest request.
+    /// Request number of the newest request.
     last_request: Cell<u64>,
     /// For each request with a hint, the key about which the client requested it, by number of the
     /// request.
@@ -163,9 +162,9 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of a request, which stay in memory while the replica works on it. They are
-    /// copied if they would otherwise keep a much larger shared buffer in memory, and if requests
-    /// in flight already take a considerable amount of memory.
+    /// Returns the bytes of a request, which stay in memory while the replica works on it. The
+    /// bytes are copied if they would otherwise keep a much larger shared buffer in memory, and if
+    /// requests in flight already take a considerable amount of memory.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)
@@ -416,8 +415,8 @@ impl Connection {
 
     /// Rank of this connection among those with unfinished frames; `None` if this connection has no
     /// unfinished frame. If all unfinished frames together take too much memory, the connection
-    /// with the lowest rank is closed first. The lowest ranks belong to frames that hardly grow,
-    /// the next ones to the largest of those frames that have only just begun.
+    /// with the lowest rank is closed first. The lowest ranks belong to frames that hardly grow.
+    /// The next ranks belong to frames that have only just begun, the largest first.
     pub(crate) fn eviction_rank(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
         (bytes > 0).then(|| match self.timeouts.growth(bytes) {

@@ -176,7 +176,7 @@ async fn a_frame_that_holds_much_beside_its_request_is_refused() {
 }
 
 /// If the longest possible answer were still expected, each of the next reads of a new connection
-/// would take an event-loop iteration.
+/// would take a whole event-loop iteration.
 #[tokio::test]
 async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() {
     let budget = budget(Limits::default());
@@ -283,7 +283,7 @@ async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     assert_eq!(budget.guessed.get(), 0);
 }
 
-/// The message to another replica and its answer cost more than the read itself.
+/// The message to another replica and the answer of that replica cost more than the read itself.
 #[tokio::test]
 async fn gets_of_a_connection_count_as_passed_on_once_one_was() {
     let budget = budget(Limits::default());

@@ -69,7 +69,7 @@ impl ClientTimeouts {
     }
 
     /// Returns the number of bytes by which the unfinished frame has grown since the last check but
-    /// one. The frame now has `bytes` bytes. `None` if it has begun since then.
+    /// one. The frame now has `bytes` bytes. `None` if the frame has begun since that check.
     pub(super) fn growth(&self, bytes: usize) -> Option<usize> {
         let (before, _) = self.partial_at.get();
         (self.frame_for.get() > 1).then(|| bytes.saturating_sub(before))

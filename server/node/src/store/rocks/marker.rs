@@ -56,9 +56,9 @@ struct ManifestState {
 struct MarkerContents {
     life: u64,
     /// Whether the creation of the directory was ever completed. Before that, no acknowledgement
-    /// depends on it.
+    /// depends on the directory.
     made: bool,
-    /// RocksDB's number of the last durable write.
+    /// RocksDB's sequence number of the last durable write.
     sequence: u64,
     manifest: ManifestState,
 }
@@ -190,8 +190,8 @@ impl Marker {
         self.contents.get().made
     }
 
-    /// Checks that all durable writes are present. `found` is the number of the last write that
-    /// RocksDB has found.
+    /// Checks that all durable writes are present. `found` is the sequence number of the last write
+    /// that RocksDB has found.
     pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
         let last = self.contents.get().sequence;
         if found >= last {

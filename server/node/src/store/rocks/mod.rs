@@ -35,10 +35,10 @@ use self::records::Column;
 use self::staged::StagedValues;
 use super::{DirectoryStamp, Durability, StorageError, StorageOptions, Store, WRITE_BUFFER_BYTES};
 
-/// Name of the file that is written to test whether a full disk has space again; its size in bytes
-/// follows below. RocksDB resumes writes only if there is more space than its largest write buffer
-/// takes.
+/// Name of the file that is written to test whether a full disk has space again. RocksDB resumes
+/// writes only if there is more space than its largest write buffer takes.
 const PROBE: &str = "LEASEHOLD.probe";
+/// Size of this file in bytes.
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
 /// An open data directory.

@@ -39,7 +39,8 @@ const TABLES_OPEN: usize = 246;
 /// freed them. So a smaller log means a shorter wait. The size is twice the amount that fills a
 /// table of the column family `log`.
 const WAL_BYTES: u64 = 32 << 20;
-/// Number of written bytes of a table file after which the disk is asked to write them.
+/// Number of bytes written to a table file after which the operating system is asked to write these
+/// bytes to disk.
 const SYNC_BYTES: u64 = 1 << 20;
 
 impl Storage {

@@ -1,8 +1,8 @@
 //! Conversion of records to keys and values of RocksDB. Each value is sealed with a checksum.
 //!
 //! The functions that read a row back ([`unseal`], [`meta::parse_log_start`],
-//! [`staged::parse_row`]) take bytes that a disk may have changed. They are public so that fuzz
-//! targets can call them.
+//! [`staged::parse_row`]) take bytes that a disk may have changed. These functions are public so
+//! that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
 use leasehold_leases::{Ballot, Key};
@@ -91,10 +91,10 @@ pub mod meta {
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
-    /// Prefix of the key of a life; the replica follows it.
+    /// Prefix of the key under which a life is stored. The replica's id follows the prefix.
     pub(in super::super) const LIFE: &[u8] = b"life/";
-    /// Prefix of the key of the no-op with which a leader's term opens; the log and the ballot
-    /// follow it. Rows are sorted by ballot.
+    /// Prefix of the key of the no-op with which a leader's term opens. The log and the ballot
+    /// follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
     /// Returns the key under which the newest known life of `replica` is stored.

@@ -59,7 +59,7 @@ struct Harness {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,
     reports: Receiver<StorageReport>,
-    /// Whether the disk has space. This does not depend on its answers to writes.
+    /// Whether the disk has space. The disk's answers to writes do not depend on this.
     has_room: Arc<AtomicBool>,
     writer: Writer,
 }
@@ -279,8 +279,8 @@ fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     assert!(reports.recv().is_err(), "nobody waits for the last");
 }
 
-/// A full disk lacks persists that were reported as durable before they were written. On disk, the
-/// slots of these persists may still hold values of an earlier ballot. So the contents of the log
+/// A full disk lacks records that were reported as durable before they were written. On disk, the
+/// slots of these records may still hold values of an earlier ballot. So the contents of the log
 /// are reported to no replica.
 #[test]
 fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
@@ -314,7 +314,7 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
 }
 
 /// While the disk is full, new persists arrive repeatedly. Only the end of the retry interval, or
-/// closing, causes another attempt to write.
+/// closing the writer, causes another attempt to write.
 #[test]
 fn a_full_disk_is_not_tried_again_for_whatever_comes() {
     let mut harness = harness_with([full(), full()], NEVER, false);

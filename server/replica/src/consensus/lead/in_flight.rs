@@ -18,7 +18,7 @@ use crate::message::{Proposal, RequestId};
 struct ClientWrites {
     sequences: Vec<u64>,
     /// Highest low-water mark that any of these writes states. Execution may refuse a write with a
-    /// lower sequence.
+    /// lower sequence number.
     acked_below: u64,
 }
 

@@ -38,11 +38,11 @@ pub struct Leadership {
     /// the lowest such maximum in any batch in flight.
     sessions_max: u32,
     least_sessions_max: u32,
-    /// Whether the peers have not been notified yet of some commits.
+    /// Whether there are commits of which the peers have not been notified yet.
     pub news_due: bool,
-    /// Number of the newest probe sent; a probe is a numbered heartbeat.
+    /// Sequence number of the newest probe that was sent. A probe is a numbered heartbeat.
     pub probe: u64,
-    /// Number of the newest probe that each replica has answered.
+    /// For each replica, the sequence number of the newest probe that it has answered.
     probe_acks: Vec<u64>,
     /// Time at which each replica last answered a probe or voted.
     answered: Vec<Time>,
@@ -167,7 +167,7 @@ impl Leadership {
     }
 
     /// Notes that peer `from` receives messages of this leader, because it has answered. Returns
-    /// the time at which this was last noted before.
+    /// the time at which an answer of this peer was noted before.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }

@@ -12,8 +12,7 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// Factor for the maximum number of open slots of a class: a class may have this many for each slot
-/// in flight that is still free.
+/// A class may have this many open slots for each slot in flight that is still free.
 const OPEN_PER_FREE: usize = 3;
 
 /// Class of a command: the replicas that must accept the command before it is committed.

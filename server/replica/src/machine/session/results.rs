@@ -54,9 +54,9 @@ impl CompactOutcome {
     }
 }
 
-/// Results of a session by sequence. A client that always waits for an answer before its next
-/// command has only one result. No client has more than `leasehold_wire::UNACKNOWLEDGED_MAX` plus
-/// one results.
+/// Results of a session by sequence number. A client that always waits for an answer before its
+/// next command has only one result. No client has more than `leasehold_wire::UNACKNOWLEDGED_MAX`
+/// plus one results.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, CompactOutcome),
@@ -88,7 +88,7 @@ impl Results {
     }
 
     /// Adds a result, and drops the results below the low-water mark `acked_below`. Returns whether
-    /// the sequence is new.
+    /// the sequence number is new.
     pub(super) fn insert(&mut self, sequence: u64, kept: CompactOutcome, acked_below: u64) -> bool {
         match self {
             Results::One(of, first) if *of < acked_below || *of == sequence => {
@@ -177,8 +177,8 @@ mod tests {
         }
     }
 
-    /// Compares the results with a plain map, for every series of four sequences and low-water
-    /// marks.
+    /// Compares the results with a plain map, for every series of four sequence numbers and
+    /// low-water marks.
     #[test]
     fn results_are_those_of_a_plain_map() {
         for case in 0..8u64.pow(4) {
