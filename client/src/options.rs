@@ -32,7 +32,7 @@ pub struct ClientOptions {
     /// `plain_token`).
     pub token: Option<Secret>,
     /// Whether to send the token in plain text to other machines; default: no. If it is sent in
-    /// this way, anyone who reads the network traffic can use the token.
+    /// this way, any reader of the network traffic can use the token.
     pub plain_token: bool,
     /// Timeout for connecting and the handshake, if there is only one address; default 5 s.
     pub connect_timeout: Duration,

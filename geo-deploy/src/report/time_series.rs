@@ -69,7 +69,7 @@ pub struct Adaptation {
     /// Steady mean: the mean latency in the last two reconfiguration periods before the change, in
     /// ms.
     pub steady_ms: f64,
-    /// Of the mean latencies of all stretches after the change, the greatest, in ms.
+    /// The greatest of the mean latencies of all stretches after the change, in ms.
     pub worst_ms: f64,
     /// Time in s from the change to the first stretch in which the strategy was as good as before.
     /// The mean latency of this stretch, and the mean from this stretch to the next change, exceed

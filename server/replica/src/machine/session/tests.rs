@@ -365,7 +365,7 @@ fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
     sessions.take_dirty();
     sessions.record(&write(7, 65, 1), 0, Outcome::default());
     assert_eq!(sessions.dirty_cost(), 5);
-    // A busy client whose session always has this many results is written down once.
+    // The session of a busy client always has this many results, and is written once.
     for sequence in 66..10_000 {
         sessions.record(&write(7, sequence, sequence - 64), 0, Outcome::default());
     }
