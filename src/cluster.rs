@@ -297,7 +297,8 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// State of the replicas when `cluster up` ends. In either state the cluster can serve.
+/// Result of the wait for a cluster to start. If the user interrupts the wait, it still continues
+/// until the cluster is up.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,

@@ -15,8 +15,8 @@ use leasehold_wire::StatusRequest;
 /// Longest time that a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Certificate authority of the replicas to connect to, and the token that gives the client its
-/// rights.
+/// Certificate authority of the replicas to connect to, and the token that determines the rights of
+/// the client.
 #[derive(Args)]
 pub struct ClientCredentials {
     /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
@@ -109,8 +109,8 @@ impl Replicas {
 
 /// The replicas that a command can ask.
 pub struct Connector {
-    /// Addresses of the replicas, in the order in which they are asked, and the longest time to
-    /// wait for an answer.
+    /// Addresses of the replicas, in the order in which the replicas are asked, and the longest
+    /// time to wait for an answer.
     pub options: ClientOptions,
     /// Sites of the cluster that `cluster up` started; empty if addresses were given.
     sites: Vec<ClientPort>,

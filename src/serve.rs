@@ -104,7 +104,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 /// Makes the kernel wake this process when the process that started it dies. This is necessary
-/// because a stopped process cannot detect that its standard input was closed.
+/// because a process that is stopped (by SIGSTOP) cannot detect that its standard input was closed.
 fn wake_when_parent_dies() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     {

@@ -15,8 +15,8 @@ pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
 /// Maximum age of a cluster in these attacks, in hours. The replicated clock begins at 0 when its
 /// cluster begins.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
-/// Maximum number of bytes per second that the choice of lease holders may add to the traffic of
-/// each replica with its peers. The maximum holds for every second.
+/// Maximum number of bytes per second that the choice of lease holders may add to the traffic
+/// between a replica and its peers. The maximum holds for every single second.
 const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 
 /// A condition that is checked after an attack.
@@ -48,8 +48,8 @@ pub enum AftermathCheck {
     LongestRound(u64),
     /// In any second without reads, the traffic between peers does not exceed a maximum.
     PeerBytes,
-    /// After its directory was made read-only, the last replica ended with an error, and no signal
-    /// ended it.
+    /// After the directory of the last replica was made read-only, this replica ended with an
+    /// error, and not by a signal.
     EndedByItself,
 }
 

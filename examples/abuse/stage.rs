@@ -28,8 +28,8 @@ const RECOVERS_IN: Duration = Duration::from_secs(3);
 /// over a long interval would hide bursts of traffic.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Longest time for which attackers may continue after the end of the attack, to finish what they
-/// have begun.
+/// Longest time for which attackers may continue after the end of the attack, to finish requests
+/// that they have begun.
 const OVERTIME: Duration = Duration::from_secs(60);
 
 /// Settings that all attacks of a run share.
@@ -65,8 +65,8 @@ pub struct AttackTimeline {
 }
 
 impl Stage {
-    /// Carries out an attack and returns its row of the results. If the cluster does not start, the
-    /// row has a failed check.
+    /// Carries out an attack, and returns the row with its results. If the cluster does not start,
+    /// the row has a failed check.
     pub async fn row(&self, attack: &Attack) -> Row {
         let mut row = Row {
             name: attack.name.to_owned(),

@@ -1,5 +1,5 @@
 //! Measures the processor time that a replica needs for each kind of request in several sizes, and
-//! compares it with the charge of the request.
+//! compares this time with the charge of the request.
 //!
 //! Clusters of real `leasehold serve` processes run on loopback. Each case sends batches of
 //! requests to one replica for some time. From the measured processor time, the processor time of

@@ -1,4 +1,5 @@
-//! Results of each case, and the comparison of its measured processor time with its charge.
+//! Results of each case, and a comparison of the measured processor time of the case with the
+//! charge.
 
 use std::time::Duration;
 

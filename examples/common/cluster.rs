@@ -84,7 +84,8 @@ pub fn options(address: &str, authority: Option<&Path>) -> anyhow::Result<Client
 }
 
 impl Cluster {
-    /// Starts a cluster in a directory of its own. If the directory is kept, its name is `name`.
+    /// Starts a cluster in a new directory. If the directory is kept after the run, `name` is the
+    /// name of the directory.
     pub fn start(recipe: &Recipe, setting: Setting, name: &str) -> anyhow::Result<Cluster> {
         let (temporary, dir) = directory(recipe, name)?;
         let addresses = addresses(2 * recipe.replicas)?;

@@ -22,7 +22,7 @@ pub mod mutate;
 use std::io;
 use std::path::Path;
 
-/// A body under its name, with the seeds from which its inputs are made.
+/// A body with its name, and the seeds from which inputs for the body are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Name of the target. The cargo-fuzz target and the folders of inputs have the same name.

@@ -1,6 +1,6 @@
-//! Runs every body with its seeds and with inputs made from them, which are the same in every run.
-//! cargo-fuzz does the same endlessly; this test does it for a short time, wherever the tests are
-//! run.
+//! Runs every body with its seeds, and with inputs that are made from the seeds. These inputs are
+//! the same in every run. cargo-fuzz searches endlessly; this test takes a short time, and runs
+//! with the other tests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -111,7 +111,7 @@ fn messages_full_of_empty_elements() {
     }
 }
 
-/// Returns the encoded form of a field, which contains its length.
+/// Returns the encoded form of a field, including the length of `contents`.
 fn field(number: u32, contents: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::new();
     prost::encoding::bytes::encode(number, &contents.to_vec(), &mut encoded);

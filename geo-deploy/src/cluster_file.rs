@@ -45,8 +45,8 @@ pub(crate) struct Node {
     pub name: String,
     pub client: SocketAddr,
     pub peer: SocketAddr,
-    /// Addresses to which this replica connects to reach the others, by the names of those
-    /// replicas. The addresses belong to the emulated WAN.
+    /// Addresses to which this replica connects to reach the other replicas. The key of an entry is
+    /// the name of the other replica. The addresses belong to the emulated WAN.
     #[serde(default)]
     pub via: BTreeMap<String, SocketAddr>,
 }

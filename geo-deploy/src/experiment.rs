@@ -1,8 +1,9 @@
 //! Experiments. One TOML file describes everything that is run. So a result can be repeated from
-//! the manifest that is stored with it.
+//! the manifest that is stored with the result.
 //!
-//! An omitted field has the paper's value (§5.2). Overrides replace fields, which they name. A
-//! report shows the effective experiment: the one after defaults and overrides have been applied.
+//! An omitted field has the paper's value (§5.2). An override replaces the field that it names. A
+//! report shows the effective experiment, which is the experiment after defaults and overrides have
+//! been applied.
 
 mod change;
 mod error;
@@ -70,7 +71,8 @@ pub struct Experiment {
     /// Lease durations and policy.
     #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
     pub lease: LeaseSection,
-    /// Intervals and timeouts of replicas, such as those by which they watch their leader.
+    /// Intervals and timeouts of replicas, for example the timeout after which a silent leader is
+    /// replaced.
     #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
     pub timing: TimingOverrides,
     /// Replicas that receive acceptors' votes in addition to the leader.
@@ -106,15 +108,16 @@ fn default_runs() -> u32 {
     1
 }
 
-/// Intervals and timeouts of replicas, such as those by which they watch their leader. An omitted
-/// field has the default of `serve`.
+/// Intervals and timeouts of replicas, for example the timeout after which a silent leader is
+/// replaced. An omitted field has the default of `serve`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimingOverrides {
     /// Time between two heartbeats of a leader, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_ms: Option<u64>,
-    /// Time without a message from the leader after which another replica campaigns, in ms.
+    /// Election timeout, in ms. If a replica gets no message from the leader for this time, it
+    /// starts an election.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election_timeout_ms: Option<u64>,
     /// Time that a replica waits for another replica's answer before it sends its message again, in
@@ -164,7 +167,8 @@ pub struct WorkloadSpec {
     /// Number of operations of each client, including warm-up; 0 if `seconds` sets the duration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
-    /// Number of each client's first requests that only warm up and are not measured.
+    /// Number of requests at the beginning of each client's requests that are only for warm-up and
+    /// are not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup: u64,
     /// Rate of an open loop, in operations a second at each site. Operations are due at equal
@@ -178,8 +182,8 @@ pub struct WorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
     /// Maximum number of operations that one site has in flight in an open loop. Further operations
-    /// that are due wait at the client. These are measured too, with a latency that includes the
-    /// wait.
+    /// that are due wait at the client. Operations that wait are measured too, and their latency
+    /// includes the wait.
     #[serde(default = "default_outstanding")]
     pub outstanding: u32,
     /// Size of a written value, in bytes.
@@ -271,8 +275,8 @@ pub struct RangePlan {
 }
 
 impl StrategyPlan {
-    /// Returns each range of a key space with `keys` keys: its first key and its holders, in key
-    /// order.
+    /// Divides a key space of `keys` keys into the ranges. For each range, in key order, returns
+    /// the first key and the holders.
     pub fn range_starts(&self, keys: u64) -> Vec<(u64, &[String])> {
         let mut before = 0.0;
         let start = |range: &RangePlan| {

@@ -3,7 +3,7 @@
 //!
 //! A [`FaultSpec`] is written by a person and may name roles (`leader`). When the fault begins, its
 //! roles are resolved once, against the [`FaultContext`] of that time. When the fault ends, its
-//! effects on the same replicas and links are undone, even if another replica leads then.
+//! effects are undone on the same replicas and links, even if another replica leads by that time.
 
 mod check;
 mod effect;
@@ -31,7 +31,7 @@ pub enum FaultAction {
     Pause,
     /// Nothing passes between the targets and `to`.
     Partition,
-    /// Messages between the targets and `to` are delayed by `delay_ms` more in each failing
+    /// Messages between the targets and `to` get an extra delay of `delay_ms` in each failing
     /// direction.
     Slow,
     /// Messages between the targets and `to` are lost with probability `loss`.
@@ -164,8 +164,8 @@ pub struct FaultSpec {
     /// Targets of the fault: one or several.
     #[serde(deserialize_with = "one_or_several")]
     pub target: Vec<FaultTarget>,
-    /// Sites at the far ends of the failing links. If the field is omitted, these are all sites
-    /// except the targets.
+    /// Sites at the far ends of the failing links. If the field is omitted, all sites except the
+    /// targets are at the far ends.
     #[serde(
         default,
         deserialize_with = "one_or_several",

@@ -1,10 +1,10 @@
 //! Topologies, WAN emulation, experiments and their reports.
 //!
 //! An experiment is a topology, a workload and a list of strategies. A backend runs it, and a
-//! [`report`] shows the measurements. Measured values are shown next to the values that are
-//! computed by these modules:
+//! [`report`] shows the measurements. Reports show measured values next to values that these
+//! modules compute:
 //!
-//! - [`run::bound`] computes the least latency that the distances between sites allow.
+//! - [`run::bound`] computes the minimum latency that the distances between sites allow.
 //! - [`run::bookkeeping`] computes the share of local reads that a learning strategy would reach
 //!   with perfect bookkeeping.
 //! - [`true_rates`] computes the mean latency that would be possible if all rates were known.

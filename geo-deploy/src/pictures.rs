@@ -16,13 +16,14 @@ const BOLD: &[u8] = include_bytes!("fonts/DejaVuSans-Bold.ttf");
 /// Number of pixels of the PNG for one pixel of the drawing, in each direction. So plots are sharp
 /// on high-resolution screens.
 const SCALE: f32 = 2.0;
-/// Resolution of the PDF, at which a pixel of the drawing is as wide as on a screen.
+/// Resolution of the PDF, in pixels per inch. It is chosen so that a pixel of the drawing is as
+/// wide as on a screen.
 const DPI: f32 = 96.0;
 
 /// Draws a PNG and a PDF next to each of these SVG files.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read or written; the error names it.
+/// Returns an error if a file cannot be read or written; the error names the file.
 pub fn draw(plots: &[PathBuf]) -> anyhow::Result<()> {
     let fonts = fonts();
     for plot in plots {
@@ -40,7 +41,7 @@ pub fn draw(plots: &[PathBuf]) -> anyhow::Result<()> {
 /// Draws a PNG and a PDF next to each SVG file in a directory and its subdirectories.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read or written; the error names it.
+/// Returns an error if a file cannot be read or written; the error names the file.
 pub fn draw_all(dir: &Path) -> anyhow::Result<()> {
     let entries = dir
         .read_dir()

@@ -1,9 +1,9 @@
 //! The files of a run. Every backend writes the same files, so that results can be compared.
 //!
 //! Everything is computed from samples. Latencies are shown next to the bounds that follow from
-//! distances ([`crate::run::bound`]). Shares of local reads are shown next to those under perfect
-//! bookkeeping ([`crate::run::bookkeeping`]). If the paper reports a value, that value is shown
-//! too.
+//! distances ([`crate::run::bound`]). Shares of local reads are shown next to the shares under
+//! perfect bookkeeping ([`crate::run::bookkeeping`]). If the paper reports a value, that value is
+//! shown too.
 
 mod digest;
 mod figures;
@@ -80,7 +80,7 @@ impl DigestedReport<'_> {
     /// Writes every file of the run into `dir`, which is created if necessary.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be written; the error names it.
+    /// Returns an error if a file cannot be written; the error names the file.
     pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
         let (report, digests, summary) = (self.report, &self.digests, &self.summary);
         let plots = dir.join("plots");
@@ -125,13 +125,13 @@ pub struct ExperimentReport {
     pub runs: Vec<StrategyRun>,
     /// Events of the runs. Faults are not included, because they are stored with each run.
     pub events: Vec<RunEvent>,
-    /// Description of the missing part, if the experiment was interrupted.
+    /// Description of the missing part if the experiment was interrupted; otherwise `None`.
     pub incomplete: Option<String>,
 }
 
 impl ExperimentReport {
-    /// Sorts the samples once, and returns the report with sorted samples, from which it can be
-    /// shown and written.
+    /// Sorts the samples, and returns the report with sorted samples. This form of the report can
+    /// be shown and written without sorting again.
     pub fn digested(&self) -> DigestedReport<'_> {
         let digests = digest::digest(self);
         DigestedReport {

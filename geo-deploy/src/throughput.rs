@@ -123,7 +123,7 @@ pub struct OperationThroughput {
 
 impl OperationThroughput {
     /// Returns the rate in operations a second that would be possible if every replica had its own
-    /// processor. This rate is limited by the replica that uses the most processor time.
+    /// processor. The replica that uses the most processor time limits this rate.
     pub fn at_a_processor_each(&self) -> f64 {
         if self.busiest_us > 0.0 {
             1e6 / self.busiest_us

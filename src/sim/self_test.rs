@@ -56,8 +56,8 @@ pub fn run(
     )
 }
 
-/// For each oracle that the control does not test, the number of seeds that ended with its
-/// violation.
+/// For each oracle that the control does not test, the number of seeds in which this oracle
+/// detected a violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
 /// Runs a seed. A violation is what the control searches for only if one of the control's own

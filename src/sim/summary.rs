@@ -98,7 +98,7 @@ impl CampaignSummary {
         }
     }
 
-    /// Describes the size of the campaign and its result in one line.
+    /// Describes the size and the result of the campaign in one line.
     fn brief(&self) -> String {
         let result = match self.violations.len() {
             0 if self.twice => {
@@ -220,7 +220,7 @@ fn row(name: &str, figure: String) -> (String, String) {
     (name.to_owned(), figure)
 }
 
-/// Formats a number with its digits in groups of three.
+/// Formats a number. The digits are in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

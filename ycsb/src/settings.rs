@@ -9,8 +9,8 @@ use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
 
-/// Number of connections for each thread of the operating system. For more connections than this, a
-/// second thread is used.
+/// Number of connections that one thread of the operating system serves by default. More
+/// connections are divided among several threads.
 const CONNECTIONS_A_CORE: u64 = 5;
 /// Shortest interval between two status lines or log entries.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -89,8 +89,8 @@ pub struct Settings {
 pub struct ClientSite {
     /// Name of the site in reports.
     pub name: String,
-    /// Number that determines which records are popular at the site (`permutation=site`). If the
-    /// name is a number, this field has that number; otherwise it has a hash of the name.
+    /// ID that determines which records are popular at the site (`permutation=site`). If the name
+    /// is a number, this field has that number; otherwise it has a hash of the name.
     pub number: u64,
 }
 

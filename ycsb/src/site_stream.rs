@@ -38,8 +38,8 @@ pub struct SiteStream {
 }
 
 impl SiteStream {
-    /// Creates the stream of client number `client` at site number `site`. All clients of a site
-    /// have the same order of popularity.
+    /// Creates the stream of the client with the ID `client` at the site with the ID `site`. All
+    /// clients of a site have the same order of popularity.
     ///
     /// # Panics
     /// If there are no keys, or Zipf's constant is negative.

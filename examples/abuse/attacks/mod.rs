@@ -454,7 +454,8 @@ impl Target {
     }
 }
 
-/// Runs one attack in this process, and prints its figures. `target` has the parameters as JSON.
+/// Runs one attack in this process, and prints the figures of the attack. `target` contains the
+/// parameters as JSON.
 pub fn wage(target: &str) -> anyhow::Result<()> {
     let target: Target = serde_json::from_str(target)?;
     // The attackers must end when the program that started them ends.

@@ -65,7 +65,7 @@ pub fn refusal(answer: &Response) -> Option<String> {
 /// Parameters for the next request of a lane. A lane has one request in flight at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    /// Number of the lane on its connection. Each lane has one request in flight at a time.
+    /// Index of the lane on its connection. Each lane has one request in flight at a time.
     pub lane: u64,
     /// Id of the request. It is greater than the ids of all earlier requests.
     pub id: u64,

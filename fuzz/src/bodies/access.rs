@@ -36,9 +36,9 @@ pub fn tokens(input: &[u8]) {
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
-/// Decodes two prefixes, each after its length, and then a greeting or a request. A token that may
-/// read these prefixes must have the right to read a key or range of the request exactly if one of
-/// the prefixes covers it.
+/// Decodes two prefixes, each after its length, and then a greeting or a request. For each key or
+/// range of the request, the rights of a token that may read these prefixes must agree with the
+/// prefixes.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();

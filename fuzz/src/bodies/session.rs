@@ -151,7 +151,7 @@ pub fn session(input: &[u8]) {
     ready.judge(grant, input);
 }
 
-/// Handles the client's frames in the same way as a node. Returns the rights of the client, or
+/// Handles the client's frames in the same way as a node does. Returns the rights of the client, or
 /// `None` if the client is refused.
 fn talk(ready: &mut SessionFixture, stream: &mut BytesMut) -> Option<&'static Grant> {
     let hello = Hello::decode(next(stream)?).ok()?;

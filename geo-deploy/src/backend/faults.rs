@@ -42,8 +42,8 @@ pub(crate) enum LeaseHolders {
     /// The replicas were asked about leases, but their answers leave the holders uncertain. Every
     /// key is treated as leased to every replica.
     Unknown,
-    /// For each key (the index is the number of the key), the sites that may have held a lease on
-    /// it. No other site held a lease on the key.
+    /// For each key (the index is the ID of the key), the sites that may have held a lease on the
+    /// key. No other site held a lease on the key.
     Known(Vec<SiteSet>),
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct KeyRequest {
 }
 
 /// A process in the sense of a history, which means that it executes one operation at a time. The
-/// number of the process is unique in a run.
+/// ID of the process is unique in a run.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
@@ -38,8 +38,8 @@ impl HistoryProcess {
     }
 }
 
-/// Assigns numbers to processes. The number of a process modulo the number of sites is the index of
-/// its site, so a history shows the site of each process.
+/// Assigns IDs to processes. The ID of a process, modulo the number of sites, is the index of the
+/// process's site. So a history shows the site of each process.
 #[derive(Debug)]
 pub(crate) struct ProcessNumbers {
     /// For each site, the number of processes that have been created so far.
@@ -47,7 +47,7 @@ pub(crate) struct ProcessNumbers {
 }
 
 impl ProcessNumbers {
-    /// Creates the numbering for this number of sites. No process has a number yet.
+    /// Creates an assignment of IDs for this number of sites. No process has an ID yet.
     pub(crate) fn new(sites: usize) -> ProcessNumbers {
         ProcessNumbers {
             made: vec![0; sites],
@@ -85,8 +85,8 @@ struct SwapSchedule {
 }
 
 impl RequestStream {
-    /// Creates the stream of the client with the number `client` at `site`. Clients send their
-    /// first requests at `start_ns`.
+    /// Creates the stream of the client with the index `client` at `site`. Clients send their first
+    /// requests at `start_ns`.
     pub(crate) fn of(
         plan: &RunPlan<'_>,
         site: usize,

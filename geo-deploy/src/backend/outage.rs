@@ -1,17 +1,19 @@
 //! Bounds on the outage that the protocol allows after a fault.
 //!
 //! - If a holder fails, a write to a key that it holds waits until all promises to the holder have
-//!   expired on every clock. Peers stop renewing their promises after two renewals were not
-//!   answered. The last promise lasts `t_guard + t_lease`, with drift. After that, the write
-//!   commits. Reads of the key may wait for the write. No operation waits for `t_grace`: this time
-//!   matters only if a holder answers but does not persist, and there is no bound for this case.
+//!   expired on every clock. Peers stop renewing their promises to the holder after two renewals
+//!   were not answered. The last promise lasts `t_guard + t_lease`, with drift. After the last
+//!   promise has expired, the write commits. Reads of the key may wait for the write. No operation
+//!   waits for `t_grace`: `t_grace` matters only if a holder answers but does not persist, and
+//!   there is no bound for this case.
 //! - If the leader fails, every operation that needs a leader waits for the next one. The failed
 //!   leader holds every key, so its promises must expire first. The bound is the greater of the
 //!   election timeout and `t_guard + t_lease`, with drift, plus two round trips and 100 ms.
 //! - Operations on other keys do not wait for a failed replica.
 //!
-//! If a replica no longer answers, its clients send requests to another one: immediately if the
-//! replica is down, and after the timeout of an attempt if it is paused or cut off.
+//! If a replica no longer answers, its clients send requests to another replica. They do so
+//! immediately if the replica is down, and after the timeout of an attempt if it is paused or cut
+//! off.
 
 use super::RunPlan;
 use crate::fault::{FaultAction, FaultSpec};
@@ -20,7 +22,8 @@ use crate::run::bound::{Bounds, Replies, SiteSet};
 
 /// Time for processing that is included in every bound, in s.
 const SLACK_S: f64 = 0.1;
-/// Time in s that a client waits for one replica before it sends the request to another one, too.
+/// Time in s that a client waits for the answer of one replica. After this time, it also sends the
+/// request to another replica.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
 /// Returns the bounds on the outage for clients, one entry for each site, after a fault at the
@@ -97,8 +100,8 @@ fn durations_s(plan: &RunPlan<'_>) -> (f64, f64) {
     )
 }
 
-/// Returns the longest time, in s, that an operation at a site takes without faults. It is the time
-/// of a write that every replica must acknowledge, and that waits for another such write.
+/// Returns the longest time, in s, that an operation at a site takes without faults. The longest
+/// operation is a write that every replica must acknowledge, and that waits for another such write.
 fn usual_s(plan: &RunPlan<'_>, site: usize) -> f64 {
     let topology = plan.topology();
     let bounds = Bounds::new(topology, plan.experiment.leader_index());

@@ -16,8 +16,8 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// The most popular key over all sites is chosen among this many of the most popular keys of each
-/// site.
+/// Number of each site's most popular keys that are considered when the most popular key over all
+/// sites is chosen.
 const CANDIDATES: u64 = 100;
 
 /// Plan of one run of one strategy, which a backend executes.
@@ -26,7 +26,7 @@ pub struct RunPlan<'a> {
     pub experiment: &'a Experiment,
     /// Strategy of the run.
     pub strategy: &'a StrategyPlan,
-    /// Number of this run among the runs of the strategy, starting at 0.
+    /// Index of this run among the runs of the strategy, from 0.
     pub run: u32,
 }
 
@@ -79,7 +79,8 @@ impl<'a> RunPlan<'a> {
         self.experiment.network.loss > 0.0 || !self.faults().is_empty() || changes
     }
 
-    /// Returns the time without a message from the leader after which other replicas campaign.
+    /// Returns the election timeout: if a replica gets no message from the leader for this time, it
+    /// starts an election.
     pub(crate) fn election_timeout(&self) -> Duration {
         self.experiment.timing_of_replicas().election_timeout
     }
@@ -116,7 +117,7 @@ impl<'a> RunPlan<'a> {
         }
     }
 
-    /// Returns a strategy without explicit holders, by its name.
+    /// Returns the strategy with this name, without explicit holders.
     pub(crate) fn spec_named(&self, name: &str) -> anyhow::Result<StrategySpec> {
         Ok(match name {
             "none" => StrategySpec::None,

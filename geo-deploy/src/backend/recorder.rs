@@ -36,7 +36,7 @@ pub(crate) struct OperationRecord<'a> {
     pub(crate) process: u32,
     pub(crate) request: KeyRequest,
     /// Time at which the operation began: when it was sent or, in an open loop, when it was due.
-    /// Latency is measured from here.
+    /// Latency is measured from this time.
     pub(crate) due_ns: u64,
     /// Time at which the operation was sent.
     pub(crate) sent_ns: u64,
@@ -66,7 +66,7 @@ pub(crate) struct RunContext<'a> {
 /// Recorder of the requests and answers of the clients of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// All operations, warm-up included, each with the number of the key.
+    /// All operations, including warm-up. Next to each operation is the ID of its key.
     operations: Vec<(Sample, u64)>,
     history: History,
     /// Notes for the report.
@@ -150,7 +150,7 @@ impl Recorder {
     }
 
     /// Returns the shares that perfect bookkeeping would have reached on the operations with an
-    /// index of at least `first` and less than `after`. The bookkeeping includes the operations
+    /// index of at least `first` and less than `after`. The bookkeeping also counts the operations
     /// before `first`. Returns `None` unless the strategy is `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
@@ -265,7 +265,7 @@ impl OperationRecord<'_> {
 }
 
 /// Returns the value that a read found; `None` if the answer says that the key is missing. Any
-/// other answer that does not contain a value which a write stored is treated as damage.
+/// other answer must contain a value that a write stored; otherwise it is treated as damage.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
         Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),

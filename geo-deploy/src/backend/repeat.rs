@@ -1,4 +1,5 @@
-//! Repeated runs of one strategy: each has a seed of its own, and all are joined into one result.
+//! Repeated runs of one strategy. Each run has a seed of its own, and all runs are joined into one
+//! result.
 //!
 //! The measured intervals are placed one after another, as in one continuous run. Everything
 //! outside these intervals is omitted: warm-up and elections before an interval, and the end of a
@@ -53,7 +54,7 @@ impl EndedRuns {
     }
 }
 
-/// Joins runs into one; `None` if there are none.
+/// Joins runs into one result; `None` if there are no runs.
 fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
     let count = runs.len();
     let mut runs = runs.into_iter();

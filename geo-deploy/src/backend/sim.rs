@@ -38,7 +38,7 @@ const REORDER_NS: u64 = 300_000_000;
 
 /// Runs all strategies of an experiment, in parallel on as many threads as there are cores. Each
 /// run is added to `ended` as soon as it has ended, even if another run fails. If `stop` is set,
-/// the remaining runs end soon, and have no result.
+/// all runs that have not ended are stopped soon, and have no result.
 ///
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.

@@ -26,7 +26,7 @@ pub const GROUP_KEYS: u64 = 4;
 const GROUPS_FROM: u64 = 10_000;
 /// Share of the operations on hot keys among all operations on hot and cold keys.
 const HOT_SHARE: f64 = 0.7;
-/// Maximum number of keys for which a client remembers the state.
+/// Maximum number of keys with a state that a client remembers.
 const BELIEFS_MAX: usize = 4096;
 
 /// Kinds of operations of a client of hot and cold keys, each with its relative frequency.
@@ -63,13 +63,13 @@ pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
     unreachable!("a number below the sum of the weights falls on one of them")
 }
 
-/// Returns the keys of the group with this number.
+/// Returns the keys of the group with this ID.
 pub fn group_keys(group: u64) -> Range<u64> {
     let from = GROUPS_FROM + group * GROUP_KEYS;
     from..from + GROUP_KEYS
 }
 
-/// Returns the number of the group to which a key belongs; `None` for a hot or cold key.
+/// Returns the ID of the group to which a key belongs; `None` for a hot or cold key.
 pub fn group_of(key: u64) -> Option<u64> {
     Some(key.checked_sub(GROUPS_FROM)? / GROUP_KEYS)
 }
@@ -77,8 +77,8 @@ pub fn group_of(key: u64) -> Option<u64> {
 /// Groups on which clients work at the moment.
 #[derive(Debug)]
 pub struct KeyGroups {
-    /// Numbers of the current groups, each with the number of operations that clients may still
-    /// send on the group.
+    /// IDs of the current groups. Next to each ID is the number of operations that clients may
+    /// still send on the group.
     open: Vec<(u64, u32)>,
     begun: u64,
     operations: u32,
@@ -94,7 +94,7 @@ impl KeyGroups {
         }
     }
 
-    /// Returns the number of groups that clients have been given so far.
+    /// Returns the number of groups on which clients have begun to work so far.
     pub fn begun(&self) -> u64 {
         self.begun
     }
@@ -114,7 +114,7 @@ impl KeyGroups {
     }
 }
 
-/// Keys on which a client works.
+/// Set of keys from which a client chooses the keys of its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPool {
     /// Hot and cold keys.
@@ -129,13 +129,15 @@ pub struct Chooser {
     pool: KeyPool,
     rng: Pcg64Mcg,
     beliefs: BTreeMap<u64, Belief>,
-    /// Upper bits of all values of this client; no other client's values have them.
+    /// Upper bits of all values of this client. The values of all other clients have different
+    /// upper bits.
     values_from: u64,
     values: u64,
 }
 
 impl Chooser {
-    /// Creates the chooser of client number `client`. No other client writes the same values.
+    /// Creates the chooser of the client with the ID `client`. No other client writes the same
+    /// values.
     pub fn new(pool: KeyPool, client: u32, seed: u64) -> Chooser {
         let values_from = u64::from(client + 1) << 32;
         Chooser {

@@ -1,5 +1,5 @@
-//! Selects the effects of a fault that are possible now. Others may not be, because a role may be
-//! resolved to a replica that already has a fault.
+//! Selects the effects of a fault that are possible now. Some effects may be impossible, because a
+//! role may be resolved to a replica that already has a fault.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,8 +7,8 @@ use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
-/// Time after the start of a replica in which it has opened its data, even on a busy machine. A
-/// replica on a full disk cannot start: it reports this and ends.
+/// Time within which a replica that was started has opened its data, even on a busy machine. A
+/// replica on a full disk cannot start: it reports the full disk and ends.
 const OPENED: Duration = Duration::from_secs(3);
 
 /// Filter that keeps only the effects of a fault that are possible now.

@@ -17,11 +17,11 @@ pub struct FaultInjector<'a> {
     rng: Pcg64Mcg,
     waiting: VecDeque<FaultSpec>,
     active: Vec<ActiveFault>,
-    /// Numbers and a log of the faults so far.
+    /// Counts and a log of the faults so far.
     pub account: FaultAccount,
 }
 
-/// Numbers and a log of the faults of a schedule that have begun or ended.
+/// Counts of the faults of a schedule that have begun, and a log of their beginnings and ends.
 #[derive(Clone, Debug, Default)]
 pub struct FaultAccount {
     /// Number of faults that began, by kind.

@@ -17,7 +17,7 @@ use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
 
-/// Longest time until a replica serves again after all faults have ended.
+/// After all faults have ended, each replica must serve again within this time.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// Timeout of one attempt of a read or write.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -27,7 +27,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SCAN_KEYS: u64 = 1000;
 /// Key that is written to see whether a replica accepts writes. No client uses it.
 const PROBE: u64 = 9_999;
-/// Number of the first client that reads at the end. The numbers of the load's clients are lower.
+/// ID of the first client that reads at the end of a round. The clients that send requests during
+/// the round have lower IDs.
 const READERS_FROM: u32 = 1 << 16;
 
 /// All entries that were read through one replica: keys, values and versions.
@@ -42,7 +43,7 @@ pub struct FinalCheck<'a> {
     pub sites: &'a Topology,
     /// Time at which the round began.
     pub began: Instant,
-    /// Number of groups of keys that clients have begun.
+    /// Number of groups of keys on which clients have begun to work.
     pub groups: u64,
 }
 
@@ -199,8 +200,8 @@ fn single(key: u64) -> OperationRequest {
     }
 }
 
-/// Splits the parts of an operation: one list for all hot and cold keys, and one list for each
-/// group of keys.
+/// Splits the parts of an operation into several lists: one list for all hot and cold keys, and one
+/// list for each group of keys.
 fn by_group(parts: Parts) -> Vec<Parts> {
     let of = |(key, _): &(u64, _)| group_of(*key);
     parts

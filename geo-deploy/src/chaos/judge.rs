@@ -11,8 +11,8 @@ use leasehold_histories::serializability;
 
 use super::record::RoundRecord;
 
-/// Maximum number of states that are explored for one group. Exploring this many takes some
-/// seconds.
+/// Maximum number of states that are explored for one group. The exploration of this many states
+/// takes some seconds.
 const STEPS: usize = 2_000_000;
 
 /// Verdict on a round.

@@ -1,5 +1,6 @@
-//! Clients of a round. At every site, some clients use only the replica of the site. Others roam:
-//! they send requests to another replica if that one does not answer.
+//! Clients of a round. At every site, some clients use only the replica of the site. The other
+//! clients roam: if the replica of their site does not answer, they also send requests to other
+//! replicas.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
@@ -18,10 +19,10 @@ use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
 use super::request::{OperationKind, OperationRequest};
 use crate::backend::local::ClientAccess;
 
-/// Pause of a client after a failed attempt to connect.
+/// Time that a client waits after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Largest delay that a client makes up for: a delayed client sends the next operations at shorter
-/// intervals.
+/// Largest delay for which a client compensates. A delayed client compensates by sending the next
+/// operations at shorter intervals.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
 /// Timeouts of clients. Some are short, and leave many operations with an unknown outcome.
 const TIMEOUTS: [Duration; 3] = [
@@ -35,17 +36,18 @@ const SESSION_OPERATIONS: u64 = 400;
 /// on each group.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// At each site, one client in `GROUPED_EVERY` works on groups, and one in `ROAMING_EVERY` roams.
+/// At each site, every `GROUPED_EVERY`-th client works on groups of keys, and every
+/// `ROAMING_EVERY`-th client roams.
 const GROUPED_EVERY: usize = 4;
 const ROAMING_EVERY: usize = 3;
-/// Divisor of the timeout of a client that roams. After the resulting time, the client also sends
-/// its request to another replica.
+/// A client that roams also sends its request to another replica after one `ROAM_AFTER`-th of its
+/// timeout.
 const ROAM_AFTER: u32 = 4;
 
-/// Rate and number of the clients, and the addresses of the replicas.
+/// Rate of operations, number of clients, and addresses of the replicas.
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
-    /// Settings that clients of the cluster need besides its addresses.
+    /// Settings that clients of the cluster need besides the addresses of the replicas.
     pub access: ClientAccess,
     /// For each site, the addresses of all replicas in the order in which clients of the site use
     /// them: the site's own replica first, then the others by distance.
@@ -90,7 +92,7 @@ impl LoadGenerator {
         LoadGenerator { shared, tasks }
     }
 
-    /// Returns the record so far.
+    /// Returns the record of the operations so far.
     pub fn record(&self) -> Ref<'_, RoundRecord> {
         self.shared.record.borrow()
     }
@@ -122,8 +124,8 @@ impl SharedLoadState {
 struct Worker {
     number: u32,
     site: usize,
-    /// Whether the client sends requests to another replica if the replica of its own site does not
-    /// answer.
+    /// True if the client also sends a request to another replica when the replica of its own site
+    /// does not answer.
     roams: bool,
     timeout: Duration,
     chooser: Chooser,

@@ -10,8 +10,8 @@ use leasehold_wire::Path;
 use super::chooser::group_of;
 use super::request::{OperationKind, Parts};
 
-/// Maximum number of answers without an explanation that are kept in the record. Even a single one
-/// is a violation.
+/// Maximum number of unexplained answers that are kept in the record. Even a single unexplained
+/// answer is a violation.
 const WRONG_MAX: usize = 20;
 
 /// Outcome of an operation.
@@ -26,7 +26,7 @@ pub enum OperationOutcome {
     Failed,
 }
 
-/// Number of operations of one kind, by outcome.
+/// For each outcome, the number of operations of one kind that had this outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct OutcomeCounts {
     /// Number of operations that were answered.
@@ -55,7 +55,7 @@ impl AddAssign for OutcomeCounts {
 /// An operation that ended.
 #[derive(Clone, Debug)]
 pub struct CompletedOperation {
-    /// Number of the client.
+    /// ID of the client.
     pub client: u32,
     /// Index of the client's site in the topology.
     pub site: usize,
@@ -77,13 +77,13 @@ pub struct CompletedOperation {
 pub struct RoundRecord {
     /// Operations on hot and cold keys, one event for each key.
     pub history: History,
-    /// Operations on the keys of each group, by the number of the group.
+    /// For each group (the key is the ID of the group), the operations on the keys of the group.
     pub groups: BTreeMap<u64, Vec<Transaction>>,
-    /// Number of operations with each outcome, by kind of operation.
+    /// For each kind of operation, the number of operations with each outcome.
     pub counts: BTreeMap<OperationKind, OutcomeCounts>,
-    /// Descriptions of answers that a correct store could not have given, whatever its state.
+    /// Descriptions of answers that a correct store could not have given in any state.
     pub wrong: Vec<String>,
-    /// Number of answers, by the path on which the replicas served them.
+    /// For each path, the number of answers that replicas served on this path.
     pub paths: BTreeMap<Path, u64>,
     /// Longest times without an answer, one entry for each site. The first value of an entry is for
     /// the clients that use only the site's replica, the second for those that also use others.

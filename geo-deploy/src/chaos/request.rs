@@ -67,7 +67,8 @@ impl OperationKind {
     }
 }
 
-/// State that a client believes a key to have; `None` if the key has no value.
+/// State of a key in the belief of a client; `None` if the client believes that the key has no
+/// value.
 pub type Belief = Option<(ValueId, Version)>;
 
 /// An operation that a client is about to send.
@@ -89,8 +90,8 @@ pub struct OperationRequest {
 /// was performed.
 pub type Parts = Vec<(u64, HistoryAction)>;
 
-/// Error for an answer that a correct store could not have given, whatever its state. The message
-/// says why.
+/// Error for an answer that a correct store could not have given in any state. The message contains
+/// the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnexplainedAnswer(pub String);
 
@@ -202,7 +203,8 @@ impl OperationRequest {
         Ok(found)
     }
 
-    /// Returns the number of a key of this operation, by its stored name; `None` for any other key.
+    /// Returns the ID of the key that is stored under `name`; `None` if this operation has no such
+    /// key.
     pub fn key_of(&self, name: &Bytes) -> Option<u64> {
         let digits = std::str::from_utf8(name).ok()?.strip_prefix("key")?;
         let key = digits.parse().ok()?;

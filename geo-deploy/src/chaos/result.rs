@@ -12,7 +12,7 @@ use crate::topology::Topology;
 /// Result of a round.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoundResult {
-    /// Number of the round.
+    /// Sequence number of the round, from 1.
     pub number: u32,
     /// Strategy of the round's cluster.
     pub strategy: String,
@@ -20,13 +20,13 @@ pub struct RoundResult {
     pub seed: u64,
     /// Time for which clients sent operations, in seconds.
     pub seconds: f64,
-    /// Number of faults that began, by kind.
+    /// For each kind of fault, the number of faults that began.
     pub faults: BTreeMap<String, u64>,
     /// Number of faults in the schedule that could not begin.
     pub skipped: u64,
-    /// Number of operations with each outcome, by kind of operation.
+    /// For each kind of operation, the number of operations with each outcome.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
-    /// Number of answers, by the path on which the replicas served them.
+    /// For each path, the number of answers that replicas served on this path.
     pub paths: BTreeMap<&'static str, u64>,
     /// Longest time without an answer at any site, for clients that use only the replica of their
     /// own site.
@@ -45,7 +45,7 @@ pub struct RoundResult {
     pub kept: Option<PathBuf>,
 }
 
-/// A time in which no client of some kind at a site got an answer.
+/// A time in which a site's clients of one kind (roaming or not) got no answer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SiteOutage {
     /// Name of the site.

@@ -29,7 +29,7 @@ use crate::fault::FaultSpec;
 pub struct Settings {
     /// The program that is started with `serve`; usually this program itself.
     pub program: PathBuf,
-    /// Directory in which each running round has a directory of its own.
+    /// Directory that contains a separate directory for each running round.
     pub dir: PathBuf,
     /// Settings of the cluster, and its strategies. Each round uses the next strategy.
     pub experiment: Experiment,
@@ -49,11 +49,11 @@ pub struct Settings {
 pub struct Round<'a> {
     /// Settings that all rounds share.
     pub settings: &'a Settings,
-    /// Number of the round, from 1.
+    /// Sequence number of the round, from 1.
     pub number: u32,
 }
 
-/// Facts about a round that has ended, from which its result is computed.
+/// Facts about a round that has ended. The result of the round is computed from these facts.
 pub(super) struct RoundFacts {
     pub record: RoundRecord,
     pub account: FaultAccount,

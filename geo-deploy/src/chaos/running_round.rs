@@ -12,7 +12,7 @@ use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
 
-/// Time between two checks of the processes. The times of faults have the same resolution.
+/// Time between two checks of the processes. Faults begin and end with the same resolution in time.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
@@ -23,7 +23,7 @@ const MEMORY_MAX: u64 = 1 << 30;
 /// Progress of a round.
 #[derive(Clone, Debug)]
 pub struct RoundProgress<'a> {
-    /// Number of the round.
+    /// Sequence number of the round, from 1.
     pub number: u32,
     /// Strategy of the round's cluster.
     pub strategy: &'a str,
@@ -33,7 +33,7 @@ pub struct RoundProgress<'a> {
     pub elapsed_s: f64,
     /// Number of faults that have begun.
     pub faults: u64,
-    /// Number of operations that have ended, by outcome.
+    /// For each outcome, the number of operations that have ended with this outcome.
     pub operations: OutcomeCounts,
     /// Descriptions of the faults that are active.
     pub failing: Vec<&'a str>,

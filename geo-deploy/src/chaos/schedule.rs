@@ -1,7 +1,7 @@
 //! Schedule of a round: the faults with their times. The seed and the settings determine the
 //! schedule.
 //!
-//! Every fault ends before the round does. At most a minority of the replicas is down or restarting
+//! Every fault ends before the round ends. At most a minority of the replicas is down or restarting
 //! at the same time, unless all are killed together. Pauses, full disks and cut links may make a
 //! majority unavailable for some seconds.
 
@@ -16,16 +16,17 @@ use crate::topology::Topology;
 /// Time in seconds between the end of all faults and the end of the round. In this time, the
 /// replicas recover.
 const QUIET_S: f64 = 2.0;
-/// Time in seconds after the start of a replica in which the replica is still regarded as down.
+/// A replica that was started is regarded as down for this time after its start, in seconds.
 const STARTING_S: f64 = 1.0;
-/// Maximum number of random faults that are tried for one point in time. If none of them is
-/// possible, no fault begins at that time.
+/// Maximum number of random faults that are tried for one point in time. If all of these faults are
+/// impossible, no fault begins at that time.
 const DRAWS_MAX: usize = 8;
-/// Resolution of times in a schedule: whole milliseconds, so that they are easy to read.
+/// Resolution of the times in a schedule, in steps per second. Times are whole milliseconds, so
+/// that they are easy to read.
 const PER_SECOND: f64 = 1e3;
 
-/// Kinds of faults, each with its shortest and longest duration in seconds, and its relative
-/// frequency.
+/// Kinds of faults. Next to each kind are the shortest and the longest duration of such a fault in
+/// seconds, and the relative frequency of the kind.
 const KINDS: [((FaultKind, f64, f64), u32); 9] = [
     ((FaultKind::Of(FaultAction::Kill), 0.05, 5.0), 22),
     ((FaultKind::Of(FaultAction::Stop), 0.05, 4.0), 9),
@@ -179,7 +180,7 @@ fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     alone && few && fault::check(&beside, topology).is_ok()
 }
 
-/// Returns the number of replicas that a fault takes down. Each role is counted as one more
+/// Returns the number of replicas that a fault takes down. Each role in the fault is counted as one
 /// replica.
 fn replicas_down(fault: &FaultSpec) -> usize {
     match fault.action {

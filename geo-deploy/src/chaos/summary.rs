@@ -16,26 +16,26 @@ pub struct ChaosSummary {
     pub seed: u64,
     /// Number of faults that began.
     pub faults_total: u64,
-    /// Number of faults that began, by kind.
+    /// For each kind of fault, the number of faults that began.
     pub faults: BTreeMap<String, u64>,
     /// Number of faults of the schedules that could not begin. Either the targets of such a fault
     /// were down already, or no replica had the role that it names.
     pub skipped: u64,
     /// Number of operations that ended.
     pub operations_total: u64,
-    /// Number of operations with each outcome, by kind of operation.
+    /// For each kind of operation, the number of operations with each outcome.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
-    /// Number of answers, by the path on which the replicas served them.
+    /// For each path, the number of answers that replicas served on this path.
     pub paths: BTreeMap<&'static str, u64>,
     /// Number of checks of histories that had no result, for example because they took too long.
     pub undecided: usize,
     /// Longest time without an answer at any site, for clients that use only the replica of their
-    /// own site, as (number of the round, outage).
+    /// own site. The first value is the sequence number of the round; the second is the outage.
     pub outage: (u32, SiteOutage),
     /// Longest time without an answer at any site, for clients that also use replicas of other
-    /// sites, as (number of the round, outage).
+    /// sites. The first value is the sequence number of the round; the second is the outage.
     pub outage_roaming: (u32, SiteOutage),
-    /// Results of the rounds, in their order.
+    /// Results of the rounds, in the order of the rounds.
     pub rounds: Vec<RoundResult>,
 }
 
@@ -201,7 +201,8 @@ impl ChaosSummary {
     }
 }
 
-/// Replaces `longest` by `outage` and the number of its round, if `outage` is longer.
+/// If `outage` is longer than the outage in `longest`, replaces `longest` by the sequence number
+/// `round` and `outage`.
 fn longer(longest: &mut (u32, SiteOutage), round: u32, outage: &SiteOutage) {
     if outage.seconds > longest.1.seconds {
         *longest = (round, outage.clone());

@@ -11,12 +11,13 @@ use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyChange {
-    /// Time of the change in s since the measured interval began; negative during warm-up.
+    /// Time of the change, in s since the beginning of the measured interval. It is negative if the
+    /// change is during warm-up.
     pub at_s: f64,
     /// Name of the new strategy.
     pub strategy: String,
-    /// Range of keys that the change concerns: the beginning and the end in key order, as shares of
-    /// the key space from 0 to 1.
+    /// Range of keys that the change concerns. The two numbers are the beginning and the end of the
+    /// range in key order, as shares of the key space from 0 to 1.
     #[serde(default = "all_keys")]
     pub keys: [f64; 2],
 }

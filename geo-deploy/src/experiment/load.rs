@@ -24,7 +24,7 @@ const OUTSTANDING_MAX: u32 = 1_000_000;
 pub enum RequestRate {
     /// Every site has the same rate.
     Equal(f64),
-    /// Rates by the names of the sites. Every site is named.
+    /// For each site, by name, the rate at this site. Every site must be named.
     Sites(BTreeMap<String, f64>),
 }
 
@@ -42,13 +42,14 @@ impl RequestRate {
 /// interval, which is the same for all sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasurementWindow {
-    /// The interval begins when the slowest client has made its warm-up requests. It ends when the
-    /// slowest client has made all its requests. Until then, the other clients continue to send
-    /// requests.
+    /// The interval begins when the slowest client has made its warm-up requests. The interval ends
+    /// when the slowest client has made all its requests. Until that time, the other clients
+    /// continue to send requests.
     Counts {
-        /// Number of warm-up requests of each client, which it makes before the measured interval.
+        /// Number of warm-up requests of each client. A client makes these requests before the
+        /// measured interval.
         warmup: u64,
-        /// Total number of requests of each client, including warm-up requests.
+        /// Number of requests of each client, including the client's warm-up requests.
         requests: u64,
     },
     /// The beginning and the duration of the interval are given in seconds.
@@ -62,8 +63,8 @@ pub enum MeasurementWindow {
 
 impl WorkloadSpec {
     /// Returns the interval in which operations are measured. In an open loop, a number of requests
-    /// is converted to a duration: the time in which the clients of the site with the lowest rate
-    /// would send that number.
+    /// is converted to a duration: the time in which each client of the site with the lowest rate
+    /// sends that many requests.
     pub fn window(&self) -> MeasurementWindow {
         if let Some(seconds) = self.seconds {
             let warmup_s = self.warmup_s.unwrap_or(0.0);
@@ -93,7 +94,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// Describes the load at each site and the interval in which it is measured.
+    /// Describes the load at each site, and the interval in which operations are measured.
     pub fn load_in_words(&self) -> String {
         let clients = self.clients;
         let asked = match &self.rate {

@@ -61,8 +61,9 @@ pub(super) fn apply(
     })
 }
 
-/// Removes fields that an override makes obsolete: the numbers of requests if an override sets the
-/// measured time in seconds, and the measured time if an override sets numbers of requests.
+/// Removes fields that an override makes obsolete. If an override sets the measured time in
+/// seconds, the numbers of requests are removed. If an override sets a number of requests, the
+/// measured time is removed.
 fn without_replaced(
     mut experiment: Experiment,
     sets: &[String],
@@ -92,7 +93,7 @@ fn without_replaced(
     Ok(experiment)
 }
 
-/// Returns the dotted name of a field that may be given by its short name.
+/// Returns the dotted name of a field. `key` is the short name or the dotted name of the field.
 fn dotted_name(key: &str) -> &str {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
     alias.map_or(key, |(_, path)| path)
@@ -181,7 +182,7 @@ fn as_table(experiment: &Experiment) -> Result<Table, ExperimentError> {
 }
 
 /// Writes `text` at the dotted `path`; returns `None` if the path does not exist. If only the last
-/// step of the path is missing, it is added, because it may be an optional field.
+/// step of the path does not exist, this step is added, because it may be an optional field.
 fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
     let mut steps = parents.split('.').filter(|step| !step.is_empty());
@@ -192,7 +193,8 @@ fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Returns a field of a table, or an element of an array by its label or by its number, from 1.
+/// Returns a field of a table or an element of an array. `step` is the name of the field, or the
+/// label or position (from 1) of the element.
 fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     match value {
         Value::Table(table) => table.get_mut(step),

@@ -25,7 +25,8 @@ const TYPES: [(&str, &str); 17] = [
 const WHOLE: &str = "a whole number, 0 or more";
 const TEXT: &str = "a text";
 
-/// Names of kinds of values in the parser's messages about what it found, each with a description.
+/// Names that the parser's messages use for the kind of value that was found. Next to each name is
+/// a description.
 const FOUND: [(&str, &str); 7] = [
     ("string ", "the text "),
     ("integer ", "the whole number "),
@@ -37,7 +38,7 @@ const FOUND: [(&str, &str); 7] = [
 ];
 
 /// Rewrites the parser's message in the words of [`TYPES`] and [`FOUND`]. A message of another form
-/// is not changed, because it is one of this program's own messages, or lists the accepted values.
+/// is not changed. It is one of this program's own messages, or it lists the accepted values.
 pub(super) fn words(message: &str) -> String {
     if let Some((found, expected)) = split(message, "unknown variant ") {
         return format!("there is no {found}, and {expected} is expected");

@@ -5,7 +5,7 @@ use crate::fault::FaultSpec;
 
 impl Experiment {
     /// Returns the TOML of [`Experiment::to_toml`], extended by the effective values of `[timing]`.
-    /// If the absence of a field has a meaning, a comment explains the meaning.
+    /// If the omission of a field has a meaning, a comment explains this meaning.
     pub fn shown(&self) -> String {
         let timing = self.timing_of_replicas();
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).ok();
@@ -29,7 +29,7 @@ impl Experiment {
         text
     }
 
-    /// Returns a line for each omitted field, with the meaning of its absence.
+    /// Returns a line for each omitted field. The line explains the meaning of the omission.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let load = &self.workload;

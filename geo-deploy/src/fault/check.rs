@@ -4,7 +4,8 @@ use super::effect::unknown;
 use super::{Direction, FaultAction, FaultSpec, FaultTarget, list};
 use crate::topology::Topology;
 
-/// Error for an invalid list of faults: the wrong field, its value, and how to fix it.
+/// Error for an invalid list of faults. It contains the wrong field, the value of this field, and a
+/// description of the correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidFault {
     /// Name of the field, for example `fault.2.until_s`; faults are numbered from 1.
@@ -38,8 +39,8 @@ pub fn check(faults: &[FaultSpec], topology: &Topology) -> Result<(), InvalidFau
     majority_returns(faults, topology)
 }
 
-/// Latest time that a fault may have, in s: a year. Later times are mistakes, and could overflow
-/// computations.
+/// Latest time that a fault may have, in s: a year. A later time is regarded as a mistake, and
+/// could cause an overflow in computations.
 pub const TIME_S_MAX: f64 = 31_536_000.0;
 
 /// Name of a wrong field, its value, and the fix.
@@ -108,8 +109,8 @@ fn check_targets(
 }
 
 /// Checks that no site is both a target and at the far end of the failing links: a site has no link
-/// to itself. Roles are compared by name only, because which site has a role is not known before
-/// the fault begins.
+/// to itself. Roles are compared only by name, because it is not known before the fault begins
+/// which site has a role.
 fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
     let everyone = fault.target.contains(&FaultTarget::All);
     require(
@@ -156,8 +157,8 @@ fn check_links(fault: &FaultSpec) -> Result<(), Problem> {
 }
 
 /// Checks that two faults of processes do not overlap at a replica: for example, a dead process
-/// cannot be paused. Roles are compared by name, because it is not known yet which replica will
-/// have a role.
+/// cannot be paused. Roles are compared only by name, because it is not known before a fault begins
+/// which replica has a role.
 fn check_overlap(fault: &FaultSpec, other: &FaultSpec, number: usize) -> Result<(), Problem> {
     if fault.action.affects_links() || other.action.affects_links() {
         return Ok(());

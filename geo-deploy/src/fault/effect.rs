@@ -135,7 +135,7 @@ impl FaultContext<'_> {
         }
     }
 
-    /// Returns the one of these sites that is nearest to the leader. If no replica leads, returns
+    /// Of these sites, returns the one that is nearest to the leader. If no replica leads, returns
     /// the first of the sites in the topology's order.
     fn nearest_to_leader(&self, sites: impl Iterator<Item = usize>) -> Option<usize> {
         let distance = |site: &usize| {
@@ -156,8 +156,8 @@ pub(super) fn unknown(name: &str, topology: &Topology) -> String {
 }
 
 impl FaultSpec {
-    /// Returns this fault with sites instead of roles. The result has the same sites whenever it is
-    /// used, even for the role `random`.
+    /// Returns this fault with sites instead of roles. Each use of the result affects the same
+    /// sites, even if the fault named the role `random`.
     ///
     /// # Errors
     /// If no replica has a role that the fault names.
@@ -250,7 +250,7 @@ impl FaultSpec {
 }
 
 impl Effect {
-    /// Returns the effect that undoes this one; `None` if there is nothing to undo.
+    /// Returns the effect that undoes this effect; `None` if there is nothing to undo.
     pub fn inverse(self) -> Option<Effect> {
         match self {
             Effect::Kill(site) | Effect::Stop(site) => Some(Effect::Start(site)),

@@ -80,8 +80,8 @@ impl Latencies {
         share(within as u64, self.count())
     }
 
-    /// Returns each distinct latency in ms, in increasing order, with the share of operations that
-    /// took at most this time.
+    /// Returns all distinct latencies in ms, in increasing order. Next to each latency is the share
+    /// of operations that took at most this time.
     pub(super) fn steps(&self) -> impl Iterator<Item = (f64, f64)> {
         let n = self.sorted_ns.len();
         let last_of_equals =

@@ -43,9 +43,9 @@ use super::{ExperimentReport, FaultSpan, OutageBound, StrategyRun};
 /// that were leased to a failed site or on other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
-    /// Number of the run, from 1; `None` if there is only one run.
+    /// Sequence number of the run, from 1; `None` if there is only one run.
     pub run: Option<usize>,
-    /// Number of the fault in its run, from 1.
+    /// Sequence number of the fault in its run, from 1.
     pub fault: usize,
     /// Description of the fault.
     pub text: String,
@@ -139,8 +139,8 @@ pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outag
     all
 }
 
-/// Returns the number of the run in which a fault began, and the number of the fault in that run.
-/// The number of the run is `None` if there is only one run.
+/// Returns the sequence number of the run in which a fault began, and the sequence number of the
+/// fault in that run. The first is `None` if there is only one run.
 fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     let repeat = |fault: &FaultSpan| run.repeat_at(fault.at_s);
     let of_run = repeat(&run.faults[index]);

@@ -9,7 +9,7 @@ use super::figures::Figure;
 /// Writes figures into `dir` as `NAME.svg`.
 ///
 /// # Errors
-/// Returns an error if a file cannot be written; the error names it.
+/// Returns an error if a file cannot be written; the error names the file.
 pub(super) fn write(figures: &[Figure], dir: &Path) -> anyhow::Result<()> {
     for figure in figures {
         let path = dir.join(format!("{}.svg", figure.name));

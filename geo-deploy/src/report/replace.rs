@@ -77,7 +77,7 @@ fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
 /// the previous report are removed. If `write` fails, `out` is not changed.
 ///
 /// # Errors
-/// Returns an error if a file cannot be written or replaced; the error names it.
+/// Returns an error if a file cannot be written or replaced; the error names the file.
 pub fn replace(out: &Path, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
     let beside = tempfile::Builder::new().prefix(".new-").tempdir_in(out);

@@ -108,7 +108,7 @@ impl ThroughputReport {
     /// Writes all files into `dir`.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be written; the error names it.
+    /// Returns an error if a file cannot be written; the error names the file.
     pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let put = |name: &str, bytes: &[u8]| {

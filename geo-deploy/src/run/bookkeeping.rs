@@ -29,7 +29,7 @@ pub struct IssuedOperation {
     pub site: usize,
     /// Whether the operation is a read; otherwise it is a write.
     pub is_read: bool,
-    /// Number of the key.
+    /// ID of the key.
     pub key: u64,
     /// Whether the operation is in the measured interval. Reads before the interval are not
     /// measured, but are part of the bookkeeping.
@@ -113,8 +113,8 @@ struct Ledger {
     /// Index in `counts` at which the counts of each key begin.
     rows: HashMap<u64, usize, FixedState>,
     counts: Vec<u32>,
-    /// Whether a write has its minimum latency, by the site of the client and the set of the key's
-    /// holders.
+    /// For each pair of a client's site and a set of holders, true if a write to a key with these
+    /// holders has its minimum latency.
     minimum: HashMap<(usize, SiteSet), bool, FixedState>,
 }
 

@@ -182,15 +182,15 @@ pub struct StrategyRun {
 }
 
 impl StrategyRun {
-    /// Returns the number, from 1, of the repeated run to which the time `at_s` belongs; `None` if
-    /// the strategy was run once, or the time is before the first run.
+    /// Returns the sequence number, from 1, of the repeated run to which the time `at_s` belongs.
+    /// Returns `None` if the strategy was run only once, or if the time is before the first run.
     pub fn repeat_at(&self, at_s: f64) -> Option<usize> {
         let begun = self.repeats.partition_point(|one| one.start_s <= at_s);
         (begun > 0).then_some(begun)
     }
 
-    /// Returns the part of this result that belongs to the repeated run `number`, counted from 1.
-    /// Times in the result are unchanged.
+    /// Returns the part of this result that belongs to one of the repeated runs. `number` is the
+    /// sequence number of this run, from 1. Times in the result are unchanged.
     ///
     /// # Panics
     /// If there is no run with this number.

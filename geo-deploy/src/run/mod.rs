@@ -1,5 +1,5 @@
 //! Facts about a run, which backends produce and reports read, and the latency bounds with which
-//! they are compared.
+//! the facts are compared.
 
 pub mod bookkeeping;
 pub mod bound;

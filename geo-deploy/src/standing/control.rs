@@ -49,7 +49,7 @@ pub enum ControlRequest {
     Start(Vec<FaultTarget>),
     /// Resume paused replicas.
     Resume(Vec<FaultTarget>),
-    /// End the faults with these numbers; all faults if the list is empty.
+    /// End the faults with these IDs. If the list is empty, end all faults.
     Heal(Vec<u64>),
 }
 
@@ -93,7 +93,7 @@ pub struct NodeReport {
 /// Fault that is active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// Number of the fault. A request to heal the fault refers to it by this number.
+    /// ID of the fault. A request to heal the fault contains this ID.
     pub number: u64,
     /// Action and targets of the fault. The roles that the request named are in brackets.
     pub text: String,

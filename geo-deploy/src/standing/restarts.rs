@@ -21,7 +21,7 @@ pub(super) struct RestartPolicy {
     enabled: bool,
     started: Instant,
     deaths: u32,
-    /// Whether the replica reported that it cannot run before a problem is solved.
+    /// True if the replica reported that it cannot run until a problem is solved.
     refused: bool,
     due: Option<Instant>,
 }
@@ -55,15 +55,15 @@ impl RestartPolicy {
         self.due = (self.enabled && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
-    /// Notes that the replica reported that it cannot run. Starting it again would end in the same
-    /// way.
+    /// Notes that the replica reported that it cannot run. If it were started again, it would end
+    /// for the same reason.
     pub fn refused(&mut self, now: Instant) {
         self.reset(now);
         self.refused = true;
     }
 
-    /// Returns true if it is time to start the replica again. Returns true only once for each
-    /// death.
+    /// Returns true if the replica should be started again now. For each death, only one call
+    /// returns true.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {

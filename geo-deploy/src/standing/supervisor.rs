@@ -20,7 +20,7 @@ use crate::topology::Topology;
 /// Time between two checks of processes and faults.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Active fault: its number, a description, and the effects that are undone when the fault ends.
+/// Active fault: its ID, a description, and the effects that are undone when the fault ends.
 struct NumberedFault {
     number: u64,
     /// Description of the fault: the action, the targets, and the roles that the request named.
@@ -30,13 +30,13 @@ struct NumberedFault {
     ends: Option<Instant>,
 }
 
-/// Cluster, with its restart policies and active faults.
+/// A cluster, with the restart policies of its replicas and the active faults.
 pub(super) struct Supervisor<'a> {
     cluster: LocalCluster,
     topology: &'a Topology,
     restarts: Vec<RestartPolicy>,
     faults: Vec<NumberedFault>,
-    /// Number of the newest fault.
+    /// ID of the newest fault.
     numbered: u64,
     rng: Pcg64Mcg,
 }
@@ -255,8 +255,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Removes an effect that a user has undone, so that it is not undone again when its fault
-    /// ends.
+    /// Removes an effect that a user has undone, so that the effect is not undone again when its
+    /// fault ends.
     fn forget(&mut self, inverse: Effect) {
         for active in &mut self.faults {
             active

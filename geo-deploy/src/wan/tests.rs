@@ -15,7 +15,7 @@ fn two_sites(rtt_ms: f64) -> Topology {
     Topology::new(names, vec![vec![0.4, rtt_ms], vec![rtt_ms, 0.4]], 0.4).unwrap()
 }
 
-/// Starts a server that echoes every connection until it ends. Returns its address.
+/// Starts a server that echoes the bytes of every connection. Returns the address of the server.
 fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -178,7 +178,8 @@ fn wrong_numbers_of_targets_are_refused() {
     );
 }
 
-/// Sends probes from now on, and returns the report about them as soon as `enough` accepts it.
+/// Starts to send probes. Returns the report about the probes as soon as `enough` accepts this
+/// report.
 fn probed(wan: &Wan, enough: impl Fn(&NetworkReport) -> bool) -> NetworkReport {
     let from = Instant::now();
     wan.probe().unwrap();
@@ -220,8 +221,8 @@ fn the_set_up_of_a_connection_is_no_probe() {
     assert_eq!(setting_up.late.probes, 0, "{setting_up:?}");
 }
 
-/// The relays' thread is busy most of the time, as if it had to wait for a processor. By the
-/// relay's own clock messages are still on time; only probes show the delay.
+/// The relays' thread is busy most of the time, as if it had to wait for a processor. According to
+/// the relay's own clock, messages are still on time. Only probes show the delay.
 #[test]
 fn a_starved_relay_makes_the_run_invalid() {
     let busy = async {

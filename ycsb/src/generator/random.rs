@@ -9,8 +9,8 @@ use rand_pcg::Pcg64Mcg;
 pub struct Random(Pcg64Mcg);
 
 impl Random {
-    /// Returns the stream for `seed` and `path`. The path can consist, for example, of the number
-    /// of the site and the number of the client. Different paths give unrelated streams.
+    /// Returns the stream for `seed` and `path`. The path can consist, for example, of the ID of
+    /// the site and the ID of the client. Different paths give unrelated streams.
     pub fn new(seed: u64, path: &[u64]) -> Self {
         let state = path
             .iter()

@@ -78,8 +78,8 @@ pub struct ReplicaAvailability {
     pub unanswered: u64,
     /// Time of the replica's last answer; `None` if it never answered.
     pub last_answer: Option<Duration>,
-    /// Of the requests that this replica did not answer, or that another replica answered in its
-    /// place, the time at which the latest was sent.
+    /// Send time of the latest request that this replica did not answer, or that another replica
+    /// answered in place of this one.
     last_in_vain: Option<Duration>,
     /// Longest past silence of the replica. The present silence is not considered.
     silence: AvailabilityGap,

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 /// A thread of the operating system that sends operations to stores.
 #[derive(Clone, Debug, Default)]
 pub struct Core {
-    /// Number of the thread.
+    /// Index of the thread.
     pub number: usize,
     /// Runtime of the thread; `None` for the runtime of the caller.
     runtime: Option<Handle>,

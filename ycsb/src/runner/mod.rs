@@ -90,7 +90,7 @@ pub struct RunOptions {
 pub struct SiteStore<S> {
     /// Index of the site in the measurements.
     pub site: u8,
-    /// Number of the site. It determines which records are popular if `permutation=site`.
+    /// ID of the site. If `permutation=site`, the ID determines which records are popular.
     pub site_number: u64,
     /// Address of the site's own replica. Answers from other replicas are reported separately. A
     /// request without an answer is counted for this replica.

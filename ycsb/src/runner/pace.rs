@@ -21,8 +21,9 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Creates the schedule of thread number `thread` of `threads`. All threads together carry out
-    /// `rate` operations per second. The threads take turns, so that the load is even.
+    /// Creates the schedule of the thread with the index `thread` among `threads` threads. All
+    /// threads together carry out `rate` operations per second. The threads take turns, so that the
+    /// load is even.
     pub fn new(rate: f64, threads: u64, thread: u64) -> Self {
         Schedule {
             first_s: thread as f64 / rate,
@@ -52,7 +53,7 @@ impl Schedule {
     }
 }
 
-/// Request of a task that it be woken at a certain time.
+/// Request of a task to be woken at a certain time.
 #[derive(Debug)]
 pub(super) struct WakeRequest {
     at: std::time::Instant,

@@ -1,4 +1,4 @@
-//! Watcher of a run. It handles the intervals of the run, its deadlines and its cancellation.
+//! Watcher of a run. It handles the intervals, the deadlines and the cancellation of the run.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) enum Ending {
     Cancelled,
 }
 
-/// Watcher of a run: handles its intervals, its deadlines and its cancellation.
+/// Watcher of a run. It handles the intervals, the deadlines and the cancellation of the run.
 pub(super) struct RunWatcher<'a> {
     shared: &'a RunState,
     options: &'a RunOptions,

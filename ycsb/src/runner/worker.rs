@@ -1,5 +1,5 @@
 //! One thread of a run: it carries out one operation after another and measures each. At the end of
-//! the run it accounts for the operations that it did not carry out.
+//! the run, the thread adds the operations that it did not carry out to the account.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -291,8 +291,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Accounts for the operations that were due before `end` and were never sent. Without a target
-    /// rate there are none, because a closed loop sends an operation only after an answer.
+    /// Adds the operations that were due before `end` and never sent to the account. Without a
+    /// target rate there are none, because a closed loop sends an operation only after an answer.
     fn never_sent(&self, issued: u64, end: Instant, stream: &mut ThreadWorkload) {
         let Some(schedule) = self.schedule() else {
             return;

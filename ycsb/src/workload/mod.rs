@@ -25,7 +25,7 @@ use config::{Config, Distribution, Length};
 pub struct WorkloadOperation {
     /// Kind of the operation.
     pub kind: OpKind,
-    /// Number of the record. If the operation inserts the record, the caller must call
+    /// ID of the record. If the operation inserts the record, the caller must call
     /// [`CoreWorkload::acknowledge`] after the answer.
     pub record: u64,
     /// Key of the record; for a scan, the first key.
@@ -110,8 +110,8 @@ impl CoreWorkload {
         self.config.verify
     }
 
-    /// Returns the stream of operations of thread number `thread` at site number `site`. The site
-    /// determines which records are popular if `permutation=site`.
+    /// Returns the stream of operations of the thread with the index `thread` at the site with the
+    /// ID `site`. The site determines which records are popular if `permutation=site`.
     pub fn thread(&self, site: u64, thread: u64) -> ThreadWorkload {
         let config = &self.config;
         let order = config

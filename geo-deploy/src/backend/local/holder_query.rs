@@ -41,8 +41,8 @@ pub(super) struct HolderAnswers(Vec<(usize, ReplicaAnswer)>);
 /// Answer of one replica about all keys, in order.
 #[derive(Clone, Debug)]
 struct ReplicaAnswer {
-    /// Newest configuration of the replica when it was asked about the first key, and about the
-    /// last one.
+    /// Newest configuration of the replica at two times: when the replica was asked about the first
+    /// key, and when it was asked about the last key.
     configurations: (u64, u64),
     may_hold: Vec<SiteSet>,
 }
@@ -79,7 +79,8 @@ impl HolderQuery {
         answers.map(HolderAnswers)
     }
 
-    /// Asks one replica about the keys, one at a time, because it must also serve its clients.
+    /// Asks one replica about the keys, one key at a time, because the replica must also serve its
+    /// clients.
     async fn query_replica(&self, address: SocketAddr) -> Option<ReplicaAnswer> {
         let mut options = self.access.options([address]);
         options.connect_timeout = ANSWER_WITHIN;

@@ -27,8 +27,8 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// of the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// The measurement of processor time begins this long after the measured interval begins, and ends
-/// this long before it ends. The load generator and this process do not begin at exactly the same
-/// time.
+/// this long before the interval ends. The load generator and this process do not begin at exactly
+/// the same time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;

@@ -2,7 +2,7 @@
 //! to the nearest replica. If it is not answered for some time, a second attempt is sent to the
 //! next nearest replica, while the first may still be answered. A replica that did not answer in
 //! time gets no more requests until it answers a probe. If a replica refuses the connection,
-//! another one is tried immediately.
+//! another replica is tried immediately.
 
 use leasehold_replica::action::ClientHandle;
 use leasehold_sim::world::ClientReply;
@@ -14,27 +14,28 @@ use super::clients::{ClientAlarm, Clients};
 use crate::backend::key_name;
 use crate::backend::outage::ATTEMPT_S;
 
-/// Time that a replica may take before another one is tried, too, in ns.
+/// Time that a replica may take to answer, in ns. After this time, another replica is tried, too.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
-/// If a replica reports that it cannot answer yet, the next request is sent to it after this time,
-/// in ns.
+/// Time in ns before the next request is sent to a replica that has reported that it cannot answer
+/// yet.
 const PAUSE_NS: u64 = 50_000_000;
 /// Time between two probes of a replica that did not answer, in ns.
 const PROBE_NS: u64 = 250_000_000;
-/// Lowest number of a probe's connection. The connections of clients have lower numbers.
+/// Lowest ID of a connection for a probe. The connections of clients have lower IDs.
 const PROBES: u64 = 1 << 48;
 /// Key that is read by probes, and never written.
 const PROBE_KEY: u64 = u64::MAX;
 
 impl Clients<'_> {
-    /// Whether the client still waits for its operation, and this is the operation's last attempt.
+    /// Returns true if the client still waits for the end of its operation, and `attempt` is the
+    /// last attempt of this operation.
     pub(super) fn is_last(&self, slot: usize, attempt: u64) -> bool {
         let slot = &self.slots[slot];
         slot.operation.is_some() && slot.attempts == attempt
     }
 
     /// Sends one more attempt of a client's operation, to the nearest replica that has no open
-    /// attempt of it.
+    /// attempt of this operation.
     pub(super) fn send(&mut self, slot: usize) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];
@@ -116,7 +117,7 @@ impl Clients<'_> {
         }
     }
 
-    /// Handles an attempt with a connection that was refused or broke: another replica is tried.
+    /// Handles an attempt on a connection that was refused or broke. Tries another replica.
     pub(super) fn refused(&mut self, slot: usize, attempt: u64) {
         let Some(node) = self.slots[slot].target(attempt) else {
             return;

@@ -23,7 +23,7 @@ use crate::run::RunEvent;
 
 /// Time after which a client abandons an operation with all its attempts, in ns.
 const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
-/// Time in ns between two checks whether all promises to a failed replica have expired.
+/// Interval in ns at which it is checked whether all promises to a failed replica have expired.
 const PROMISE_CHECK_NS: u64 = 10_000_000;
 
 /// Events that are scheduled for the clients of a run.
@@ -64,7 +64,7 @@ pub(super) enum ClientAlarm {
 enum RequestSource {
     Closed(Vec<RequestStream>),
     Open(Vec<OpenLoop<usize>>),
-    /// Reads at the end of the run. These keys have yet to be read.
+    /// Reads at the end of the run. The list contains the keys that have not been read yet.
     Check(VecDeque<u64>),
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Clients<'a> {
     pub(super) plan: &'a RunPlan<'a>,
     pub(super) faults: RunFaults<'a>,
     links: LinkFaults,
-    /// Whether the times of faults are known, and an alarm is set for each of these times.
+    /// True if the times of faults are known and an alarm is set for each of these times.
     scheduled: bool,
     /// Events about the ends of leases of failed replicas.
     pub(super) events: Vec<RunEvent>,
@@ -252,8 +252,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Handles the end of a replica's process that was asked to end. The process is started again
-    /// after `down_ns`, in ns. If `down_ns` is `None`, it is not started again.
+    /// Handles the end of a replica's process after a request to end. The process is started again
+    /// after `down_ns` ns. If `down_ns` is `None`, it is not started again.
     fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
         let now_ns = self.world.now_ns();
         self.on_disconnect(node);
@@ -263,8 +263,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Checks a replica that is down or paused. If all promises to it have expired, adds an event;
-    /// otherwise checks again later.
+    /// Checks whether all promises to a replica that is down or paused have expired. If so, adds an
+    /// event; otherwise checks again later.
     fn check_promises(&mut self, node: usize) {
         let now_ns = self.world.now_ns();
         if self.world.is_up(node) {

@@ -56,8 +56,8 @@ impl Route {
         self.replicas[node].avoided
     }
 
-    /// Notes that clients send no requests to a replica, beginning at `now_ns`. Returns false if
-    /// this had been noted already.
+    /// Notes that clients send no more requests to a replica, beginning at `now_ns`. Returns false
+    /// if the replica was already avoided.
     pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
         let replica = &mut self.replicas[node];
         let is_new = !std::mem::replace(&mut replica.avoided, true);
@@ -67,8 +67,8 @@ impl Route {
         is_new
     }
 
-    /// Notes that a replica answered a probe. Clients use the replica again if it has answered for
-    /// long enough, or if there is no other replica that they use.
+    /// Notes that a replica answered a probe. Clients use the replica again if it has answered
+    /// probes for long enough, or if they use no other replica.
     pub(super) fn answered(&mut self, node: usize, now_ns: u64) {
         let now = Duration::from_nanos(now_ns);
         let is_last = self.replicas.iter().all(|replica| replica.avoided);

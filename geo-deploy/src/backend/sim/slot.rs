@@ -12,8 +12,8 @@ pub(super) struct ClientSlot {
     /// Time of the replicated clock at which the client's session began, in ms.
     opened_ms: u64,
     sequence: u64,
-    /// Number of attempts so far, over all operations of the client. The number of an attempt
-    /// identifies its request.
+    /// Number of attempts so far, over all operations of the client. This count is also the ID of
+    /// the latest attempt.
     pub(super) attempts: u64,
     /// Number of operations of the client that have ended.
     pub(super) ended: u64,
@@ -26,9 +26,9 @@ pub(super) struct Operation {
     pub(super) due_ns: u64,
     pub(super) sent_ns: u64,
     pub(super) command: Command,
-    /// Number of the operation's first attempt.
+    /// ID of the operation's first attempt.
     pub(super) first: u64,
-    /// Replicas that the operation's attempts were sent to, one for each attempt.
+    /// Replica to which each attempt of the operation was sent, in order of the attempts.
     pub(super) targets: Vec<usize>,
     /// Replicas that may still answer one of the operation's attempts.
     pub(super) open: Vec<usize>,

@@ -56,9 +56,9 @@ pub struct OutageGroup {
 /// One of the faults with the longest waits in a group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LongestOutage {
-    /// Number of the run, from 1; `None` if there is only one run.
+    /// Sequence number of the run, from 1; `None` if there is only one run.
     pub run: Option<usize>,
-    /// Number of the fault in its run, from 1.
+    /// Sequence number of the fault in its run, from 1.
     pub fault: usize,
     /// The longer of the outage and the longest wait, in s.
     pub waited_s: f64,

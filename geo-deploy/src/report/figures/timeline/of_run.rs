@@ -32,8 +32,8 @@ pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyR
     }
 }
 
-/// Returns the number of the run in which an operation waited longest; `None` if there is only one
-/// run.
+/// Returns the sequence number of the run in which an operation waited longest; `None` if there is
+/// only one run.
 fn longest(run: &StrategyRun) -> Option<usize> {
     let waits = run.samples.iter().filter_map(|sample| {
         let number = run.repeat_at(seconds(sample.start_ns))?;
