@@ -135,7 +135,7 @@ impl FaultContext<'_> {
         }
     }
 
-    /// Of these sites, returns the one that is nearest to the leader. If no replica leads, returns
+    /// Returns the one of these sites that is nearest to the leader. If no replica leads, returns
     /// the first of the sites in the topology's order.
     fn nearest_to_leader(&self, sites: impl Iterator<Item = usize>) -> Option<usize> {
         let distance = |site: &usize| {
