@@ -8,7 +8,7 @@ use super::support::{CommandOutput, Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 const HERE: &str = "exec \"$0\" \"$@\"";
-/// Line of the shell that starts a program as process 1, as in a container. Process 1 ignores every
+/// Shell command that starts a program as process 1, as in a container. Process 1 ignores every
 /// signal that it does not handle.
 const FIRST: &str = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";
 /// File that a replica reads at its start, before the store is open.

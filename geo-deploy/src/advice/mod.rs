@@ -41,7 +41,7 @@ pub struct RunForecast {
     pub plan: Option<HolderPlan>,
     /// Replica that led during the run.
     pub leader: ReplicaId,
-    /// Measured means and shares of the run.
+    /// Mean latencies and shares of local reads that were measured in the run.
     pub measured: Means,
     /// Number of operations from which the demand was counted.
     pub operations: f64,

@@ -104,7 +104,7 @@ impl Refusal {
     }
 }
 
-/// Answer to a request that is in force.
+/// Answer to a request for other leases, which are now in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InForce {
     /// Configuration since which the request is in force.

@@ -37,7 +37,7 @@ pub(crate) struct CertRotation {
     watcher: FileWatcher<CertificateCheck>,
 }
 
-/// Result of a check of the files, which another thread makes.
+/// Result of the check that another thread makes of the files.
 enum CertificateCheck {
     Same,
     New(Box<NodeCredentials>, FileStamps),

@@ -83,7 +83,7 @@ impl QuorumOracle {
         votes.try_for_each(|vote| self.vote(ctx, vote))
     }
 
-    /// Judges that at most one value is proposed in a slot at each ballot.
+    /// Checks that at most one value is proposed in a slot at each ballot.
     fn proposed(&mut self, accept: &Accept) -> Verdict {
         let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
         if self.is_done(log, slot) {
