@@ -14,8 +14,8 @@ macro_rules! directed {
 }
 
 directed! {
-    H07Pending: leasehold_leases::h07_a_promise_counts_what_is_on_its_way_to_disk;
-    H07Pending: leasehold_leases::h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance;
+    H07Pending: leases::h07_a_promise_counts_what_is_on_its_way_to_disk;
+    H07Pending: leases::h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance;
     H09LeaderTag: writes::h09_the_leaders_own_grants_are_in_its_vote;
     H10LeaderMarks: reads::h10_a_leader_waits_for_its_own_writes_in_flight;
     H11Tags: writes::h11_no_reader_sees_a_value_that_a_later_one_does_not;
@@ -24,12 +24,12 @@ directed! {
     H15RestartWait: restarts::h23_all_grantors_restart_while_a_holder_is_cut_off;
     H16OldPromise: restarts::h16_a_restarted_holder_honours_no_old_promise;
     H18Marks: reads::h18_a_read_does_not_wait_for_a_value_that_was_replaced;
-    H19Holes: leasehold_leases::h19_a_promise_names_the_highest_slot_over_a_hole;
+    H19Holes: leases::h19_a_promise_names_the_highest_slot_over_a_hole;
     H20Value: elections::h20_votes_at_another_ballot_commit_no_old_value;
     H21Once: writes::h21_a_retry_elsewhere_is_not_executed_again;
     H22EvenHalf: elections::h22_half_of_four_is_no_majority;
     H23DurableWait: restarts::h23_all_grantors_restart_while_a_holder_is_cut_off;
-    H24Falls: leasehold_leases::h24_a_barrier_on_a_dead_entry_falls;
+    H24Falls: leases::h24_a_barrier_on_a_dead_entry_falls;
     H26Proposed: reads::h26_the_index_is_what_was_proposed_not_what_the_leader_knows_committed;
     H26Probe: reads::h26_an_old_answer_confirms_nothing;
     H27Ahead: elections::h27_a_candidate_behind_its_quorum_fetches_first;
@@ -40,8 +40,8 @@ directed! {
     H31Sure: writes::h31_what_execution_may_refuse_is_not_answered_at_commit;
     H33Wiped: joining::h33_a_wiped_replica_does_not_vote;
     H34LastMulti: writes::h34_a_single_key_write_does_not_overtake_a_multi_key_one;
-    H36Blockers: leasehold_leases::h36_a_holder_that_answers_but_cannot_persist_is_excluded;
-    H36Blockers: leasehold_leases::h36_a_replica_whose_storage_is_full_gives_back_and_refuses;
+    H36Blockers: leases::h36_a_holder_that_answers_but_cannot_persist_is_excluded;
+    H36Blockers: leases::h36_a_replica_whose_storage_is_full_gives_back_and_refuses;
     H37Life: reads::h37_a_forwarded_answer_of_an_earlier_life_is_no_answer;
     H38LogStart: writes::h38_the_last_multi_key_write_of_an_earlier_leader_counts_too;
     H39Acknowledged: writes::h39_a_delayed_first_attempt_after_its_retry_is_refused;
@@ -60,8 +60,8 @@ directed! {
     H82Frames: frames::h82_commands_and_promises_are_split;
     H82Frames: frames::h82_what_was_missed_is_fetched_in_parts;
     H83Leave: restarts::h83_who_ends_while_it_may_be_believed_waits_at_its_next_start;
-    H80Slew: leasehold_leases::h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_nothing;
-    H80Slew: leasehold_leases::h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse;
+    H80Slew: leases::h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_nothing;
+    H80Slew: leases::h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse;
     H31Room: sessions::h31_a_write_whose_session_may_make_room_is_not_answered_at_commit;
     H31Copies: sessions::h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight;
     H31Unexecuted: sessions::h31_a_committed_write_is_in_flight_until_it_is_executed;
