@@ -57,13 +57,13 @@ impl OperationKind {
 
     /// Whether an operation of this kind may change the state.
     pub fn is_write(self) -> bool {
-        matches!(
-            self,
+        match self {
             OperationKind::Put
-                | OperationKind::Delete
-                | OperationKind::Cas
-                | OperationKind::MultiPut
-        )
+            | OperationKind::Delete
+            | OperationKind::Cas
+            | OperationKind::MultiPut => true,
+            OperationKind::Get | OperationKind::Scan | OperationKind::MultiGet => false,
+        }
     }
 }
 
@@ -129,11 +129,7 @@ impl OperationRequest {
     /// Returns the possible effects of this operation if it was never answered. These are all
     /// writes of the operation.
     pub fn possible_effects(&self) -> Parts {
-        if self.kind.is_write() {
-            self.effects(true)
-        } else {
-            Parts::new()
-        }
+        self.effects(true)
     }
 
     /// Returns the effects of this operation according to its answer.
@@ -151,8 +147,37 @@ impl OperationRequest {
                 Ok(self.found(&self.entries(&entries.entries)?))
             }
             (OperationKind::Cas, Answer::Mismatch(_)) => Ok(self.effects(false)),
-            (kind, Answer::Written(_)) if kind.is_write() => Ok(self.effects(true)),
-            _ => Err(self.wrong(format!("was answered {answer:?}"))),
+            (
+                OperationKind::Put
+                | OperationKind::Delete
+                | OperationKind::Cas
+                | OperationKind::MultiPut,
+                Answer::Written(_),
+            ) => Ok(self.effects(true)),
+            (
+                OperationKind::Get,
+                Answer::Written(_) | Answer::Mismatch(_) | Answer::Entries(_) | Answer::Error(_),
+            )
+            | (
+                OperationKind::Scan | OperationKind::MultiGet,
+                Answer::Written(_)
+                | Answer::Value(_)
+                | Answer::Missing(_)
+                | Answer::Mismatch(_)
+                | Answer::Error(_),
+            )
+            | (
+                OperationKind::Put | OperationKind::Delete | OperationKind::MultiPut,
+                Answer::Value(_)
+                | Answer::Missing(_)
+                | Answer::Mismatch(_)
+                | Answer::Entries(_)
+                | Answer::Error(_),
+            )
+            | (
+                OperationKind::Cas,
+                Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_),
+            ) => Err(self.wrong(format!("was answered {answer:?}"))),
         }
     }
 
@@ -164,9 +189,11 @@ impl OperationRequest {
         self.keys.iter().map(read).collect()
     }
 
+    /// Returns the writes of this operation; a read has none. `swapped` says whether a
+    /// compare-and-swap wrote its value.
     fn effects(&self, swapped: bool) -> Parts {
-        let values = self.values.iter().copied();
         match self.kind {
+            OperationKind::Get | OperationKind::Scan | OperationKind::MultiGet => Parts::new(),
             OperationKind::Delete => vec![(self.keys[0], HistoryAction::Delete)],
             OperationKind::Cas => {
                 let expected = self.expected.map(|(value, _)| value);
@@ -178,8 +205,9 @@ impl OperationRequest {
                 };
                 vec![(self.keys[0], action)]
             }
-            _ => {
+            OperationKind::Put | OperationKind::MultiPut => {
                 let keys = self.keys.iter().copied();
+                let values = self.values.iter().copied();
                 let write = |(key, value)| (key, HistoryAction::Write { value });
                 keys.zip(values).map(write).collect()
             }

@@ -153,7 +153,22 @@ impl Chooser {
                     swapped: false,
                 })
             }
-            _ => None,
+            (
+                HistoryAction::Read { .. },
+                Answer::Written(_) | Answer::Mismatch(_) | Answer::Error(_),
+            )
+            | (
+                HistoryAction::Write { .. } | HistoryAction::Delete,
+                Answer::Value(_)
+                | Answer::Missing(_)
+                | Answer::Mismatch(_)
+                | Answer::Entries(_)
+                | Answer::Error(_),
+            )
+            | (
+                HistoryAction::Cas { .. },
+                Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_),
+            ) => None,
         }
     }
 
@@ -198,6 +213,6 @@ pub(super) fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
     match outcome.result.as_ref()? {
         Answer::Value(value) => value.version,
         Answer::Entries(all) => all.entries.iter().find(|e| e.key == key(k))?.version,
-        _ => None,
+        Answer::Written(_) | Answer::Missing(_) | Answer::Mismatch(_) | Answer::Error(_) => None,
     }
 }

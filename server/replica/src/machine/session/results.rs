@@ -29,8 +29,11 @@ impl From<Outcome> for CompactOutcome {
                 Some(Version { slot, index }) => CompactOutcome::Mismatch { slot, index },
                 None => CompactOutcome::Absent,
             },
-            _ if outcome == not_a_record() => CompactOutcome::NotARecord,
-            _ => CompactOutcome::Other(Box::new(outcome)),
+            Some(Answer::Error(_)) if outcome == not_a_record() => CompactOutcome::NotARecord,
+            Some(
+                Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_),
+            )
+            | None => CompactOutcome::Other(Box::new(outcome)),
         }
     }
 }
