@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 /// Files and directories that a run depends on. The lock file has the versions of dependencies.
-const SIMULATED: [&str; 10] = [
+const SIMULATED: [&str; 11] = [
     "Cargo.lock",
     "client/backoff/src",
     "client/histories/src",
@@ -13,6 +13,7 @@ const SIMULATED: [&str; 10] = [
     "client/wire/src",
     "leases/src",
     "server/kernel/src",
+    "server/log/src",
     "server/replica/proto",
     "server/replica/src",
     "server/sim/src",

@@ -54,6 +54,7 @@ targets! {
     member: member,
     disk_values: disk,
     disk_rows: disk,
+    log_segments: log,
     cluster_config: config,
     tokens: access,
     rights: access,

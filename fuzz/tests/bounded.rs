@@ -63,6 +63,7 @@ bodies! {
     member,
     disk_values,
     disk_rows,
+    log_segments,
     cluster_config,
     tokens,
     rights,

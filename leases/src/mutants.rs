@@ -106,6 +106,10 @@ rules! {
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
     H86OneSlot: 86, "a checkpoint in parts reaches as far as was executed when its last part is written";
+    H116Whole: 116, "a group of records is read although a crash has torn it";
+    H117Behind: 117, "the bytes behind the end of a log are not examined: damage is taken for a torn write";
+    H117Follows: 117, "a segment of a log need not continue the one before it";
+    H118Heads: 118, "the head of a segment states facts of records that are not written yet";
 }
 
 /// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.

@@ -47,12 +47,15 @@ fn a_falsified_history_is_noticed() {
     place.assert_no_process_left();
 }
 
-/// Checks that a loss of data is found. The replicas have no log, so they lose all data when all of
-/// them are killed.
+/// Checks that a loss of data is found. The replicas write their logs only at checkpoints, and make
+/// none. So they lose all data when all of them are killed.
 #[test]
 fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
     let place = Place::new();
-    let line = format!("{SMALL} --minutes 0.2 --set local.durability=none");
+    let line = format!(
+        "{SMALL} --minutes 0.2 --set local.durability=none \
+         --set timing.checkpoint_ms=60000"
+    );
     let ended = place.words(&line);
     assert!(
         ended.out.contains("VIOLATION in 1 of 1 rounds"),

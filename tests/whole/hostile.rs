@@ -302,7 +302,8 @@ fn idle_connections_leave_the_storage_its_files() {
     // More than a memtable holds, so that tables and new logs are begun.
     let value = "v".repeat(1 << 20);
     for id in 1..=40 {
-        writer.write_all(&put(id, "large", &value)).unwrap();
+        let key = format!("large{id}");
+        writer.write_all(&put(id, &key, &value)).unwrap();
         answered(&mut writer);
     }
     let directory = place.path("data/CA");

@@ -160,6 +160,7 @@ fn world_settings(plan: &RunPlan<'_>) -> anyhow::Result<WorldSettings> {
         drift_ppm: (plan.experiment.lease.rho * 1e6 / 2.0) as u32,
         encoded: false,
         disks_remember: faults != Faults::default() || !plan.faults().is_empty(),
+        segment_bytes: None,
         faulty_reporter: None,
         watched: false,
     })

@@ -290,6 +290,7 @@ impl NodeSetup<'_> {
             durability: self.config.durability,
             tables: self.fd_budget.tables,
             full_while: self.options.disk_full_while.clone(),
+            segment_bytes: None,
         };
         let (store, recovered) = store::open(directory, &stamp, options)?;
         let needed = witnesses(self.config.nodes.len());

@@ -135,6 +135,7 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
         drift_ppm: 100,
         encoded: false,
         disks_remember: false,
+        segment_bytes: None,
         faulty_reporter: None,
         watched: false,
     };

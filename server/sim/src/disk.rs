@@ -1,6 +1,8 @@
 //! Simulated disk of a replica: its durable state, and the time that a sync takes. Persists that
 //! arrive during a sync share the next sync.
 
+mod log_bytes;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use leasehold_replica::action::{
     Checkpoint, Record, RecoveredState, Sequence, SessionImage, StoredValue,
 };
 use leasehold_replica::message::{LogId, ReportedEntry, Value};
+
+use self::log_bytes::LogBytes;
 
 /// Durable state: the data that the replica finds on its disk when it starts again.
 #[derive(Clone, Debug, Default, Hash)]
@@ -152,6 +156,8 @@ pub const READ_MAX: usize = 16;
 #[derive(Clone, Debug, Hash)]
 pub struct Disk {
     image: Option<Image>,
+    /// The log as bytes; `None` if the disk has only the image.
+    log: Option<Box<LogBytes>>,
     /// Life of the directory; 0 until it is created.
     life: u64,
     /// Duration of a sync, in ns.
@@ -172,6 +178,7 @@ impl Disk {
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
             image: remembers.then(Image::default),
+            log: None,
             life: 0,
             sync_ns,
             stalled_until_ns: 0,
@@ -179,6 +186,16 @@ impl Disk {
             full: false,
             syncing: Vec::new(),
             queued: Vec::new(),
+        }
+    }
+
+    /// Adds the log as bytes, in segments of this length in bytes. Reads of the log and crashes then
+    /// use the bytes. The disk must be empty, and must remember its contents.
+    pub fn with_log(self, segment_bytes: usize) -> Disk {
+        assert!(self.image.is_some() && self.life == 0, "the disk is empty");
+        Disk {
+            log: Some(Box::new(LogBytes::new(segment_bytes))),
+            ..self
         }
     }
 
@@ -210,13 +227,27 @@ impl Disk {
             &mut self.queued
         };
         queue.push((sequence, records));
+        if idle {
+            self.begin_sync();
+        }
         idle
+    }
+
+    /// Begins to write the log records of the sync that begins.
+    fn begin_sync(&mut self) {
+        if let Some(log) = &mut self.log {
+            let records = self.syncing.iter().flat_map(|(_, records)| records);
+            log.begin(&records.cloned().collect::<Vec<_>>());
+        }
     }
 
     /// Ends a sync. Returns the sequence number of the last persist that the sync made durable, and
     /// whether another sync begins now.
     pub fn synced(&mut self) -> (Option<Sequence>, bool) {
         let last = self.syncing.last().map(|(sequence, _)| *sequence);
+        if let Some(log) = &mut self.log {
+            log.synced();
+        }
         for (_, records) in self.syncing.drain(..) {
             if let Some(image) = &mut self.image {
                 records.into_iter().for_each(|record| image.apply(record));
@@ -224,6 +255,7 @@ impl Disk {
         }
         if !self.full {
             std::mem::swap(&mut self.syncing, &mut self.queued);
+            self.begin_sync();
         }
         (last, !self.syncing.is_empty())
     }
@@ -241,6 +273,7 @@ impl Disk {
             return false;
         }
         self.syncing = std::mem::take(&mut self.queued);
+        self.begin_sync();
         true
     }
 
@@ -248,6 +281,29 @@ impl Disk {
     /// interrupt.
     pub fn interrupted(&self) -> usize {
         self.syncing.len()
+    }
+
+    /// Whether the disk has the log as bytes.
+    pub fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Handles a crash of a disk that has the log as bytes. Of the interrupted sync, those sectors
+    /// of the log are lost for which `survives` returns false. If none is lost, all its records
+    /// are in the log. The changes of the executed state are written after the log, and so they
+    /// may be lost nevertheless.
+    pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool) {
+        let is_whole = self
+            .log
+            .as_mut()
+            .is_some_and(|log| log.crash(&mut survives));
+        let has_state = survives();
+        for (_, records) in &mut self.syncing {
+            let is_of_state = |it: &Record| matches!(it, Record::Staged(_) | Record::Checkpoint(_));
+            records.retain(|it| has_state || !is_of_state(it));
+        }
+        let survivors = if is_whole { self.syncing.len() } else { 0 };
+        self.crash(survivors);
     }
 
     /// Handles a crash. Data that was not synced is lost, except for the first `survivors` persists
@@ -275,7 +331,11 @@ impl Disk {
 
     /// Deletes all contents. The next start creates a new directory.
     pub fn wipe(&mut self) {
-        *self = Disk::new(self.sync_ns, self.image.is_some());
+        let wiped = Disk::new(self.sync_ns, self.image.is_some());
+        *self = match &self.log {
+            Some(log) => wiped.with_log(log.segment_bytes()),
+            None => wiped,
+        };
     }
 
     /// Returns the state that the replica finds when it starts, and increments the incarnation. If
@@ -292,6 +352,9 @@ impl Disk {
                 ..RecoveredState::default()
             };
         };
+        if let Some(log) = &mut self.log {
+            log.recover(image);
+        }
         image.incarnation.0 += 1;
         image.staged.clear();
         RecoveredState {
@@ -302,6 +365,14 @@ impl Disk {
 
     /// Returns entries of a log, for a peer that lags.
     pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
+        if let Some(bytes) = &self.log {
+            let entries = bytes.entries(log, from);
+            let entries = entries.take_while(|entry| entry.slot <= last);
+            return entries
+                .take(self.read_max)
+                .map(|entry| (entry.slot, entry.value))
+                .collect();
+        }
         let image = self.image.iter();
         let entries = image.flat_map(|image| image.read_log(log, from, last));
         entries.take(self.read_max).collect()

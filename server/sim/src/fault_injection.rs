@@ -179,6 +179,7 @@ impl FaultInjection {
                 drift_ppm: 100,
                 encoded: false,
                 disks_remember: true,
+                segment_bytes: None,
                 faulty_reporter: None,
                 watched: true,
             },

@@ -52,6 +52,10 @@ const FEW_SESSIONS: f64 = 0.12;
 /// Among the runs with room for few sessions: share of those in which each replica lets clients
 /// open only a few sessions a second.
 const FEW_OPENS: f64 = 0.3;
+/// Share of runs in which disks keep their logs as bytes.
+const LOG_BYTES: f64 = 0.25;
+/// Distinguishes the draws of [`LOG_BYTES`] from all others of the same seed.
+const LOG_BYTES_SALT: u64 = 0x109_b17e;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
 /// Default of the number of requests a second, summed over all replicas. Because of outages, narrow
@@ -272,6 +276,7 @@ impl Scenario {
             drift_ppm: choices.drift_ppm,
             encoded: false,
             disks_remember: true,
+            segment_bytes: None,
             faulty_reporter: None,
             watched: true,
         };
@@ -284,6 +289,7 @@ impl Scenario {
         };
         scenario.draw_frames();
         scenario.draw_few_sessions();
+        scenario.draw_log_bytes();
         if choices.faults {
             scenario.draw_faulty_reporter();
         }
@@ -329,6 +335,15 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Draws whether disks keep their logs as bytes, of which a crash may lose any sectors. This has
+    /// a random generator of its own, too. Other runs stay the same, because they take less time.
+    fn draw_log_bytes(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ LOG_BYTES_SALT);
+        if rng.random::<f64>() < LOG_BYTES {
+            self.world.segment_bytes = Some(4096 << rng.random_range(0..5));
+        }
+    }
+
     /// Draws whether a replica reports meaningless numbers. If so, leaders get little memory for
     /// such reports. This has a random generator of its own, too.
     fn draw_faulty_reporter(&mut self) {

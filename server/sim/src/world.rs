@@ -51,6 +51,9 @@ pub struct WorldSettings {
     /// Whether disks keep their contents. Replicas that restart, and followers that lag, need the
     /// contents.
     pub disks_remember: bool,
+    /// Length in bytes of the segments of disks that keep their log as bytes; `None` if disks only
+    /// keep an image of their contents, which takes less time.
+    pub segment_bytes: Option<usize>,
     /// Index of the replica that reports meaningless numbers as demand and round-trip times, if
     /// there is one.
     pub faulty_reporter: Option<usize>,
@@ -149,7 +152,10 @@ impl World {
             settings,
         };
         for node in 0..n {
-            let disk = Disk::new(world.settings.sync_ns, world.settings.disks_remember);
+            let mut disk = Disk::new(world.settings.sync_ns, world.settings.disks_remember);
+            if let Some(segment_bytes) = world.settings.segment_bytes {
+                disk = disk.with_log(segment_bytes);
+            }
             let clock = world.draw_clock();
             world.nodes.push(Node::new(disk, clock));
             world.start(node);

@@ -2,14 +2,18 @@
 //!
 //! Records of the replica are passed to a separate thread, which may wait for the disk
 //! ([`Writer`]). That thread writes all waiting records as a group, with one write and one sync.
-//! [`Store`] is the interface of a store. Today a single store, which is built on RocksDB
-//! (`rocks`), holds both the log and the state. This store is included if the program is built with
+//! [`Store`] is the interface of a store. Today there is a single one: the log is in files of its
+//! own (`log_files`), and the executed state is in RocksDB (`rocks`). This store is included if the program is built with
 //! the feature `store`. A program without the feature can simulate clusters, but cannot run a
 //! replica.
 
 mod error;
 #[cfg(feature = "store")]
+mod log_files;
+#[cfg(feature = "store")]
 mod rocks;
+#[cfg(feature = "store")]
+mod spare;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -79,6 +83,8 @@ pub struct StorageOptions {
     pub tables: usize,
     /// While this file exists, every write is refused as if the disk were full.
     pub full_while: Option<PathBuf>,
+    /// Length in bytes of the first log segment of a run; `None` for the default.
+    pub segment_bytes: Option<usize>,
 }
 
 /// Operations that a replica needs from its store. Records become durable in the order in which

@@ -102,7 +102,13 @@ impl World {
         target.process.kill();
         target.crash_in_sync = None;
         target.shutdown = None;
-        target.disk.crash(survivors);
+        if target.disk.has_log() {
+            // All sectors survive some crashes, and no sector survives some others.
+            let lost = [0.0, 0.3, 1.0][self.rng.random_range(0..3)];
+            target.disk.crash_in_sectors(|| !self.rng.random_bool(lost));
+        } else {
+            target.disk.crash(survivors);
+        }
         self.note_trace(node, format_args!("is killed"));
     }
 

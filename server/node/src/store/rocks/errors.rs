@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::super::log_files::is_full;
 use super::error_text::{ErrorCause, cause, culprit};
 use super::marker::{self, Marker};
 use super::records::Column;
@@ -9,21 +10,25 @@ use super::{Storage, StorageError};
 
 impl Storage {
     pub(super) fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
-        match engine(&self.path, doing, source) {
-            full @ StorageError::Full { .. } => full,
-            error => self.gone_error().unwrap_or(error),
-        }
+        self.unless_gone(engine(&self.path, doing, source))
     }
 
     pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        if matches!(source.kind(), StorageFull | QuotaExceeded) {
+        if is_full(&source) {
             let path = self.path.clone();
             return StorageError::Full { path };
         }
         let path = self.path.join(marker::NAME);
         self.gone_error()
             .unwrap_or(StorageError::Directory { path, source })
+    }
+
+    /// Returns the error `Gone` instead of an error that it explains.
+    pub(super) fn unless_gone(&self, error: StorageError) -> StorageError {
+        match error {
+            StorageError::Full { .. } => error,
+            error => self.gone_error().unwrap_or(error),
+        }
     }
 
     /// Returns the error `Gone` if the directory is no longer at its path. This explains any other

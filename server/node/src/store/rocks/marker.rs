@@ -1,12 +1,12 @@
 //! The file `LEASEHOLD`. It marks a directory as a data directory. It records the random number
 //! that identifies the directory's life, and how much data the directory must contain.
 //!
-//! RocksDB detects a flipped bit wherever a checksum covers it. But RocksDB does not know where its
-//! logs should end. A record with a damaged *length*, or a log that was cut off, looks like a write
+//! RocksDB and the log detect a flipped bit wherever a checksum covers it. But they do not know
+//! where their logs should end. A record with a damaged *length*, or a log that was cut off, looks like a write
 //! that was torn by a crash. A torn write was never acknowledged and may be forgotten. And a
 //! directory without the file `CURRENT` looks new to RocksDB. So after each sync, and before any
-//! acknowledgement, the number of the last durable write is written into this file. The file also
-//! holds the length and the checksum of the synced part of the manifest. A start that finds less
+//! acknowledgement, the numbers of the log's last durable group and of RocksDB's last durable write
+//! are written into this file. The file also holds the length and the checksum of the synced part of the manifest. A start that finds less
 //! data than that refuses the directory.
 //!
 //! # Damage that is detected, and damage that is not
@@ -35,13 +35,18 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use leasehold_log::{Marked, SegmentId};
+
 use super::StorageError;
 
 /// Name of the marker file.
 pub(super) const NAME: &str = "LEASEHOLD";
 const CURRENT: &str = "CURRENT";
-const MAGIC: [u8; 8] = *b"LHDATA\0\x01";
-const BYTES: usize = 56;
+const MAGIC: [u8; 8] = *b"LHDATA\0\x02";
+const BYTES: usize = 72;
+/// Magic number and length of a marker from before the log had files of its own.
+const MAGIC_UNLOGGED: [u8; 8] = *b"LHDATA\0\x01";
+const BYTES_UNLOGGED: usize = 56;
 
 /// Part of RocksDB's manifest that must be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +66,8 @@ struct MarkerContents {
     /// RocksDB's sequence number of the last durable write.
     sequence: u64,
     manifest: ManifestState,
+    /// Parts of the log that must be present.
+    log: Marked,
 }
 
 impl MarkerContents {
@@ -74,6 +81,9 @@ impl MarkerContents {
             &self.manifest.number.to_le_bytes(),
             &self.manifest.bytes.to_le_bytes(),
             &self.manifest.checksum.to_le_bytes(),
+            &self.log.group.to_le_bytes(),
+            &self.log.first.0.to_le_bytes(),
+            &[0; 4],
         ]
         .concat();
         let (body, seal) = bytes.split_at_mut(BYTES - 4);
@@ -83,11 +93,27 @@ impl MarkerContents {
     }
 
     fn decode(bytes: &[u8]) -> Option<MarkerContents> {
-        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-        let (body, seal) = bytes.split_at(BYTES - 4);
-        let long = |at: usize| body[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-        let short = |from: &[u8]| from.try_into().ok().map(u32::from_le_bytes);
-        if short(seal)? != crc32fast::hash(body) || !body.starts_with(&MAGIC) {
+        let (body, seal) = bytes.split_last_chunk::<4>()?;
+        let long = |at: usize| {
+            body.get(at..)?
+                .first_chunk()
+                .map(|it| u64::from_le_bytes(*it))
+        };
+        let short = |at: usize| {
+            body.get(at..)?
+                .first_chunk()
+                .map(|it| u32::from_le_bytes(*it))
+        };
+        let is_intact = u32::from_le_bytes(*seal) == crc32fast::hash(body);
+        let log = match bytes.len() {
+            BYTES if body.starts_with(&MAGIC) => Marked {
+                group: long(52)?,
+                first: SegmentId(short(60)?),
+            },
+            BYTES_UNLOGGED if body.starts_with(&MAGIC_UNLOGGED) => Marked::default(),
+            _ => return None,
+        };
+        if !is_intact {
             return None;
         }
         Some(MarkerContents {
@@ -97,8 +123,9 @@ impl MarkerContents {
             manifest: ManifestState {
                 number: long(32)?,
                 bytes: long(40)?,
-                checksum: short(&body[48..])?,
+                checksum: short(48)?,
             },
+            log,
         })
     }
 }
@@ -141,9 +168,10 @@ impl Marker {
 
     fn of(directory: &Path, file: File) -> Result<Marker, StorageError> {
         let problem = |problem: &str| damaged(directory, NAME, problem);
-        let mut bytes = [0; BYTES];
-        let whole = file.metadata().is_ok_and(|data| data.len() == BYTES as u64);
-        if !whole || file.read_exact_at(&mut bytes, 0).is_err() {
+        let length = file.metadata().map_or(0, |data| data.len() as usize);
+        let mut bytes = vec![0; length.min(BYTES)];
+        let is_known = [BYTES, BYTES_UNLOGGED].contains(&length);
+        if !is_known || file.read_exact_at(&mut bytes, 0).is_err() {
             return Err(problem("it has not the length it should have"));
         }
         let contents =
@@ -222,6 +250,19 @@ impl Marker {
         contents.sequence = sequence;
         contents.manifest = self.manifest(contents.manifest)?;
         self.put(contents)
+    }
+
+    /// Returns the parts of the log that must be present.
+    pub(super) fn log(&self) -> Marked {
+        self.contents.get().log
+    }
+
+    /// Records which parts of the log must be present.
+    pub(super) fn advance_log(&self, log: Marked) -> io::Result<()> {
+        self.put(MarkerContents {
+            log,
+            ..self.contents.get()
+        })
     }
 
     /// Records that the creation of the directory is complete.
@@ -310,6 +351,7 @@ fn make(directory: &Path, life: u64) -> io::Result<()> {
         made: false,
         sequence: 0,
         manifest: ManifestState::default(),
+        log: Marked::default(),
     };
     let unready = directory.join(format!("{NAME}.{}", std::process::id()));
     std::fs::write(&unready, contents.encode())?;
@@ -344,5 +386,20 @@ fn damaged(directory: &Path, what: &str, problem: &str) -> StorageError {
         path: directory.to_owned(),
         what: what.to_owned(),
         problem: problem.to_owned(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Changes a marker to one from before the log had files of its own.
+    pub(in super::super) fn forget_log(directory: &Path) {
+        let path = directory.join(NAME);
+        let bytes = std::fs::read(&path).unwrap();
+        let mut older = MAGIC_UNLOGGED.to_vec();
+        older.extend(&bytes[MAGIC.len()..BYTES_UNLOGGED - 4]);
+        older.extend(crc32fast::hash(&older).to_le_bytes());
+        std::fs::write(&path, older).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The store on RocksDB, one directory for each replica.
+//! The store of a replica: the log in files of its own, and the executed state in RocksDB.
 //!
 //! Every value is stored with a checksum over its column family, its key and itself, because no
 //! majority of replicas corrects a vote that is read with a flipped bit. The directory is stamped
@@ -16,6 +16,7 @@ pub mod records;
 #[cfg(test)]
 mod small_disk;
 pub mod staged;
+mod takeover;
 #[cfg(test)]
 pub(super) mod tests;
 mod wal;
@@ -33,6 +34,7 @@ use rocksdb::{DB, WriteBatch, WriteOptions};
 use self::marker::Marker;
 use self::records::Column;
 use self::staged::StagedValues;
+use super::log_files::LogFiles;
 use super::{DirectoryStamp, Durability, StorageError, StorageOptions, Store, WRITE_BUFFER_BYTES};
 
 /// Name of the file that is written to test whether a full disk has space again. RocksDB resumes
@@ -46,6 +48,9 @@ pub struct Storage {
     db: DB,
     path: PathBuf,
     durability: Durability,
+    log: LogFiles,
+    /// Number of the first records of a refused [`Storage::write`] that are in the log already.
+    logged: usize,
     marker: Marker,
     full_while: Option<PathBuf>,
     staged: StagedValues,
@@ -76,18 +81,23 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Makes all records durable, in order and atomically.
+    /// Makes all records durable: first those of the log, atomically, and then those of the executed
+    /// state, atomically. A crash between them leaves a log that is ahead of the state, as any log
+    /// is between two checkpoints.
     ///
     /// # Errors
-    /// `Full`: nothing was written, and the call may be repeated. Any other error is final.
+    /// `Full`: the call must be repeated, and may have further records then. Any other error is
+    /// final.
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
-        if records.is_empty() {
-            return Ok(());
+        self.refuse_by_order()?;
+        self.log_once(records)?;
+        if records.iter().any(records::is_of_state) {
+            // The state must not get ahead of the log.
+            let written = self.log.write_pending();
+            written.map_err(|error| self.unless_gone(error))?;
+            self.append(records, self.durability)?;
         }
-        if self.durability != Durability::Sync {
-            self.sync_restart_waits(records)?;
-        }
-        self.append(records, self.durability)?;
+        self.logged = 0;
         let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
         if !records.iter().any(checkpoint) {
             return Ok(());
@@ -99,11 +109,35 @@ impl Storage {
         self.marker.check_place()
     }
 
+    /// Writes records to the log, except for those that are there since a refused call.
+    fn log_once(&mut self, records: &[Record]) -> Result<(), StorageError> {
+        let records = &records[self.logged..];
+        // A run that ended as planned has left a restart wait of zero. If the next run lost the
+        // wait that it wrote, the third run would vote while promises of the second are still
+        // believed (hazard 15).
+        let sync = self.durability == Durability::Sync
+            || records.iter().any(|record| record.is_synced_always());
+        let written = self.log.write(records, sync);
+        written.map_err(|error| self.unless_gone(error))?;
+        self.logged += records.len();
+        self.mark_log()
+    }
+
+    /// Records in the marker file which groups of the log a start must find. With durability `none`
+    /// a group may be in memory only until it is synced.
+    fn mark_log(&self) -> Result<(), StorageError> {
+        let is_synced = self.durability != Durability::Async;
+        let marked = self.marker.advance_log(self.log.marked(is_synced));
+        marked.map_err(|error| self.unmarked(error))
+    }
+
     /// Writes all records that are only in memory to disk, and closes the directory.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
-    pub fn close(self) -> Result<(), StorageError> {
+    pub fn close(mut self) -> Result<(), StorageError> {
+        let synced = self.log.sync();
+        synced.map_err(|error| self.unless_gone(error))?;
         let flushed = match self.durability {
             Durability::Sync => Ok(()),
             Durability::Async => self.db.flush_wal(true),
@@ -115,21 +149,10 @@ impl Storage {
         };
         flushed.map_err(|error| self.failed("closing", error))?;
         self.mark()?;
+        self.mark_log()?;
         let synced = self.marker.sync();
         synced.map_err(|error| self.unmarked(error))?;
         self.marker.check_place()
-    }
-
-    /// Syncs restart waits to disk before any other record, whatever the durability setting. A run
-    /// that ended as planned has left a wait of zero. If the next run lost the wait that it wrote,
-    /// the third run would vote while promises of the second are still believed (hazard 15).
-    fn sync_restart_waits(&mut self, records: &[Record]) -> Result<(), StorageError> {
-        let waits = records.iter().filter(|record| record.is_synced_always());
-        let waits: Vec<Record> = waits.cloned().collect();
-        if waits.is_empty() {
-            return Ok(());
-        }
-        self.append(&waits, Durability::Sync)
     }
 
     fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
@@ -145,9 +168,7 @@ impl Storage {
         written
     }
 
-    /// Writes a row of the column family `meta` and syncs it, whatever the durability setting. If
-    /// the row were lost, two runs could have the same incarnation and would honour each other's
-    /// promises.
+    /// Writes a row of the column family `meta` and syncs it, whatever the durability setting.
     fn put_meta(&self, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
         let mut batch = WriteBatch::default();
         records::put(&self.db, Column::Meta, key, value, &mut batch);
@@ -172,11 +193,16 @@ impl Storage {
         self.full_while.as_ref().is_some_and(|file| file.exists())
     }
 
-    fn write_batch(&self, batch: WriteBatch, durability: Durability) -> Result<(), StorageError> {
+    /// Refuses a write if an experiment requires that the disk be treated as full.
+    fn refuse_by_order(&self) -> Result<(), StorageError> {
         if self.is_full_by_order() {
             let path = self.path.clone();
             return Err(StorageError::Full { path });
         }
+        Ok(())
+    }
+
+    fn write_batch(&self, batch: WriteBatch, durability: Durability) -> Result<(), StorageError> {
         let mut options = WriteOptions::default();
         options.set_sync(durability == Durability::Sync);
         options.disable_wal(durability == Durability::None);

@@ -14,9 +14,10 @@ use rocksdb::{
     DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options,
 };
 
+use super::super::log_files::LogFiles;
 use super::errors::unopened;
 use super::marker::{self, Marker, MarkerState};
-use super::records::{Column, meta};
+use super::records::{self, Column, meta};
 use super::staged::StagedValues;
 use super::{
     DirectoryStamp, Durability, PROBE, Storage, StorageError, StorageOptions, WRITE_BUFFER_BYTES,
@@ -27,10 +28,12 @@ use leasehold_replica::codec::{self, proto};
 
 /// Version of the format of data directories. It is raised when older binaries can no longer read
 /// the directory.
-pub(super) const FORMAT: u32 = 5;
-/// Version of the format without the column family `staged`. Opening such a directory converts it
-/// to [`FORMAT`].
-pub(super) const FORMAT_UNSTAGED: u32 = 4;
+pub(super) const FORMAT: u32 = 6;
+/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Their logs are
+/// in RocksDB; the older one has no column family `staged`.
+pub(super) const FORMATS_OLDER: [u32; 2] = [5, 4];
+/// Length in bytes of the first segment of each run.
+const SEGMENT_BYTES: usize = 4 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 /// Maximum number of table files that are kept open if the caller sets no limit.
 const TABLES_OPEN: usize = 246;
@@ -54,11 +57,10 @@ impl Storage {
         stamp: &DirectoryStamp,
         durability: Durability,
     ) -> Result<(Storage, RecoveredState), StorageError> {
-        let (tables, full_while) = (TABLES_OPEN, None);
         let storage_options = StorageOptions {
             durability,
-            tables,
-            full_while,
+            tables: TABLES_OPEN,
+            ..StorageOptions::default()
         };
         Storage::open_with(path, stamp, storage_options)
     }
@@ -93,100 +95,148 @@ impl Storage {
             options(storage_options.durability, storage_options.tables),
         )?;
         marker.check_sequence(db.latest_sequence_number())?;
+        let identity = DirectoryIdentity::read(path, &db, &marker, stamp)?;
+        if !identity.is_current() {
+            // The log is made anew, also if an earlier attempt was interrupted.
+            LogFiles::remove(path)?;
+        }
+        let segment_bytes = storage_options.segment_bytes.unwrap_or(SEGMENT_BYTES);
         let mut storage = Storage {
             db,
             path: path.to_owned(),
             durability: storage_options.durability,
+            log: LogFiles::open(path, marker.life(), marker.log(), segment_bytes)?,
+            logged: 0,
             marker,
             full_while: storage_options.full_while,
             staged: StagedValues::default(),
         };
-        storage.claim(stamp)?;
-        let incarnation = storage.raise_incarnation()?;
-        let made = storage.marker.set_made();
-        made.map_err(|error| storage.unmarked(error))?;
+        let incarnation = storage.begin_run(&identity)?;
+        if storage.durability == Durability::None {
+            storage.log.keep_in_memory();
+        }
         let recovered = storage.recover(incarnation)?;
         Ok((storage, recovered))
     }
 
-    /// Checks the stamp of the directory, or stamps a new directory.
-    fn claim(&self, stamp: &DirectoryStamp) -> Result<(), StorageError> {
+    /// Makes the directory ready for a run, with a higher incarnation.
+    fn begin_run(&mut self, identity: &DirectoryIdentity) -> Result<Incarnation, StorageError> {
+        let incarnation = self.log.begin_run(self.older_incarnation()?)?;
+        if identity.is_older() {
+            self.take_over()?;
+        }
+        self.mark_log()?;
+        let synced = self.marker.sync();
+        synced.map_err(|error| self.unmarked(error))?;
+        if !identity.is_current() {
+            self.put_meta(meta::IDENTITY, &identity.expected.encode_to_vec())?;
+        }
+        self.drop_older()?;
+        let made = self.marker.set_made();
+        made.map_err(|error| self.unmarked(error))?;
+        Ok(incarnation)
+    }
+
+    /// Returns the incarnation that a directory of an older format holds.
+    fn older_incarnation(&self) -> Result<Incarnation, StorageError> {
+        let found = self.get(Column::Meta, meta::INCARNATION)?;
+        let number = found.map(|bytes| self.number(Column::Meta, meta::INCARNATION, &bytes));
+        Ok(Incarnation(number.transpose()?.unwrap_or_default()))
+    }
+}
+
+/// Stamp of a directory, as it was found and as it should be.
+struct DirectoryIdentity {
+    /// Format that the directory has; `None` if the directory is new.
+    format: Option<u32>,
+    expected: proto::Identity,
+}
+
+impl DirectoryIdentity {
+    /// Reads the stamp of the directory, and checks that the directory belongs to this replica and
+    /// has a supported format.
+    fn read(
+        path: &Path,
+        db: &DB,
+        marker: &Marker,
+        stamp: &DirectoryStamp,
+    ) -> Result<DirectoryIdentity, StorageError> {
         let expected = proto::Identity {
             format: FORMAT,
             cluster: stamp.cluster.clone(),
             name: stamp.name.clone(),
             replica: stamp.replica.0.into(),
             members: stamp.members.clone(),
-            life: self.marker.life(),
+            life: marker.life(),
         };
-        let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
-            self.assert_new(meta::IDENTITY)?;
-            return self.put_meta(meta::IDENTITY, &expected.encode_to_vec());
+        let damaged = |problem: String| StorageError::Damaged {
+            path: path.to_owned(),
+            what: "meta/identity".to_owned(),
+            problem,
         };
-        let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
-        let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
-        let is_older = found.format != FORMAT;
-        let identity = is_older.then(|| expected.encode_to_vec());
-        self.check_identity(found, expected)?;
-        identity.map_or(Ok(()), |it| self.put_meta(meta::IDENTITY, &it))
-    }
-
-    /// Checks that the directory belongs to this replica, and has a supported format.
-    fn check_identity(
-        &self,
-        found: proto::Identity,
-        expected: proto::Identity,
-    ) -> Result<(), StorageError> {
-        if ![FORMAT, FORMAT_UNSTAGED].contains(&found.format) {
-            return Err(StorageError::Format {
-                path: self.path.clone(),
-                found: found.format,
-                expected: expected.format,
-            });
-        }
-        let same_life = found.life == expected.life;
-        let found = stamped(found).into_iter();
-        let mut pairs = found.zip(stamped(expected));
-        if let Some(((what, found), (_, expected))) = pairs.find(|(a, b)| a != b) {
-            return Err(StorageError::Mismatch {
-                path: self.path.clone(),
-                what,
-                found,
+        let found = db.get_cf(Column::Meta.handle(db), meta::IDENTITY);
+        let Some(found) = found.map_err(|error| unopened(path, marker, error))? else {
+            // The row may be missing only if the creation of the directory was never completed.
+            if marker.is_made() {
+                return Err(damaged("it is missing".to_owned()));
+            }
+            return Ok(DirectoryIdentity {
+                format: None,
                 expected,
             });
-        }
-        if !same_life {
-            return Err(StorageError::Damaged {
-                path: self.path.clone(),
-                what: marker::NAME.to_owned(),
-                problem: "it is that of another directory".to_owned(),
-            });
-        }
-        Ok(())
-    }
-
-    /// Refuses a directory in which the row `key` is missing, unless the creation of the directory
-    /// was never completed.
-    fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
-        if self.marker.is_made() {
-            Err(self.damaged(Column::Meta, key, "it is missing".to_owned()))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn raise_incarnation(&self) -> Result<Incarnation, StorageError> {
-        let last = match self.get(Column::Meta, meta::INCARNATION)? {
-            Some(bytes) => self.number(Column::Meta, meta::INCARNATION, &bytes)?,
-            None => {
-                self.assert_new(meta::INCARNATION)?;
-                0
-            }
         };
-        let raised = last + 1;
-        self.put_meta(meta::INCARNATION, &raised.to_be_bytes())?;
-        Ok(Incarnation(raised))
+        let found = records::unseal(Column::Meta, meta::IDENTITY, found.into());
+        let found = found.map_err(|problem| damaged(problem.to_owned()))?;
+        let found = proto::Identity::decode(found);
+        let found = found.map_err(|error| damaged(codec::CodecError::from(error).to_string()))?;
+        let format = Some(found.format);
+        check_identity(path, found, &expected)?;
+        Ok(DirectoryIdentity { format, expected })
     }
+
+    /// Whether the directory has the format of this program.
+    fn is_current(&self) -> bool {
+        self.format == Some(FORMAT)
+    }
+
+    /// Whether the directory has a format that is converted.
+    fn is_older(&self) -> bool {
+        self.format.is_some() && !self.is_current()
+    }
+}
+
+/// Checks that the directory belongs to this replica, and has a supported format.
+fn check_identity(
+    path: &Path,
+    found: proto::Identity,
+    expected: &proto::Identity,
+) -> Result<(), StorageError> {
+    if found.format != FORMAT && !FORMATS_OLDER.contains(&found.format) {
+        return Err(StorageError::Format {
+            path: path.to_owned(),
+            found: found.format,
+            expected: expected.format,
+        });
+    }
+    let same_life = found.life == expected.life;
+    let found = stamped(found).into_iter();
+    let mut pairs = found.zip(stamped(expected.clone()));
+    if let Some(((what, found), (_, expected))) = pairs.find(|(a, b)| a != b) {
+        return Err(StorageError::Mismatch {
+            path: path.to_owned(),
+            what,
+            found,
+            expected,
+        });
+    }
+    if !same_life {
+        return Err(StorageError::Damaged {
+            path: path.to_owned(),
+            what: marker::NAME.to_owned(),
+            problem: "it is that of another directory".to_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// Returns the error for a directory that cannot be created. The cause is a problem of its path or
@@ -221,12 +271,17 @@ fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
 fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, StorageError> {
     let unopened = |error| unopened(path, marker, error);
     options.create_if_missing(!marker.is_made());
-    let is_older = marker.is_made() && {
-        let found = DB::list_cf(&options, path).map_err(unopened)?;
-        !found.iter().any(|name| name == Column::Staged.name())
+    let found = if marker.is_made() {
+        DB::list_cf(&options, path).map_err(unopened)?
+    } else {
+        Vec::new()
     };
-    options.create_missing_column_families(!marker.is_made() || is_older);
+    let is_found = |column: Column| found.iter().any(|name| name == column.name());
+    options.create_missing_column_families(!marker.is_made() || !is_found(Column::Staged));
+    let older = Column::OLDER.into_iter().filter(|it| is_found(*it));
     let columns = Column::ALL
+        .into_iter()
+        .chain(older)
         .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
     // The default column family is empty. But after a full disk RocksDB waits for as much room as
     // the largest write buffer of any column family takes, and the default for this one would be 64
@@ -234,7 +289,7 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     let mut unused = Options::default();
     unused.set_write_buffer_size(WRITE_BUFFER_BYTES / 16);
     let unused = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, unused);
-    let columns = columns.into_iter().chain([unused]);
+    let columns = columns.chain([unused]);
     DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 

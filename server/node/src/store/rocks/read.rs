@@ -2,10 +2,9 @@
 //! they return entries of its logs for other replicas. The checksum of every value is checked.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_leases::{Incarnation, Key, ReplicaId, Slot};
+use leasehold_leases::{Incarnation, Key, Slot};
 use leasehold_wire::Version;
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 
@@ -21,7 +20,7 @@ impl Storage {
     /// entry, and then as many as fit into `bytes_max`.
     ///
     /// # Errors
-    /// `Damaged`, `Engine`.
+    /// `Damaged`, `Directory`.
     pub fn read_log(
         &self,
         log: LogId,
@@ -30,17 +29,14 @@ impl Storage {
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError> {
         let mut entries = Vec::new();
-        let mut bytes = 0;
-        self.each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
-            let slot = self.slot(log, key)?;
-            bytes += value.len();
-            if slot > last || (bytes > bytes_max && !entries.is_empty()) {
-                return Ok(false);
+        let mut total = 0;
+        self.log.each(log, from, |slot, _, value, bytes| {
+            total += bytes;
+            if slot > last || (total > bytes_max && !entries.is_empty()) {
+                return false;
             }
-            let decoded = codec::decode_entry(value);
-            let (_, entry) = self.intact(Column::of(log), key, decoded)?;
-            entries.push((slot, entry));
-            Ok(bytes < bytes_max)
+            entries.push((slot, value));
+            total < bytes_max
         })?;
         Ok(entries)
     }
@@ -49,26 +45,34 @@ impl Storage {
         &mut self,
         incarnation: Incarnation,
     ) -> Result<RecoveredState, StorageError> {
+        let state = self.recover_state()?;
+        let facts = self.log.log().facts();
+        let log_starts = facts.log_starts.iter();
         let mut recovered = RecoveredState {
             incarnation,
             life: self.marker.life(),
-            joined: self.get(Column::Meta, meta::JOINED)?.is_some(),
-            lives: self.recover_lives()?,
-            state: self.recover_state()?,
+            joined: facts.joined,
+            lives: facts.lives.iter().map(|(id, life)| (*id, *life)).collect(),
+            promised: facts.promised,
+            restart_wait: facts.restart_wait,
+            log_starts: log_starts
+                .map(|((log, ballot), slot)| (*log, *ballot, *slot))
+                .collect(),
+            state,
             ..Default::default()
         };
-        if let Some(bytes) = self.get(Column::Meta, meta::PROMISED)? {
-            let decoded = codec::decode_ballot(bytes);
-            recovered.promised = self.intact(Column::Meta, meta::PROMISED, decoded)?;
-        }
-        if let Some(bytes) = self.get(Column::Meta, meta::RESTART_WAIT)? {
-            let ns = self.number(Column::Meta, meta::RESTART_WAIT, &bytes)?;
-            recovered.restart_wait = Some(Duration::from_nanos(ns));
-        }
-        self.recover_log_starts(&mut recovered)?;
         let unexecuted = recovered.state.executed.next();
-        self.recover_log(LogId::Commands, unexecuted, &mut recovered.accepted)?;
-        self.recover_log(LogId::Configs, Slot::ZERO, &mut recovered.accepted)?;
+        for (log, from) in [(LogId::Commands, unexecuted), (LogId::Configs, Slot::ZERO)] {
+            self.log.each(log, from, |slot, ballot, value, _| {
+                recovered.accepted.push(ReportedEntry {
+                    log,
+                    slot,
+                    ballot,
+                    value,
+                });
+                true
+            })?;
+        }
         Ok(recovered)
     }
 
@@ -141,55 +145,6 @@ impl Storage {
         }
     }
 
-    fn recover_lives(&self) -> Result<Vec<(ReplicaId, u64)>, StorageError> {
-        let mut lives = Vec::new();
-        self.each(Column::Meta, meta::LIFE, |key, value| {
-            if !key.starts_with(meta::LIFE) {
-                return Ok(false);
-            }
-            let replica = meta::parse_life(key).ok_or_else(|| {
-                self.damaged(Column::Meta, key, "not the key of a life".to_owned())
-            })?;
-            lives.push((replica, self.number(Column::Meta, key, &value)?));
-            Ok(true)
-        })?;
-        Ok(lives)
-    }
-
-    fn recover_log_starts(&self, recovered: &mut RecoveredState) -> Result<(), StorageError> {
-        self.each(Column::Meta, meta::LOG_START, |key, value| {
-            if !key.starts_with(meta::LOG_START) {
-                return Ok(false);
-            }
-            let (log, ballot) = meta::parse_log_start(key).ok_or_else(|| {
-                self.damaged(Column::Meta, key, "not the key of a log start".to_owned())
-            })?;
-            let slot = Slot(self.number(Column::Meta, key, &value)?);
-            recovered.log_starts.push((log, ballot, slot));
-            Ok(true)
-        })
-    }
-
-    fn recover_log(
-        &self,
-        log: LogId,
-        from: Slot,
-        accepted: &mut Vec<ReportedEntry>,
-    ) -> Result<(), StorageError> {
-        self.each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
-            let slot = self.slot(log, key)?;
-            let decoded = codec::decode_entry(value);
-            let (ballot, value) = self.intact(Column::of(log), key, decoded)?;
-            accepted.push(ReportedEntry {
-                log,
-                slot,
-                ballot,
-                value,
-            });
-            Ok(true)
-        })
-    }
-
     pub(super) fn intact<T>(
         &self,
         column: Column,
@@ -214,7 +169,7 @@ impl Storage {
 
     /// Visits the rows of a column family in order, from the key `from` on, until the visitor
     /// returns false.
-    fn each(
+    pub(super) fn each(
         &self,
         column: Column,
         from: &[u8],
@@ -246,7 +201,7 @@ impl Storage {
         Ok(u64::from_be_bytes(bytes))
     }
 
-    fn slot(&self, log: LogId, key: &[u8]) -> Result<Slot, StorageError> {
+    pub(super) fn slot(&self, log: LogId, key: &[u8]) -> Result<Slot, StorageError> {
         self.number(Column::of(log), key, key).map(Slot)
     }
 }

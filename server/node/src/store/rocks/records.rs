@@ -5,7 +5,7 @@
 //! that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
-use leasehold_leases::{Ballot, Key};
+use leasehold_leases::Key;
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
 use super::staged::{self, StagedValues};
@@ -19,10 +19,9 @@ const SEAL_BYTES: usize = 4;
 /// The column families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Slot -> accepted commands. Executed commands are kept, so that a replica that is behind may
-    /// fetch them.
+    /// Slot -> accepted commands. Only in directories of older formats.
     Log,
-    /// Slot -> accepted configuration.
+    /// Slot -> accepted configuration. Only in directories of older formats.
     Configs,
     /// Key -> value.
     State,
@@ -35,15 +34,15 @@ pub enum Column {
 }
 
 impl Column {
-    /// All column families.
-    pub const ALL: [Column; 6] = [
-        Column::Log,
-        Column::Configs,
+    /// All column families of this format.
+    pub const ALL: [Column; 4] = [
         Column::State,
         Column::Staged,
         Column::Sessions,
         Column::Meta,
     ];
+    /// Column families that only directories of older formats have. Now they are in the log.
+    pub const OLDER: [Column; 2] = [Column::Log, Column::Configs];
 
     pub(super) fn of(log: LogId) -> Column {
         match log {
@@ -65,7 +64,7 @@ impl Column {
 
     pub(super) fn handle(self, db: &DB) -> &ColumnFamily {
         db.cf_handle(self.name())
-            .expect("every column family is opened with the database")
+            .expect("the column family is opened with the database")
     }
 
     /// Returns the text of a key for operators.
@@ -79,7 +78,8 @@ impl Column {
     }
 }
 
-/// Keys of the column family `meta`.
+/// Keys of the column family `meta`. All but the identity and the position occur only in directories
+/// of older formats: now they are in the log.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId};
 
@@ -179,7 +179,12 @@ pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut
     batch.put_cf(column.handle(db), key, seal(column, key, value));
 }
 
-/// Appends to a batch the writes of all records, in order.
+/// Whether a record is one of the executed state, and not of the log.
+pub(super) fn is_of_state(record: &Record) -> bool {
+    matches!(record, Record::Staged(_) | Record::Checkpoint(_))
+}
+
+/// Appends to a batch the writes of those records that are of the executed state, in order.
 pub(super) fn append(
     db: &DB,
     records: &[Record],
@@ -229,47 +234,20 @@ impl Appender<'_> {
         self.batch.delete_cf(column.handle(self.db), key);
     }
 
-    /// Appends the write of a number as eight bytes, big-endian.
-    fn put_number(&mut self, key: &[u8], number: u64) {
-        self.put(Column::Meta, key, |out| out.extend(number.to_be_bytes()));
-    }
-
     fn record(&mut self, record: &Record) {
         match record {
-            Record::Promised(ballot) => self.put(Column::Meta, meta::PROMISED, |out| {
-                codec::encode_ballot(*ballot, out);
-            }),
-            Record::Accepted {
-                log,
-                slot,
-                ballot,
-                value,
-            } => self.put(Column::of(*log), &slot.0.to_be_bytes(), |out| {
-                codec::encode_entry(*ballot, value, out);
-            }),
-            Record::Erased { log, slot } => self.delete(Column::of(*log), &slot.0.to_be_bytes()),
-            Record::LogStart { log, ballot, slot } => {
-                self.put_number(&meta::log_start(*log, *ballot), slot.0);
-            }
-            Record::ForgetLogStarts { log, below } => self.forget_log_starts(*log, *below),
-            Record::RestartWait(wait) => {
-                let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                self.put_number(meta::RESTART_WAIT, ns);
-            }
-            Record::Life { replica, life } => self.put_number(&meta::life(*replica), *life),
-            Record::Joined => self.put(Column::Meta, meta::JOINED, |_| {}),
             Record::Staged(values) => self.stage(values),
             Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+            // These are in the log.
+            Record::Promised(_)
+            | Record::Accepted { .. }
+            | Record::Erased { .. }
+            | Record::LogStart { .. }
+            | Record::ForgetLogStarts { .. }
+            | Record::RestartWait(_)
+            | Record::Life { .. }
+            | Record::Joined => {}
         }
-    }
-
-    fn forget_log_starts(&mut self, log: LogId, below: Ballot) {
-        let (from, to) = (
-            meta::log_start(log, Ballot::ZERO),
-            meta::log_start(log, below),
-        );
-        let meta = Column::Meta.handle(self.db);
-        self.batch.delete_range_cf(meta, from, to);
     }
 
     fn stage(&mut self, values: &[(Key, StoredValue)]) {

@@ -10,12 +10,12 @@ use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Outcome, Version};
 use prost::Message as _;
 
-use super::open::{FORMAT, FORMAT_UNSTAGED};
+use super::open::{FORMAT, FORMATS_OLDER};
 use super::records::meta;
 use super::*;
 use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage, StoredValue};
-use leasehold_replica::codec::proto;
+use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Batch, LogId, Proposal, RequestId, Value};
 use leasehold_replica::{Replica, Settings};
 
@@ -140,33 +140,6 @@ fn a_directory_of_another_format_is_refused() {
     let message = refused.err().unwrap().to_string();
     for part in [FORMAT + 1, FORMAT].map(|format| format.to_string()) {
         assert!(message.contains(&part), "{part:?} is not in {message:?}");
-    }
-}
-
-#[test]
-fn a_directory_of_the_format_before_is_taken_over() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut storage, _) = open(dir.path());
-    storage
-        .write(&[checkpoint(1, "kept", Some(stored("y", 1)))])
-        .unwrap();
-    storage.db.drop_cf(Column::Staged.name()).unwrap();
-    let identity = |storage: &Storage| {
-        let found = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
-        proto::Identity::decode(found).unwrap()
-    };
-    let older = proto::Identity {
-        format: FORMAT_UNSTAGED,
-        ..identity(&storage)
-    };
-    storage
-        .put_meta(meta::IDENTITY, &older.encode_to_vec())
-        .unwrap();
-    drop(storage);
-    for _ in 0..2 {
-        let (storage, recovered) = open(dir.path());
-        assert_eq!(recovered.state.entries.len(), 1);
-        assert_eq!(identity(&storage).format, FORMAT);
     }
 }
 
@@ -359,21 +332,18 @@ fn flip(storage: &Storage, column: Column, key: &[u8]) {
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
     let staged_row = super::staged::row(b"long", stored("", 1).version);
-    let places: [(Column, &[u8], &str); 5] = [
+    let places: [(Column, &[u8], &str); 4] = [
         (Column::Staged, &staged_row, "staged/"),
-        (Column::Log, &2u64.to_be_bytes(), "log/2"),
-        (Column::Configs, &1u64.to_be_bytes(), "configs/1"),
         (Column::State, b"kept", "state/kept"),
-        (Column::Meta, meta::INCARNATION, "meta/incarnation"),
+        (Column::Meta, meta::IDENTITY, "meta/identity"),
+        (Column::Meta, meta::POSITION, "meta/position"),
     ];
     for (column, key, name) in places {
         let dir = tempfile::tempdir().unwrap();
         let (mut storage, _) = open(dir.path());
         let state = checkpoint(1, "kept", Some(stored("y", 1)));
         let ahead = Record::Staged(vec![("long".into(), stored("value", 1))]);
-        storage
-            .write(&[accepted(2, "b"), configured(1), state, ahead])
-            .unwrap();
+        storage.write(&[state, ahead]).unwrap();
         flip(&storage, column, key);
         drop(storage);
         let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
@@ -388,17 +358,45 @@ fn a_value_in_the_wrong_place_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let (mut storage, _) = open(dir.path());
     storage
-        .write(&[accepted(1, "a"), accepted(2, "b")])
+        .write(&[
+            checkpoint(1, "one", Some(stored("a", 1))),
+            checkpoint(2, "two", Some(stored("b", 2))),
+        ])
         .unwrap();
-    let handle = Column::Log.handle(&storage.db);
-    let one = storage
-        .db
-        .get_cf(handle, 1u64.to_be_bytes())
-        .unwrap()
-        .unwrap();
-    storage.db.put_cf(handle, 2u64.to_be_bytes(), one).unwrap();
-    let read = storage.read_log(LogId::Commands, Slot(1), Slot(2), 1 << 20);
-    assert!(matches!(read, Err(StorageError::Damaged { .. })));
+    let handle = Column::State.handle(&storage.db);
+    let one = storage.db.get_cf(handle, "one").unwrap().unwrap();
+    storage.db.put_cf(handle, "two", one).unwrap();
+    drop(storage);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
+}
+
+/// Changes a byte in the middle of the bytes that a segment has in use.
+fn damage_segment(directory: &Path) {
+    let path = directory.join("log/0000000001.seg");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn damage_to_the_log_is_found_at_the_next_start_or_when_the_entry_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    storage.write(&[accepted(1, &"x".repeat(10_000))]).unwrap();
+    damage_segment(dir.path());
+    let read = storage.read_log(LogId::Commands, Slot(1), Slot(1), 1 << 20);
+    let message = read.unwrap_err().to_string();
+    for part in ["log/0000000001.seg", "slot 1", "checksum"] {
+        assert!(message.contains(part), "{part:?} is not in {message:?}");
+    }
+    drop(storage);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    let message = refused.err().unwrap().to_string();
+    for part in ["log/0000000001.seg", "acknowledged"] {
+        assert!(message.contains(part), "{part:?} is not in {message:?}");
+    }
 }
 
 #[test]
@@ -407,7 +405,7 @@ fn a_write_ahead_log_damaged_before_its_end_is_refused() {
     let (mut storage, _) = open(dir.path());
     for slot in 1..=50 {
         storage
-            .write(&[accepted(slot, "some text to make it longer")])
+            .write(&[checkpoint(slot, "k", Some(stored("some text", slot)))])
             .unwrap();
     }
     drop(storage);
@@ -455,9 +453,9 @@ fn a_restart_wait_survives_a_kill_whatever_the_durability() {
         storage.write(&records).unwrap();
         // Copy of the files that a killed process leaves behind.
         let left = tempfile::tempdir().unwrap();
-        for entry in std::fs::read_dir(dir.path()).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), left.path().join(entry.file_name())).unwrap();
+        for (name, bytes) in super::damage::files(dir.path()) {
+            std::fs::create_dir_all(left.path().join("log")).unwrap();
+            std::fs::write(left.path().join(name), bytes).unwrap();
         }
         let (_, recovered) = Storage::open(left.path(), &stamp(), durability).unwrap();
         assert_eq!(recovered.restart_wait, Some(wait), "{durability:?}");
@@ -484,4 +482,104 @@ fn a_directory_that_is_taken_away_is_missed_at_the_next_checkpoint_and_at_the_en
             assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
         }
     }
+}
+
+/// Writes the log and the facts of a directory as formats 4 and 5 have them.
+fn write_older(storage: &Storage, format: u32) {
+    let mut batch = WriteBatch::default();
+    let mut put = |column, key: &[u8], value: &[u8]| {
+        super::records::put(&storage.db, column, key, value, &mut batch);
+    };
+    for slot in [1, 2, 9] {
+        let mut entry = Vec::new();
+        codec::encode_entry(ballot(slot), &commands("older"), &mut entry);
+        put(Column::Log, &u64::to_be_bytes(slot), &entry);
+    }
+    let mut config = Vec::new();
+    let Record::Accepted { value, .. } = configured(1) else {
+        unreachable!("it is an entry");
+    };
+    codec::encode_entry(ballot(1), &value, &mut config);
+    put(Column::Configs, &1u64.to_be_bytes(), &config);
+    let mut promised = Vec::new();
+    codec::encode_ballot(ballot(9), &mut promised);
+    put(Column::Meta, meta::PROMISED, &promised);
+    put(Column::Meta, meta::JOINED, b"");
+    put(
+        Column::Meta,
+        meta::RESTART_WAIT,
+        &7_000_000u64.to_be_bytes(),
+    );
+    put(Column::Meta, meta::INCARNATION, &41u64.to_be_bytes());
+    put(Column::Meta, &meta::life(ReplicaId(2)), &5u64.to_be_bytes());
+    let start = meta::log_start(LogId::Commands, ballot(9));
+    put(Column::Meta, &start, &9u64.to_be_bytes());
+    let identity = storage.get(Column::Meta, meta::IDENTITY).unwrap();
+    let mut identity = proto::Identity::decode(identity.unwrap()).unwrap();
+    identity.format = format;
+    put(Column::Meta, meta::IDENTITY, &identity.encode_to_vec());
+    storage.write_batch(batch, Durability::Sync).unwrap();
+}
+
+/// Makes a directory of an older format.
+fn older(path: &Path, format: u32) {
+    let (mut storage, _) = open(path);
+    let state = checkpoint(0, "kept", Some(stored("y", 1)));
+    storage.write(&[state]).unwrap();
+    if format == 4 {
+        storage.db.drop_cf(Column::Staged.name()).unwrap();
+    }
+    for column in Column::OLDER {
+        let options = rocksdb::Options::default();
+        storage.db.create_cf(column.name(), &options).unwrap();
+    }
+    write_older(&storage, format);
+    drop(storage);
+    std::fs::remove_dir_all(path.join("log")).unwrap();
+    marker::tests::forget_log(path);
+}
+
+#[test]
+fn a_directory_whose_log_is_in_rocksdb_is_taken_over() {
+    for format in FORMATS_OLDER {
+        let dir = tempfile::tempdir().unwrap();
+        older(dir.path(), format);
+        let check = |recovered: &RecoveredState, incarnation| {
+            assert_eq!(slots(recovered, LogId::Commands), [1, 2, 9]);
+            assert_eq!(slots(recovered, LogId::Configs), [1]);
+            assert_eq!(recovered.state.entries.len(), 1);
+            assert_eq!(recovered.accepted[0].value, commands("older"));
+            assert_eq!(recovered.promised, ballot(9));
+            assert!(recovered.joined);
+            assert_eq!(recovered.lives, [(ReplicaId(2), 5)]);
+            assert_eq!(recovered.restart_wait, Some(Duration::from_millis(7)));
+            let start = (LogId::Commands, ballot(9), Slot(9));
+            assert_eq!(recovered.log_starts, [start]);
+            assert_eq!(recovered.incarnation, Incarnation(incarnation));
+        };
+        let (storage, recovered) = open(dir.path());
+        check(&recovered, 42);
+        assert!(
+            Column::OLDER
+                .iter()
+                .all(|it| storage.db.cf_handle(it.name()).is_none())
+        );
+        drop(storage);
+        check(&open(dir.path()).1, 43);
+    }
+}
+
+#[test]
+fn an_interrupted_takeover_begins_again() {
+    let dir = tempfile::tempdir().unwrap();
+    older(dir.path(), 5);
+    // The process is killed when a part of the log is copied.
+    let (mut storage, _) = open(&dir.path().join("other"));
+    storage.write(&[accepted(1, "half")]).unwrap();
+    drop(storage);
+    std::fs::rename(dir.path().join("other/log"), dir.path().join("log")).unwrap();
+    std::fs::remove_dir_all(dir.path().join("other")).unwrap();
+    let (_, recovered) = open(dir.path());
+    assert_eq!(slots(&recovered, LogId::Commands), [1, 2, 9]);
+    assert_eq!(recovered.accepted[0].value, commands("older"));
 }

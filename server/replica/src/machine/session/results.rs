@@ -30,9 +30,7 @@ impl From<Outcome> for CompactOutcome {
                 None => CompactOutcome::Absent,
             },
             Some(Answer::Error(_)) if outcome == not_a_record() => CompactOutcome::NotARecord,
-            Some(
-                Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_),
-            )
+            Some(Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_))
             | None => CompactOutcome::Other(Box::new(outcome)),
         }
     }

@@ -141,6 +141,7 @@ fn what_a_full_disk_refused_is_not_named() {
         durability: Durability::Sync,
         tables: 100,
         full_while: Some(full.clone()),
+        ..StorageOptions::default()
     };
     let data = dir.path().join("data");
     let (mut storage, _) = Storage::open_with(&data, &stamp(), options).unwrap();

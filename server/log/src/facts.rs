@@ -1,0 +1,62 @@
+//! The facts that the log holds besides its entries.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
+use leasehold_replica::message::LogId;
+
+use crate::record::Fact;
+
+/// All facts of a log that are not entries: small, and restated at the head of every segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogFacts {
+    /// Incarnation of the newest run.
+    pub incarnation: Incarnation,
+    /// Highest ballot that the replica has promised.
+    pub promised: Ballot,
+    /// Slots at which ballots began.
+    pub log_starts: BTreeMap<(LogId, Ballot), Slot>,
+    /// Longest restart wait under which the replica has made promises; `None` if there was none.
+    pub restart_wait: Option<Duration>,
+    /// For each other replica, the life of its data directory.
+    pub lives: BTreeMap<ReplicaId, u64>,
+    /// Whether the replica has joined the cluster with this directory.
+    pub joined: bool,
+}
+
+impl LogFacts {
+    pub(crate) fn apply(&mut self, fact: &Fact) {
+        match *fact {
+            Fact::Promised(ballot) => self.promised = ballot,
+            Fact::LogStart { log, ballot, slot } => {
+                self.log_starts.insert((log, ballot), slot);
+            }
+            Fact::ForgetLogStarts { log, below } => {
+                let is_kept = |of: LogId, ballot: Ballot| of != log || ballot >= below;
+                self.log_starts.retain(|(of, at), _| is_kept(*of, *at));
+            }
+            Fact::RestartWait(wait) => self.restart_wait = Some(wait),
+            Fact::Life { replica, life } => {
+                self.lives.insert(replica, life);
+            }
+            Fact::Joined => self.joined = true,
+            Fact::Incarnation(incarnation) => self.incarnation = incarnation,
+        }
+    }
+
+    /// Returns facts that restate everything, for the head of a segment.
+    pub(crate) fn restated(&self) -> impl Iterator<Item = Fact> {
+        let log_starts = self.log_starts.iter();
+        let lives = self.lives.iter();
+        [
+            Fact::Incarnation(self.incarnation),
+            Fact::Promised(self.promised),
+        ]
+        .into_iter()
+        .chain(self.restart_wait.map(Fact::RestartWait))
+        .chain(self.joined.then_some(Fact::Joined))
+        .chain(lives.map(|(&replica, &life)| Fact::Life { replica, life }))
+        .chain(log_starts.map(|(&(log, ballot), &slot)| Fact::LogStart { log, ballot, slot }))
+    }
+}

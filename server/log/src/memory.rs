@@ -1,0 +1,120 @@
+//! A disk in memory, for tests and simulations. It keeps what was synced, and of other writes any
+//! sectors.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::group::{self, ChainEnd, HEADER_BYTES, Header};
+use crate::recovery::Marked;
+use crate::{
+    ALIGNMENT, LogDamage, LogRecovery, LogWrite, LogWriter, RecordPlace, SegmentBytes, SegmentId,
+};
+
+/// Segments of a log in memory, with writes that are not synced yet.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct MemoryDisk {
+    segments: BTreeMap<SegmentId, Vec<u8>>,
+    unsynced: Vec<Unsynced>,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Unsynced {
+    segment: SegmentId,
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+impl MemoryDisk {
+    /// Performs a write. A segment that the write begins is durable at once, filled with zeros.
+    pub fn write(&mut self, write: &LogWrite) {
+        if let Some(bytes) = write.begins {
+            self.segments.insert(write.segment, vec![0; bytes]);
+        }
+        self.unsynced.push(Unsynced {
+            segment: write.segment,
+            offset: write.offset,
+            bytes: write.bytes.clone(),
+        });
+    }
+
+    /// Makes all writes durable.
+    pub fn sync(&mut self) {
+        self.crash(|| true);
+    }
+
+    /// Loses the sectors of unsynced writes for which `survives` returns false. It is called for
+    /// each sector, in order.
+    pub fn crash(&mut self, mut survives: impl FnMut() -> bool) {
+        for write in std::mem::take(&mut self.unsynced) {
+            let Some(segment) = self.segments.get_mut(&write.segment) else {
+                continue;
+            };
+            let there = segment[write.offset..].chunks_mut(ALIGNMENT);
+            for (there, sector) in there.zip(write.bytes.chunks(ALIGNMENT)) {
+                if survives() {
+                    there[..sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+    }
+
+    /// Reads the log.
+    ///
+    /// # Errors
+    /// Returns the damage that was found.
+    pub fn recover(
+        &self,
+        life: u64,
+        marked: Marked,
+        segment_bytes: SegmentBytes,
+    ) -> Result<LogWriter, LogDamage> {
+        let mut recovery = LogRecovery::new(life);
+        for (id, bytes) in &self.segments {
+            recovery.segment(*id, bytes)?;
+        }
+        recovery.finish(marked, segment_bytes)
+    }
+
+    /// Returns the bytes at a place, unsynced ones included; `None` if the place does not exist.
+    pub fn read(&self, place: RecordPlace) -> Option<Bytes> {
+        let from = place.offset as usize;
+        let within =
+            |start: usize| Some(from.checked_sub(start)?..from - start + place.bytes as usize);
+        let unsynced = self.unsynced.iter().rev();
+        let mut unsynced = unsynced.filter(|it| it.segment == place.segment);
+        let found = unsynced.find_map(|it| it.bytes.get(within(it.offset)?));
+        let found = found.or_else(|| self.segments.get(&place.segment)?.get(within(0)?))?;
+        Some(Bytes::copy_from_slice(found))
+    }
+
+    /// Returns the bytes of all segments, so that a test can change them.
+    pub fn segments_mut(&mut self) -> impl Iterator<Item = (SegmentId, &mut Vec<u8>)> {
+        self.segments.iter_mut().map(|(id, bytes)| (*id, bytes))
+    }
+}
+
+/// Returns a segment with an empty head, and a group with these bytes as its records. The checksums
+/// are correct, so that a test reaches the decoder of records.
+pub fn sealed_segment(life: u64, id: SegmentId, records: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut chain = ChainEnd::default();
+    for (is_head, records) in [(true, &[][..]), (false, records)] {
+        let start = out.len();
+        out.resize(start + HEADER_BYTES, 0);
+        out.extend(records);
+        let header = Header {
+            segment: id,
+            is_head,
+            number: chain.number + 1,
+            synced: 0,
+            previous: chain.seal,
+            records: records.len() as u32,
+        };
+        chain = ChainEnd {
+            number: header.number,
+            seal: group::seal(&mut out, start, &header, life),
+        };
+    }
+    out
+}

@@ -1,0 +1,292 @@
+//! Records as bytes: a length, a checksum, a kind and the contents.
+//!
+//! The checksum of a record serves reads of single entries. It covers the number of the segment, so
+//! that a record is not taken for one of an earlier use of the same file.
+
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
+use leasehold_replica::action::Record;
+use leasehold_replica::codec;
+use leasehold_replica::message::LogId;
+
+use crate::SegmentId;
+
+/// Length in bytes of a record's length and checksum.
+pub(crate) const FRAME_BYTES: usize = 8;
+/// Replica ids are below this number.
+const REPLICAS_MAX: u8 = 64;
+
+const COMMAND: u8 = 1;
+const CONFIG: u8 = 2;
+const ERASED: u8 = 3;
+const PROMISED: u8 = 4;
+const LOG_START: u8 = 5;
+const FORGET_LOG_STARTS: u8 = 6;
+const RESTART_WAIT: u8 = 7;
+const LIFE: u8 = 8;
+const JOINED: u8 = 9;
+const INCARNATION: u8 = 10;
+
+/// A fact about the replica that is no entry of its logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    Promised(Ballot),
+    LogStart {
+        log: LogId,
+        ballot: Ballot,
+        slot: Slot,
+    },
+    ForgetLogStarts {
+        log: LogId,
+        below: Ballot,
+    },
+    RestartWait(Duration),
+    Life {
+        replica: ReplicaId,
+        life: u64,
+    },
+    Joined,
+    Incarnation(Incarnation),
+}
+
+/// A record as it was read back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum LogRecord<'a> {
+    Entry {
+        log: LogId,
+        slot: Slot,
+        /// The ballot and the value, in the encoding of `codec::encode_entry`.
+        entry: &'a [u8],
+    },
+    Erased {
+        log: LogId,
+        slot: Slot,
+    },
+    Fact(Fact),
+}
+
+/// Part of a record of the replica that belongs into the log.
+pub(crate) enum Logged<'a> {
+    Entry {
+        log: LogId,
+        slot: Slot,
+        ballot: Ballot,
+        value: &'a leasehold_replica::message::Value,
+    },
+    Erased {
+        log: LogId,
+        slot: Slot,
+    },
+    Fact(Fact),
+}
+
+impl Logged<'_> {
+    /// Returns the part of `record` that belongs into the log; `None` for records of the executed
+    /// state.
+    pub(crate) fn of(record: &Record) -> Option<Logged<'_>> {
+        Some(match record {
+            Record::Accepted {
+                log,
+                slot,
+                ballot,
+                value,
+            } => Logged::Entry {
+                log: *log,
+                slot: *slot,
+                ballot: *ballot,
+                value,
+            },
+            Record::Erased { log, slot } => Logged::Erased {
+                log: *log,
+                slot: *slot,
+            },
+            Record::Promised(ballot) => Logged::Fact(Fact::Promised(*ballot)),
+            Record::LogStart { log, ballot, slot } => Logged::Fact(Fact::LogStart {
+                log: *log,
+                ballot: *ballot,
+                slot: *slot,
+            }),
+            Record::ForgetLogStarts { log, below } => Logged::Fact(Fact::ForgetLogStarts {
+                log: *log,
+                below: *below,
+            }),
+            Record::RestartWait(wait) => Logged::Fact(Fact::RestartWait(*wait)),
+            Record::Life { replica, life } => Logged::Fact(Fact::Life {
+                replica: *replica,
+                life: *life,
+            }),
+            Record::Joined => Logged::Fact(Fact::Joined),
+            Record::Staged(_) | Record::Checkpoint(_) => return None,
+        })
+    }
+}
+
+/// Appends a record to `out`. Returns its length in bytes.
+pub(crate) fn encode(segment: SegmentId, record: &Logged<'_>, out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    out.extend([0; FRAME_BYTES]);
+    match record {
+        Logged::Entry {
+            log,
+            slot,
+            ballot,
+            value,
+        } => {
+            out.push(entry_kind(*log));
+            out.extend(slot.0.to_le_bytes());
+            codec::encode_entry(*ballot, value, out);
+        }
+        Logged::Erased { log, slot } => {
+            out.extend([ERASED, entry_kind(*log)]);
+            out.extend(slot.0.to_le_bytes());
+        }
+        Logged::Fact(fact) => encode_fact(fact, out),
+    }
+    let body = out.len() - start - FRAME_BYTES;
+    let length = u32::try_from(body).expect("a record is shorter than 4 GiB");
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    let seal = checksum(segment, &out[start + FRAME_BYTES..]);
+    out[start + 4..start + FRAME_BYTES].copy_from_slice(&seal.to_le_bytes());
+    out.len() - start
+}
+
+fn encode_fact(fact: &Fact, out: &mut Vec<u8>) {
+    match fact {
+        Fact::Promised(ballot) => {
+            out.push(PROMISED);
+            encode_ballot(*ballot, out);
+        }
+        Fact::LogStart { log, ballot, slot } => {
+            out.extend([LOG_START, entry_kind(*log)]);
+            encode_ballot(*ballot, out);
+            out.extend(slot.0.to_le_bytes());
+        }
+        Fact::ForgetLogStarts { log, below } => {
+            out.extend([FORGET_LOG_STARTS, entry_kind(*log)]);
+            encode_ballot(*below, out);
+        }
+        Fact::RestartWait(wait) => {
+            let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+            out.push(RESTART_WAIT);
+            out.extend(ns.to_le_bytes());
+        }
+        Fact::Life { replica, life } => {
+            out.extend([LIFE, replica.0]);
+            out.extend(life.to_le_bytes());
+        }
+        Fact::Joined => out.push(JOINED),
+        Fact::Incarnation(incarnation) => {
+            out.push(INCARNATION);
+            out.extend(incarnation.0.to_le_bytes());
+        }
+    }
+}
+
+fn encode_ballot(ballot: Ballot, out: &mut Vec<u8>) {
+    out.extend(ballot.round.to_le_bytes());
+    out.push(ballot.replica.0);
+}
+
+fn entry_kind(log: LogId) -> u8 {
+    match log {
+        LogId::Commands => COMMAND,
+        LogId::Configs => CONFIG,
+    }
+}
+
+pub(crate) fn checksum(segment: SegmentId, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&segment.0.to_le_bytes()), body)
+}
+
+/// Returns the length of the body and the checksum at the beginning of a record.
+pub(crate) fn split_frame(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (seal, rest) = rest.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length) as usize;
+    Some((length, u32::from_le_bytes(*seal), rest))
+}
+
+/// Returns the record in `body`, which has no frame any more; `None` if its kind is unknown.
+pub(crate) fn decode(body: &[u8]) -> Option<LogRecord<'_>> {
+    let (kind, rest) = body.split_first()?;
+    let mut reader = Reader(rest);
+    let record = match *kind {
+        COMMAND | CONFIG => {
+            let slot = reader.slot()?;
+            let entry = std::mem::take(&mut reader.0);
+            LogRecord::Entry {
+                log: log_of(*kind)?,
+                slot,
+                entry,
+            }
+        }
+        ERASED => LogRecord::Erased {
+            log: reader.log()?,
+            slot: reader.slot()?,
+        },
+        PROMISED => LogRecord::Fact(Fact::Promised(reader.ballot()?)),
+        LOG_START => LogRecord::Fact(Fact::LogStart {
+            log: reader.log()?,
+            ballot: reader.ballot()?,
+            slot: reader.slot()?,
+        }),
+        FORGET_LOG_STARTS => LogRecord::Fact(Fact::ForgetLogStarts {
+            log: reader.log()?,
+            below: reader.ballot()?,
+        }),
+        RESTART_WAIT => LogRecord::Fact(Fact::RestartWait(Duration::from_nanos(reader.long()?))),
+        LIFE => LogRecord::Fact(Fact::Life {
+            replica: reader.replica()?,
+            life: reader.long()?,
+        }),
+        JOINED => LogRecord::Fact(Fact::Joined),
+        INCARNATION => LogRecord::Fact(Fact::Incarnation(Incarnation(reader.long()?))),
+        _ => return None,
+    };
+    reader.0.is_empty().then_some(record)
+}
+
+fn log_of(kind: u8) -> Option<LogId> {
+    match kind {
+        COMMAND => Some(LogId::Commands),
+        CONFIG => Some(LogId::Configs),
+        _ => None,
+    }
+}
+
+/// Reads fields from the front of a record.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*bytes))
+    }
+
+    fn slot(&mut self) -> Option<Slot> {
+        self.long().map(Slot)
+    }
+
+    fn log(&mut self) -> Option<LogId> {
+        self.byte().and_then(log_of)
+    }
+
+    fn replica(&mut self) -> Option<ReplicaId> {
+        self.byte().filter(|id| *id < REPLICAS_MAX).map(ReplicaId)
+    }
+
+    fn ballot(&mut self) -> Option<Ballot> {
+        Some(Ballot {
+            round: self.long()?,
+            replica: self.replica()?,
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! Start of a log: the segments are read in order, and what a crash has torn is told from damage.
+
+use std::collections::BTreeMap;
+
+use leasehold_leases::mutants::{Rule, off};
+
+use crate::entry::place;
+use crate::group::{self, ALIGNMENT, ChainEnd, HEADER_BYTES, Header};
+use crate::index::{EntryIndex, IndexChange};
+use crate::record::{self, FRAME_BYTES, LogRecord};
+use crate::write::SegmentBytes;
+use crate::{LogFacts, LogWriter, SegmentId};
+
+/// Place and kind of damage to a log: bytes differ from those on which other replicas may rely.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("segment {segment}, byte {offset}: {problem}")]
+pub struct LogDamage {
+    /// Damaged segment.
+    pub segment: SegmentId,
+    /// Offset in the segment, in bytes.
+    pub offset: usize,
+    /// Description of the damage.
+    pub problem: String,
+}
+
+/// Parts of a log that must be present: the part of the marker file that concerns the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marked {
+    /// Number of the last group that was acknowledged; 0 if there is none.
+    pub group: u64,
+    /// Oldest segment that may still be needed.
+    pub first: SegmentId,
+}
+
+/// Recovery of a log from its segments.
+#[derive(Debug)]
+pub struct LogRecovery {
+    life: u64,
+    facts: LogFacts,
+    index: EntryIndex,
+    segments: BTreeMap<SegmentId, usize>,
+    chain: ChainEnd,
+    /// Segment that was made but never begun, because a crash came between. It can only be the
+    /// last one.
+    unborn: Option<SegmentId>,
+}
+
+impl LogRecovery {
+    /// Begins the recovery of the log of the data directory with this life.
+    pub fn new(life: u64) -> LogRecovery {
+        LogRecovery {
+            life,
+            facts: LogFacts::default(),
+            index: EntryIndex::default(),
+            segments: BTreeMap::new(),
+            chain: ChainEnd::default(),
+            unborn: None,
+        }
+    }
+
+    /// Reads a segment. Segments are passed in ascending order of their numbers.
+    ///
+    /// # Errors
+    /// Returns the damage that was found. The log must not be used then.
+    ///
+    /// # Panics
+    /// If the segments are not passed in ascending order.
+    pub fn segment(&mut self, id: SegmentId, bytes: &[u8]) -> Result<(), LogDamage> {
+        let last = self.segments.last_key_value().map(|(last, _)| *last);
+        assert!(last < Some(id), "segments are read in ascending order");
+        if let Some(unborn) = self.unborn {
+            return Err(damage(
+                unborn,
+                0,
+                "it has no beginning, and a later segment has",
+            ));
+        }
+        if let Some(missing) = last.map(SegmentId::next).filter(|next| *next < id) {
+            return Err(damage(missing, 0, "it is missing"));
+        }
+        let reader = SegmentReader {
+            life: self.life,
+            id,
+            bytes,
+        };
+        let Some(head) = reader.header(0).filter(|header| header.is_head) else {
+            self.unborn = Some(id);
+            return self.check_behind(&reader, 0);
+        };
+        let follows = self.follows(&head);
+        if last.is_some() && !follows && !off(Rule::H117Follows) {
+            let problem = format!(
+                "it begins with group {}, but the segments before it end with group {}",
+                head.number, self.chain.number
+            );
+            return Err(damage(id, 0, &problem));
+        }
+        let Some((records, seal)) = reader.group(0, &head) else {
+            self.unborn = Some(id);
+            return self.check_behind(&reader, 0);
+        };
+        self.head(&reader, records, last.is_none())?;
+        self.chain = ChainEnd {
+            number: head.number,
+            seal,
+        };
+        self.segments.insert(id, bytes.len());
+        let end = self.groups(&reader, head.group_bytes())?;
+        self.check_behind(&reader, end)
+    }
+
+    /// Reads the groups behind the head. Returns the offset at which the chain ends.
+    fn groups(&mut self, reader: &SegmentReader<'_>, from: usize) -> Result<usize, LogDamage> {
+        let mut at = from;
+        while let Some(header) = reader.header(at)
+            && !header.is_head
+            && self.follows(&header)
+            && let Some((records, seal)) = reader.group(at, &header)
+        {
+            reader.records(at, records, |record, from, bytes| {
+                self.record(record, reader.id, from, bytes);
+            })?;
+            self.chain = ChainEnd {
+                number: header.number,
+                seal,
+            };
+            at += header.group_bytes();
+        }
+        Ok(at)
+    }
+
+    fn follows(&self, header: &Header) -> bool {
+        header.number == self.chain.number + 1 && header.previous == self.chain.seal
+    }
+
+    /// Reads the facts in the head of a segment. They must be those of the segments before it.
+    fn head(
+        &mut self,
+        reader: &SegmentReader<'_>,
+        records: &[u8],
+        is_first: bool,
+    ) -> Result<(), LogDamage> {
+        let mut facts = LogFacts::default();
+        let mut has_other = false;
+        reader.records(0, records, |record, _, _| match record {
+            LogRecord::Fact(fact) => facts.apply(&fact),
+            LogRecord::Entry { .. } | LogRecord::Erased { .. } => has_other = true,
+        })?;
+        if has_other || !(is_first || facts == self.facts) {
+            let problem = "its head states facts that the segments before it do not hold";
+            return Err(damage(reader.id, 0, problem));
+        }
+        self.facts = facts;
+        Ok(())
+    }
+
+    fn record(&mut self, record: LogRecord<'_>, id: SegmentId, from: usize, bytes: usize) {
+        match record {
+            LogRecord::Entry { log, slot, .. } => self.index.change(&IndexChange {
+                log,
+                slot,
+                place: Some(place(id, from, bytes)),
+            }),
+            LogRecord::Erased { log, slot } => self.index.change(&IndexChange {
+                log,
+                slot,
+                place: None,
+            }),
+            LogRecord::Fact(fact) => self.facts.apply(&fact),
+        }
+    }
+
+    /// Checks the bytes behind the end of the chain. A torn group may be there, and groups that
+    /// were written after it without a sync. A group that names a later one as synced shows that
+    /// synced bytes are lost.
+    fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
+        if off(Rule::H117Behind) {
+            return Ok(());
+        }
+        let behind = (end..reader.bytes.len()).step_by(ALIGNMENT);
+        for header in behind.filter_map(|at| reader.header(at)) {
+            if header.synced > self.chain.number {
+                let problem = format!(
+                    "group {} is damaged or missing: group {} behind it says that group {} was \
+                     synced",
+                    self.chain.number + 1,
+                    header.number,
+                    header.synced
+                );
+                return Err(damage(reader.id, end, &problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the recovery, after all segments were read. New segments of the log will have these
+    /// lengths.
+    ///
+    /// # Errors
+    /// The log lacks groups or segments that `marked` says it must have.
+    pub fn finish(
+        self,
+        marked: Marked,
+        segment_bytes: SegmentBytes,
+    ) -> Result<LogWriter, LogDamage> {
+        let last = self.segments.last_key_value().map(|(id, _)| *id);
+        if self.chain.number < marked.group {
+            let problem = format!(
+                "the log ends with group {}, but the groups up to {} were acknowledged: its end was \
+                 damaged or cut off",
+                self.chain.number, marked.group
+            );
+            return Err(damage(last.unwrap_or_default(), 0, &problem));
+        }
+        let first = self.segments.first_key_value().map(|(id, _)| *id);
+        if let Some(first) = first
+            && first > marked.first
+        {
+            return Err(damage(marked.first, 0, "it is missing"));
+        }
+        Ok(LogWriter {
+            life: self.life,
+            segment_bytes,
+            facts: self.facts,
+            index: self.index,
+            segments: self.segments,
+            end: None,
+            synced: self.chain.number,
+            chain: self.chain,
+        })
+    }
+}
+
+fn damage(segment: SegmentId, offset: usize, problem: &str) -> LogDamage {
+    LogDamage {
+        segment,
+        offset,
+        problem: problem.to_owned(),
+    }
+}
+
+/// A segment that is read.
+struct SegmentReader<'a> {
+    life: u64,
+    id: SegmentId,
+    bytes: &'a [u8],
+}
+
+impl<'a> SegmentReader<'a> {
+    /// Returns the header at this offset; `None` if there is none that was written to this segment.
+    fn header(&self, at: usize) -> Option<Header> {
+        let header = Header::decode(self.life, self.bytes.get(at..)?)?;
+        (header.segment == self.id).then_some(header)
+    }
+
+    /// Returns the records of a group and its checksum; `None` if the group is not whole.
+    fn group(&self, at: usize, header: &Header) -> Option<(&'a [u8], u32)> {
+        group::open(header, self.bytes.get(at..)?)
+    }
+
+    /// Visits the records of the group at this offset, each with its offset and length in bytes.
+    fn records(
+        &self,
+        group: usize,
+        records: &'a [u8],
+        mut visit: impl FnMut(LogRecord<'a>, usize, usize),
+    ) -> Result<(), LogDamage> {
+        let mut rest = records;
+        while !rest.is_empty() {
+            let at = group + HEADER_BYTES + (records.len() - rest.len());
+            let unreadable = || damage(self.id, at, "it is not a record of a known kind");
+            let (length, _, behind) = record::split_frame(rest).ok_or_else(unreadable)?;
+            let (body, behind) = behind.split_at_checked(length).ok_or_else(unreadable)?;
+            let record = record::decode(body).ok_or_else(unreadable)?;
+            visit(record, at, FRAME_BYTES + length);
+            rest = behind;
+        }
+        Ok(())
+    }
+}

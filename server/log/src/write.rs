@@ -1,0 +1,286 @@
+//! The log as its writer knows it, and its writes.
+
+use std::collections::BTreeMap;
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Incarnation, Slot};
+use leasehold_replica::action::Record;
+use leasehold_replica::message::LogId;
+
+use crate::entry::place;
+use crate::group::{self, ChainEnd, HEADER_BYTES, Header};
+use crate::index::{EntryIndex, IndexChange};
+use crate::record::{self, Fact, Logged};
+use crate::{LogFacts, RecordPlace, SegmentId};
+
+/// Lengths of segments in bytes. The first segment of a run is short, so that starts are fast and
+/// small clusters take little space. Each further one is twice as long as the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentBytes {
+    /// Length of the first segment of a run.
+    pub first: usize,
+    /// Maximum length, unless a single group is longer.
+    pub max: usize,
+}
+
+/// A log that is open for writing.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    /// Random number that identifies the data directory.
+    pub(crate) life: u64,
+    pub(crate) segment_bytes: SegmentBytes,
+    /// Facts of all completed writes.
+    pub(crate) facts: LogFacts,
+    pub(crate) index: EntryIndex,
+    /// Lengths of all segments in bytes; the last one may be partly in use.
+    pub(crate) segments: BTreeMap<SegmentId, usize>,
+    /// Offset in the last segment at which the next group begins; `None` if the next group begins
+    /// a segment, because no write of this run has begun one yet.
+    pub(crate) end: Option<usize>,
+    /// Last group that was written.
+    pub(crate) chain: ChainEnd,
+    /// Number of the last group that was synced.
+    pub(crate) synced: u64,
+}
+
+/// A write that the caller performs: bytes, and their place.
+#[derive(Clone, Debug)]
+pub struct LogWrite {
+    /// Segment to write to.
+    pub segment: SegmentId,
+    /// Length in bytes with which the segment must be made first; `None` if the segment exists. If
+    /// a segment must be made, the one before it must be synced first.
+    pub begins: Option<usize>,
+    /// Offset in the segment, in bytes.
+    pub offset: usize,
+    /// Bytes to write: whole sectors.
+    pub bytes: Vec<u8>,
+    changes: Vec<IndexChange>,
+    /// Facts after the write, if the write changes any.
+    facts: Option<LogFacts>,
+    chain: ChainEnd,
+}
+
+impl LogWriter {
+    /// Plans a write of these records as one group; `None` if none of them belongs into the log.
+    /// Nothing changes before [`LogWriter::complete`]. The contents of `buffer` are replaced; it is only
+    /// there to reuse its memory.
+    ///
+    /// # Panics
+    /// If the records take 4 GiB or more.
+    pub fn plan(&self, records: &[Record], buffer: Vec<u8>) -> Option<LogWrite> {
+        let records: Vec<Logged<'_>> = records.iter().filter_map(Logged::of).collect();
+        (!records.is_empty()).then(|| self.plan_logged(&records, buffer))
+    }
+
+    /// Plans the first write of a run, which must be synced. It raises the incarnation above that of
+    /// every earlier run, and above `other`.
+    pub fn plan_incarnation(&self, other: Incarnation) -> LogWrite {
+        let raised = Incarnation(self.facts.incarnation.max(other).0 + 1);
+        let record = Logged::Fact(Fact::Incarnation(raised));
+        self.plan_logged(&[record], Vec::new())
+    }
+
+    fn plan_logged(&self, records: &[Logged<'_>], buffer: Vec<u8>) -> LogWrite {
+        let last = self.segments.last_key_value();
+        let last = last.map_or((SegmentId(0), 0), |(id, bytes)| (*id, *bytes));
+        let fits = |write: &LogWrite| write.offset + write.bytes.len() <= last.1;
+        let mut buffer = buffer;
+        if let Some(offset) = self.end {
+            let mut plan = Plan::new(self, last.0, offset, buffer);
+            plan.group(records, false);
+            let write = plan.finish(None);
+            if fits(&write) {
+                return write;
+            }
+            buffer = write.bytes;
+        }
+        let mut plan = Plan::new(self, last.0.next(), 0, buffer);
+        plan.head(records);
+        plan.group(records, false);
+        let needed = plan.bytes.len();
+        plan.finish(Some(needed.max(self.next_segment_bytes())))
+    }
+
+    /// Returns the length in bytes of the next segment, unless a larger one is needed.
+    pub fn next_segment_bytes(&self) -> usize {
+        let last = self.segments.last_key_value();
+        let SegmentBytes { first, max } = self.segment_bytes;
+        let next = match (self.end, last) {
+            (Some(_), Some((_, bytes))) => (2 * bytes).clamp(first, max.max(first)),
+            _ => first,
+        };
+        next.next_multiple_of(group::ALIGNMENT)
+    }
+
+    /// Sets the maximum length of further segments in bytes.
+    pub fn set_segment_bytes_max(&mut self, max: usize) {
+        self.segment_bytes.max = max;
+    }
+
+    /// Returns the number of bytes that are left in the last segment.
+    pub fn left_bytes(&self) -> usize {
+        let last = self
+            .segments
+            .last_key_value()
+            .map_or(0, |(_, bytes)| *bytes);
+        self.end.map_or(0, |end| last - end)
+    }
+
+    /// Notes that a write was performed. If `is_synced` is true, everything written so far was
+    /// synced, too. Returns the memory of the write.
+    pub fn complete(&mut self, write: LogWrite, is_synced: bool) -> Vec<u8> {
+        if let Some(bytes) = write.begins {
+            self.segments.insert(write.segment, bytes);
+        }
+        self.end = Some(write.offset + write.bytes.len());
+        self.chain = write.chain;
+        if let Some(facts) = write.facts {
+            self.facts = facts;
+        }
+        for change in &write.changes {
+            self.index.change(change);
+        }
+        if is_synced {
+            self.sync();
+        }
+        write.bytes
+    }
+
+    /// Notes that everything written so far was synced.
+    pub fn sync(&mut self) {
+        self.synced = self.chain.number;
+    }
+
+    /// Returns the number of the last group that was written.
+    pub fn written(&self) -> u64 {
+        self.chain.number
+    }
+
+    /// Returns the number of the last group that was synced: a start must find it.
+    pub fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    /// Returns the facts of all completed writes.
+    pub fn facts(&self) -> &LogFacts {
+        &self.facts
+    }
+
+    /// Returns the places of a log's entries from slot `from` on, in ascending order of slots.
+    pub fn entries(
+        &self,
+        log: LogId,
+        from: Slot,
+    ) -> impl Iterator<Item = (Slot, RecordPlace)> + Clone {
+        self.index.entries(log, from)
+    }
+
+    /// Returns the numbers and lengths in bytes of all segments, in ascending order.
+    pub fn segments(&self) -> impl DoubleEndedIterator<Item = (SegmentId, usize)> {
+        self.segments.iter().map(|(id, bytes)| (*id, *bytes))
+    }
+}
+
+/// A write while its groups are encoded.
+struct Plan<'a> {
+    log: &'a LogWriter,
+    segment: SegmentId,
+    offset: usize,
+    bytes: Vec<u8>,
+    changes: Vec<IndexChange>,
+    facts: Option<LogFacts>,
+    chain: ChainEnd,
+}
+
+impl Plan<'_> {
+    fn new(log: &LogWriter, segment: SegmentId, offset: usize, mut buffer: Vec<u8>) -> Plan<'_> {
+        buffer.clear();
+        Plan {
+            log,
+            segment,
+            offset,
+            bytes: buffer,
+            changes: Vec::new(),
+            facts: None,
+            chain: log.chain,
+        }
+    }
+
+    /// Appends the head of a segment. It states the facts of completed writes only: if the group
+    /// behind it is torn, no later start may believe that group's facts (hazard 118).
+    fn head(&mut self, next: &[Logged<'_>]) {
+        let mut facts = self.log.facts.clone();
+        if off(Rule::H118Heads) {
+            next.iter().for_each(|record| apply(record, &mut facts));
+        }
+        let restated: Vec<_> = facts.restated().map(Logged::Fact).collect();
+        self.group(&restated, true);
+    }
+
+    fn group(&mut self, records: &[Logged<'_>], is_head: bool) {
+        let start = self.bytes.len();
+        self.bytes.resize(start + HEADER_BYTES, 0);
+        for record in records {
+            let at = self.offset + self.bytes.len();
+            let bytes = record::encode(self.segment, record, &mut self.bytes);
+            if !is_head {
+                self.note(record, place(self.segment, at, bytes));
+            }
+        }
+        let length = self.bytes.len() - start - HEADER_BYTES;
+        let header = Header {
+            segment: self.segment,
+            is_head,
+            number: self.chain.number + 1,
+            synced: self.log.synced,
+            previous: self.chain.seal,
+            records: u32::try_from(length).expect("a group is shorter than 4 GiB"),
+        };
+        let seal = group::seal(&mut self.bytes, start, &header, self.log.life);
+        self.chain = ChainEnd {
+            number: header.number,
+            seal,
+        };
+    }
+
+    /// Notes the effect of a record of which the write consists.
+    fn note(&mut self, record: &Logged<'_>, place: RecordPlace) {
+        match *record {
+            Logged::Entry { log, slot, .. } => self.changes.push(IndexChange {
+                log,
+                slot,
+                place: Some(place),
+            }),
+            Logged::Erased { log, slot } => self.changes.push(IndexChange {
+                log,
+                slot,
+                place: None,
+            }),
+            Logged::Fact(_) => {
+                let before = &self.log.facts;
+                let facts = self.facts.get_or_insert_with(|| before.clone());
+                apply(record, facts);
+            }
+        }
+    }
+
+    fn finish(self, begins: Option<usize>) -> LogWrite {
+        LogWrite {
+            segment: self.segment,
+            begins: begins.map(|bytes| bytes.next_multiple_of(group::ALIGNMENT)),
+            offset: self.offset,
+            bytes: self.bytes,
+            changes: self.changes,
+            facts: self.facts,
+            chain: self.chain,
+        }
+    }
+}
+
+fn apply(record: &Logged<'_>, facts: &mut LogFacts) {
+    match record {
+        Logged::Fact(fact) => facts.apply(fact),
+        Logged::Entry { .. } | Logged::Erased { .. } => {}
+    }
+}

@@ -1,0 +1,451 @@
+//! The files of the log: the folder `log` of a data directory, with a file for each segment.
+//!
+//! `leasehold-log` decides about the bytes; this module makes, writes, syncs and reads the files.
+//! Segments are filled with zeros by another thread before their first use. A file that was made or
+//! renamed is used only after the file and its folder were synced.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use leasehold_leases::{Ballot, Incarnation, Slot};
+use leasehold_log::{
+    EntryProblem, LogDamage, LogRecovery, LogWriter, Marked, RecordPlace, SegmentBytes, SegmentId,
+};
+use leasehold_replica::action::Record;
+use leasehold_replica::message::{LogId, Value};
+
+use super::StorageError;
+use super::spare::SpareMaker;
+
+/// Name of the folder with the segments.
+pub(super) const FOLDER: &str = "log";
+/// Ending of the names of segments.
+const ENDING: &str = ".seg";
+/// Maximum number of bytes that one read takes from a segment, unless an entry is longer.
+const READ_BYTES: usize = 1 << 20;
+/// Maximum length of a segment in bytes.
+const SEGMENT_BYTES_MAX: usize = 64 << 20;
+/// Length in bytes of a write buffer that is kept for the next write, and of groups that are kept in
+/// memory.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// The log of a data directory, open for writing.
+pub(super) struct LogFiles {
+    /// Path of the data directory.
+    directory: PathBuf,
+    folder: PathBuf,
+    log: LogWriter,
+    /// The last segment; `None` before the first write of this run.
+    current: Option<File>,
+    spare: SpareMaker,
+    /// Length of the first segment of a run in bytes.
+    segment_bytes: usize,
+    /// Memory of the last write, for the next one.
+    buffer: Vec<u8>,
+    pending: PendingGroups,
+}
+
+/// Groups that are not written to the last segment yet, although they count as written.
+#[derive(Default)]
+struct PendingGroups {
+    /// Whether groups may be kept here until there are many of them.
+    is_allowed: bool,
+    /// Offset in the last segment at which the groups belong, in bytes.
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+impl PendingGroups {
+    fn add(&mut self, offset: usize, bytes: &[u8]) {
+        if self.bytes.is_empty() {
+            self.offset = offset;
+        }
+        self.bytes.extend(bytes);
+    }
+
+    /// Returns the bytes at this offset of the last segment, if they are here.
+    fn get(&self, offset: usize, bytes: usize) -> Option<&[u8]> {
+        let start = offset.checked_sub(self.offset)?;
+        self.bytes.get(start..start + bytes)
+    }
+}
+
+impl LogFiles {
+    /// Opens the log, or creates it if there is none. Nothing is written until
+    /// [`LogFiles::begin_run`].
+    ///
+    /// # Errors
+    /// `Damaged`, `Directory`, `Engine`.
+    pub(super) fn open(
+        directory: &Path,
+        life: u64,
+        marked: Marked,
+        segment_bytes: usize,
+    ) -> Result<LogFiles, StorageError> {
+        let folder = directory.join(FOLDER);
+        let failed = |source| StorageError::Directory {
+            path: folder.clone(),
+            source,
+        };
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
+            _ => {}
+        }
+        let mut recovery = LogRecovery::new(life);
+        let mut bytes = Vec::new();
+        for segment in segments(&folder).map_err(failed)? {
+            read_file(&path_of(&folder, segment), &mut bytes).map_err(failed)?;
+            let read = recovery.segment(segment, &bytes);
+            read.map_err(|damage| damaged(directory, &damage))?;
+        }
+        let bytes = SegmentBytes {
+            first: segment_bytes,
+            max: SEGMENT_BYTES_MAX,
+        };
+        let log = recovery.finish(marked, bytes);
+        let log = log.map_err(|damage| damaged(directory, &damage))?;
+        sync_found(&log, &folder).map_err(failed)?;
+        sync_folder(directory).map_err(failed)?;
+        let spare = SpareMaker::start(&folder).map_err(failed)?;
+        Ok(LogFiles {
+            directory: directory.to_owned(),
+            folder,
+            log,
+            current: None,
+            spare,
+            segment_bytes,
+            buffer: Vec::new(),
+            pending: PendingGroups::default(),
+        })
+    }
+
+    /// Allows that groups without a sync are kept in memory for a while, so that a crash of the
+    /// process loses them.
+    pub(super) fn keep_in_memory(&mut self) {
+        self.pending.is_allowed = true;
+    }
+
+    /// Removes all segments, because the log is to be written anew.
+    pub(super) fn remove(directory: &Path) -> Result<(), StorageError> {
+        let folder = directory.join(FOLDER);
+        match fs::remove_dir_all(&folder) {
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(StorageError::Directory {
+                path: folder,
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a segment with an incarnation above that of every earlier run, and above `other`.
+    /// Syncs the segment.
+    ///
+    /// # Errors
+    /// `Full`, `Engine`.
+    pub(super) fn begin_run(&mut self, other: Incarnation) -> Result<Incarnation, StorageError> {
+        let write = self.log.plan_incarnation(other);
+        self.perform(write, true)?;
+        Ok(self.log.facts().incarnation)
+    }
+
+    /// Writes records as one group, and syncs them if `sync` is true.
+    ///
+    /// # Errors
+    /// `Full`: nothing counts as written, and the call may be repeated. Any other error is final:
+    /// after a failed sync nobody knows what the disk holds (hazard 119).
+    pub(super) fn write(&mut self, records: &[Record], sync: bool) -> Result<(), StorageError> {
+        if self.pending.bytes.len() >= BUFFER_BYTES_MAX {
+            self.write_pending()?;
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        match self.log.plan(records, buffer) {
+            Some(write) => self.perform(write, sync),
+            None => Ok(()),
+        }
+    }
+
+    fn perform(&mut self, write: leasehold_log::LogWrite, sync: bool) -> Result<(), StorageError> {
+        if let Some(bytes) = write.begins {
+            self.begin_segment(write.segment, bytes)?;
+        }
+        if self.pending.is_allowed && !sync {
+            self.pending.add(write.offset, &write.bytes);
+        } else {
+            self.write_pending()?;
+            self.write_at(&write.bytes, write.offset)?;
+        }
+        if sync {
+            self.sync_current()?;
+        }
+        let mut buffer = self.log.complete(write, sync);
+        buffer.clear();
+        buffer.shrink_to(BUFFER_BYTES_MAX);
+        self.buffer = buffer;
+        if self.log.left_bytes() < self.log.next_segment_bytes() / 4 {
+            self.spare.prepare(self.log.next_segment_bytes());
+        }
+        Ok(())
+    }
+
+    /// Writes the groups that are only in memory.
+    ///
+    /// # Errors
+    /// As [`LogFiles::write`].
+    pub(super) fn write_pending(&mut self) -> Result<(), StorageError> {
+        if !self.pending.bytes.is_empty() {
+            self.write_at(&self.pending.bytes, self.pending.offset)?;
+            self.pending.bytes.clear();
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: usize) -> Result<(), StorageError> {
+        let file = self.current.as_ref().expect("a segment was begun");
+        let written = file.write_all_at(bytes, offset as u64);
+        written.map_err(|error| self.unwritten(error))
+    }
+
+    /// Makes a segment, after the one before it was synced.
+    fn begin_segment(&mut self, segment: SegmentId, bytes: usize) -> Result<(), StorageError> {
+        if self.current.is_some() && self.log.synced() < self.log.written() {
+            self.sync()?;
+        }
+        let made = self.spare.take(bytes, &path_of(&self.folder, segment));
+        // A disk that has no space for a long segment may have some for a short one.
+        let max = if made.is_ok() {
+            SEGMENT_BYTES_MAX
+        } else {
+            self.segment_bytes
+        };
+        self.log.set_segment_bytes_max(max);
+        self.current = Some(made.map_err(|error| self.unwritten(error))?);
+        Ok(())
+    }
+
+    /// Syncs everything that was written.
+    ///
+    /// # Errors
+    /// As [`LogFiles::write`].
+    pub(super) fn sync(&mut self) -> Result<(), StorageError> {
+        self.write_pending()?;
+        self.sync_current()?;
+        self.log.sync();
+        Ok(())
+    }
+
+    fn sync_current(&self) -> Result<(), StorageError> {
+        let Some(file) = &self.current else {
+            return Ok(());
+        };
+        file.sync_data().map_err(|source| StorageError::Engine {
+            path: self.directory.clone(),
+            doing: "syncing the log",
+            source: source.into(),
+        })
+    }
+
+    fn unwritten(&self, source: io::Error) -> StorageError {
+        if is_full(&source) {
+            let path = self.directory.clone();
+            return StorageError::Full { path };
+        }
+        StorageError::Engine {
+            path: self.directory.clone(),
+            doing: "writing the log",
+            source: source.into(),
+        }
+    }
+
+    /// Returns the log, with its facts and the numbers of its groups.
+    pub(super) fn log(&self) -> &LogWriter {
+        &self.log
+    }
+
+    /// Returns the parts of the log that a start must find. `is_synced` says whether only synced
+    /// groups count.
+    pub(super) fn marked(&self, is_synced: bool) -> Marked {
+        let first = self.log.segments().next();
+        let group = if is_synced {
+            self.log.synced()
+        } else {
+            self.log.written()
+        };
+        Marked {
+            group,
+            first: first.map_or(SegmentId::default(), |(id, _)| id),
+        }
+    }
+
+    /// Visits the entries of a log from slot `from` on, in ascending order, until the visitor
+    /// returns false. The visitor also gets the length of each entry in bytes.
+    ///
+    /// # Errors
+    /// `Damaged`, `Directory`.
+    pub(super) fn each(
+        &self,
+        log: LogId,
+        from: Slot,
+        mut visit: impl FnMut(Slot, Ballot, Value, usize) -> bool,
+    ) -> Result<(), StorageError> {
+        let mut chunk = Chunk::default();
+        let mut entries = self.log.entries(log, from).peekable();
+        while let Some((slot, place)) = entries.next() {
+            let following = entries.clone().map(|(_, place)| place);
+            let bytes = self.entry_bytes(&mut chunk, place, following)?;
+            let decoded = leasehold_log::decode_entry(&bytes, place.segment, log, slot);
+            let (ballot, value) =
+                decoded.map_err(|problem| self.damaged_entry(place, slot, &problem))?;
+            if !visit(slot, ballot, value, bytes.len()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes at a place. Reads further entries into `chunk` if they follow in the file.
+    fn entry_bytes(
+        &self,
+        chunk: &mut Chunk,
+        place: RecordPlace,
+        following: impl Iterator<Item = RecordPlace>,
+    ) -> Result<Bytes, StorageError> {
+        if let Some(bytes) = self.pending_bytes(place) {
+            return Ok(Bytes::copy_from_slice(bytes));
+        }
+        if !chunk.holds(place) {
+            let written = following.take_while(|it| self.pending_bytes(*it).is_none());
+            let end = chunk_end(place, written);
+            chunk.read(&self.folder, place, end).map_err(|source| {
+                let path = path_of(&self.folder, place.segment);
+                StorageError::Directory { path, source }
+            })?;
+        }
+        Ok(Bytes::copy_from_slice(chunk.bytes(place)))
+    }
+
+    /// Returns the bytes at a place if they are not written yet.
+    fn pending_bytes(&self, place: RecordPlace) -> Option<&[u8]> {
+        let (last, _) = self.log.segments().next_back()?;
+        let is_pending = !self.pending.bytes.is_empty() && place.segment == last;
+        is_pending.then_some(())?;
+        self.pending
+            .get(place.offset as usize, place.bytes as usize)
+    }
+
+    fn damaged_entry(
+        &self,
+        place: RecordPlace,
+        slot: Slot,
+        problem: &EntryProblem,
+    ) -> StorageError {
+        StorageError::Damaged {
+            path: self.directory.clone(),
+            what: format!("{FOLDER}/{}{ENDING}", place.segment),
+            problem: format!("slot {}, byte {}: {problem}", slot.0, place.offset),
+        }
+    }
+}
+
+/// Returns the offset at which a read that begins at `first` may end, so that it holds as many of
+/// the `following` entries as fit into one read.
+fn chunk_end(first: RecordPlace, following: impl Iterator<Item = RecordPlace>) -> usize {
+    let start = first.offset as usize;
+    let mut end = start + first.bytes as usize;
+    for place in following {
+        let next_end = (place.offset + place.bytes) as usize;
+        let is_near = place.segment == first.segment && place.offset as usize >= end;
+        if !is_near || next_end - start > READ_BYTES {
+            break;
+        }
+        end = next_end;
+    }
+    end
+}
+
+/// Part of a segment that was read.
+#[derive(Default)]
+struct Chunk {
+    segment: SegmentId,
+    file: Option<File>,
+    start: usize,
+    bytes: Vec<u8>,
+}
+
+impl Chunk {
+    fn holds(&self, place: RecordPlace) -> bool {
+        let (start, end) = (place.offset as usize, (place.offset + place.bytes) as usize);
+        self.segment == place.segment && start >= self.start && end <= self.start + self.bytes.len()
+    }
+
+    fn read(&mut self, folder: &Path, place: RecordPlace, end: usize) -> io::Result<()> {
+        if self.segment != place.segment {
+            self.file = Some(File::open(path_of(folder, place.segment))?);
+            self.segment = place.segment;
+        }
+        self.start = place.offset as usize;
+        self.bytes.resize(end - self.start, 0);
+        let file = self.file.as_ref().expect("the segment was opened");
+        file.read_exact_at(&mut self.bytes, self.start as u64)
+    }
+
+    fn bytes(&self, place: RecordPlace) -> &[u8] {
+        let start = place.offset as usize - self.start;
+        &self.bytes[start..start + place.bytes as usize]
+    }
+}
+
+/// Whether an error says that the disk has no space.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}
+
+/// Returns the numbers of the segments in a folder, in ascending order.
+fn segments(folder: &Path) -> io::Result<Vec<SegmentId>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(ENDING));
+        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            found.push(SegmentId(number));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn path_of(folder: &Path, segment: SegmentId) -> PathBuf {
+    folder.join(format!("{segment}{ENDING}"))
+}
+
+fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
+    use std::io::Read as _;
+    bytes.clear();
+    File::open(path)?.read_to_end(bytes).map(|_| ())
+}
+
+/// Syncs the last segment that a start found. The run before may have been killed before it synced
+/// what this start has read, and what was read will be relied on.
+fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
+    if let Some((last, _)) = log.segments().next_back() {
+        File::open(path_of(folder, last))?.sync_all()?;
+    }
+    sync_folder(folder)
+}
+
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn damaged(directory: &Path, damage: &LogDamage) -> StorageError {
+    StorageError::Damaged {
+        path: directory.to_owned(),
+        what: format!("{FOLDER}/{}{ENDING}", damage.segment),
+        problem: format!("byte {}: {}", damage.offset, damage.problem),
+    }
+}
