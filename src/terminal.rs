@@ -14,7 +14,40 @@ use tracing_subscriber::EnvFilter;
 
 /// Names of packages and modules before release 0.2, each with its present name. Log filters may
 /// still use the former names. If several pairs match a name, the first pair is used.
-const RENAMED: [(&str, &str); 9] = [
+const RENAMED: [(&str, &str); 21] = [
+    ("server::node::access", "leasehold_node::front::access"),
+    (
+        "server::node::connection",
+        "leasehold_node::front::connection",
+    ),
+    (
+        "server::node::descriptors",
+        "leasehold_node::front::admission::fd_budget",
+    ),
+    ("server::node::ending", "leasehold_node::shutdown"),
+    (
+        "server::node::handshakes",
+        "leasehold_node::security::handshakes",
+    ),
+    ("server::node::inbound", "leasehold_node::peers::inbound"),
+    (
+        "server::node::limits",
+        "leasehold_node::front::admission::limits",
+    ),
+    ("server::node::listener", "leasehold_node::front::listener"),
+    (
+        "server::node::renewal",
+        "leasehold_node::security::cert_rotation",
+    ),
+    ("server::node::step_watch", "leasehold_node::watch::step"),
+    (
+        "server::node::timeout_watch",
+        "leasehold_node::watch::timeouts",
+    ),
+    (
+        "server::node::transport",
+        "leasehold_node::peers::transport",
+    ),
     ("server::node::storage", "leasehold_node::store"),
     ("leasehold_node::storage", "leasehold_node::store"),
     ("server::node", "leasehold_node"),
@@ -225,6 +258,31 @@ impl Bars {
         bar.set_position(done);
         if done >= total && !bar.is_finished() {
             bar.finish();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_with_former_names_select_the_present_modules() {
+        for (before, now) in [
+            ("server=debug", "leasehold_node=debug"),
+            ("server::node::storage", "leasehold_node::store"),
+            (
+                "info,server::node::limits=trace",
+                "info,leasehold_node::front::admission::limits=trace",
+            ),
+            ("server::node::limitless", "leasehold_node::limitless"),
+            ("leasehold_node::front=warn", "leasehold_node::front=warn"),
+            ("servers", "servers"),
+        ] {
+            assert_eq!(renamed(before), now);
+        }
+        for (_, now) in RENAMED {
+            assert!(now.starts_with("leasehold_"), "{now}");
         }
     }
 }
