@@ -9,10 +9,10 @@ use super::support::{Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
-/// Line of the shell that limits the size of every file to six mebibytes. Beyond this, the kernel
+/// Line of the shell that limits the size of every file to three mebibytes. Beyond this, the kernel
 /// refuses writes, as it does on a disk that has failed. By default it also sends a signal that
 /// ends the process.
-const LIMITED: &str = "ulimit -f 12288; exec \"$0\" \"$@\"";
+const LIMITED: &str = "ulimit -f 6144; exec \"$0\" \"$@\"";
 
 #[test]
 fn a_store_that_fails_ends_its_replica_with_an_error_and_no_signal() {

@@ -105,7 +105,7 @@ pub mod seeds {
                 accepted,
             ];
             let write = log.plan(&facts, Vec::new());
-            let write = write.expect("the records belong into the log");
+            let write = write.expect("the records belong in the log");
             let header = 40;
             seeds.push(write.bytes[header..].to_vec());
             if write.begins.is_none() {

@@ -17,7 +17,7 @@ pub struct LogFacts {
     pub promised: Ballot,
     /// Slots at which ballots began.
     pub log_starts: BTreeMap<(LogId, Ballot), Slot>,
-    /// Longest restart wait under which the replica has made promises; `None` if there was none.
+    /// Restart wait that the replica recorded last; `None` if it recorded none.
     pub restart_wait: Option<Duration>,
     /// For each other replica, the life of its data directory.
     pub lives: BTreeMap<ReplicaId, u64>,

@@ -103,7 +103,8 @@ pub(crate) fn group_bytes(records: usize) -> usize {
 }
 
 /// Completes the group that begins at byte `start` of `out` and ends with the last byte of `out`.
-/// Room for the header was left, and the records are behind it. Returns the group's checksum.
+/// The caller has left room for the header at `start`; the records follow it. Returns the group's
+/// checksum.
 pub(crate) fn seal(out: &mut Vec<u8>, start: usize, header: &Header, life: u64) -> u32 {
     out[start..start + HEADER_BYTES].copy_from_slice(&header.encode(life));
     let seal = crc32c::crc32c(&out[start..]);
@@ -112,8 +113,8 @@ pub(crate) fn seal(out: &mut Vec<u8>, start: usize, header: &Header, life: u64) 
     seal
 }
 
-/// Returns the records of the group at the beginning of `bytes` and the group's checksum; `None` if
-/// the group is not whole.
+/// Returns a group's records and its checksum; `None` if the group is not whole. `bytes` begins with
+/// the group.
 pub(crate) fn open<'a>(header: &Header, bytes: &'a [u8]) -> Option<(&'a [u8], u32)> {
     let end = HEADER_BYTES + header.records as usize;
     let sealed = bytes.get(..end)?;

@@ -3,8 +3,8 @@
 //!
 //! # Layout
 //! The log is a sequence of *segments*: files of a fixed length that were filled with zeros before
-//! their first use, so that a sync writes data only. A segment holds *groups*. A group is the
-//! records of one write and one sync, and is either whole or absent ([`group`]). Every segment
+//! their first use, so that a sync writes data only. A segment holds *groups*. A group holds the
+//! records of one write, and is either whole or absent after a crash ([`group`]). Every segment
 //! begins with a *head*: a group that states all facts that are not entries ([`LogFacts`]), so that
 //! older segments can be removed.
 //!

@@ -66,7 +66,7 @@ pub(crate) enum LogRecord<'a> {
     Fact(Fact),
 }
 
-/// Part of a record of the replica that belongs into the log.
+/// Part of a record of the replica that belongs in the log.
 pub(crate) enum Logged<'a> {
     Entry {
         log: LogId,
@@ -82,7 +82,7 @@ pub(crate) enum Logged<'a> {
 }
 
 impl Logged<'_> {
-    /// Returns the part of `record` that belongs into the log; `None` for records of the executed
+    /// Returns the part of `record` that belongs in the log; `None` for records of the executed
     /// state.
     pub(crate) fn of(record: &Record) -> Option<Logged<'_>> {
         Some(match record {
@@ -207,7 +207,8 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     Some((length, u32::from_le_bytes(*seal), rest))
 }
 
-/// Returns the record in `body`, which has no frame any more; `None` if its kind is unknown.
+/// Returns the record in `body`, which has no frame any more; `None` if there is
+/// no record of a known kind.
 pub(crate) fn decode(body: &[u8]) -> Option<LogRecord<'_>> {
     let (kind, rest) = body.split_first()?;
     let mut reader = Reader(rest);

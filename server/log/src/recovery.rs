@@ -11,7 +11,7 @@ use crate::record::{self, FRAME_BYTES, LogRecord};
 use crate::write::SegmentBytes;
 use crate::{LogFacts, LogWriter, SegmentId};
 
-/// Place and kind of damage to a log: bytes differ from those on which other replicas may rely.
+/// Damage to a log: synced bytes are lost or changed, and other replicas may rely on them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("segment {segment}, byte {offset}: {problem}")]
 pub struct LogDamage {
@@ -40,9 +40,11 @@ pub struct LogRecovery {
     index: EntryIndex,
     segments: BTreeMap<SegmentId, usize>,
     chain: ChainEnd,
-    /// Segment that was made but never begun, because a crash came between. It can only be the
-    /// last one.
+    /// Segment without a whole head, because a crash came before the head was synced. It can only be
+    /// the last one.
     unborn: Option<SegmentId>,
+    /// Offset in the last segment at which its last group ends.
+    end: usize,
 }
 
 impl LogRecovery {
@@ -55,6 +57,7 @@ impl LogRecovery {
             segments: BTreeMap::new(),
             chain: ChainEnd::default(),
             unborn: None,
+            end: 0,
         }
     }
 
@@ -105,8 +108,8 @@ impl LogRecovery {
             seal,
         };
         self.segments.insert(id, bytes.len());
-        let end = self.groups(&reader, head.group_bytes())?;
-        self.check_behind(&reader, end)
+        self.end = self.groups(&reader, head.group_bytes())?;
+        self.check_behind(&reader, self.end)
     }
 
     /// Reads the groups behind the head. Returns the offset at which the chain ends.
@@ -171,8 +174,8 @@ impl LogRecovery {
     }
 
     /// Checks the bytes behind the end of the chain. A torn group may be there, and groups that
-    /// were written after it without a sync. A group that names a later one as synced shows that
-    /// synced bytes are lost.
+    /// were written after it without a sync. A group there that names a group after the end as synced
+    /// shows that synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());
@@ -223,6 +226,7 @@ impl LogRecovery {
             segment_bytes,
             facts: self.facts,
             index: self.index,
+            found_end: self.end,
             segments: self.segments,
             end: None,
             synced: self.chain.number,
@@ -239,7 +243,7 @@ fn damage(segment: SegmentId, offset: usize, problem: &str) -> LogDamage {
     }
 }
 
-/// A segment that is read.
+/// Reads headers, groups and records from the bytes of a segment.
 struct SegmentReader<'a> {
     life: u64,
     id: SegmentId,

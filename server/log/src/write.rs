@@ -34,6 +34,8 @@ pub struct LogWriter {
     pub(crate) index: EntryIndex,
     /// Lengths of all segments in bytes; the last one may be partly in use.
     pub(crate) segments: BTreeMap<SegmentId, usize>,
+    /// Offset at which the last group ends in the last segment that the start found.
+    pub(crate) found_end: usize,
     /// Offset in the last segment at which the next group begins; `None` if the next group begins
     /// a segment, because no write of this run has begun one yet.
     pub(crate) end: Option<usize>,
@@ -62,7 +64,7 @@ pub struct LogWrite {
 }
 
 impl LogWriter {
-    /// Plans a write of these records as one group; `None` if none of them belongs into the log.
+    /// Plans a write of these records as one group; `None` if none of them belongs in the log.
     /// Nothing changes before [`LogWriter::complete`]. The contents of `buffer` are replaced; it is only
     /// there to reuse its memory.
     ///
@@ -73,7 +75,7 @@ impl LogWriter {
         (!records.is_empty()).then(|| self.plan_logged(&records, buffer))
     }
 
-    /// Plans the first write of a run, which must be synced. It raises the incarnation above that of
+    /// Plans the first write of a run. The caller must sync it. It raises the incarnation above that of
     /// every earlier run, and above `other`.
     pub fn plan_incarnation(&self, other: Incarnation) -> LogWrite {
         let raised = Incarnation(self.facts.incarnation.max(other).0 + 1);
@@ -162,6 +164,13 @@ impl LogWriter {
         self.synced
     }
 
+    /// Returns the last segment that the start found, and the offset at which its last group ends;
+    /// `None` if it found none. Only before the first write of a run.
+    pub fn found(&self) -> Option<(SegmentId, usize)> {
+        let (last, _) = self.segments.last_key_value()?;
+        Some((*last, self.found_end))
+    }
+
     /// Returns the facts of all completed writes.
     pub fn facts(&self) -> &LogFacts {
         &self.facts
@@ -182,7 +191,7 @@ impl LogWriter {
     }
 }
 
-/// A write while its groups are encoded.
+/// A write under construction.
 struct Plan<'a> {
     log: &'a LogWriter,
     segment: SegmentId,
@@ -244,7 +253,7 @@ impl Plan<'_> {
         };
     }
 
-    /// Notes the effect of a record of which the write consists.
+    /// Notes the effect of one record of the write.
     fn note(&mut self, record: &Logged<'_>, place: RecordPlace) {
         match *record {
             Logged::Entry { log, slot, .. } => self.changes.push(IndexChange {

@@ -189,8 +189,8 @@ impl Disk {
         }
     }
 
-    /// Adds the log as bytes, in segments of this length in bytes. Reads of the log and crashes then
-    /// use the bytes. The disk must be empty, and must remember its contents.
+    /// Makes the disk keep its log as bytes, in segments of this length in bytes. Reads of the log and
+    /// crashes then use the bytes. The disk must be empty, and must remember its contents.
     pub fn with_log(self, segment_bytes: usize) -> Disk {
         assert!(self.image.is_some() && self.life == 0, "the disk is empty");
         Disk {
@@ -288,8 +288,8 @@ impl Disk {
         self.log.is_some()
     }
 
-    /// Handles a crash of a disk that has the log as bytes. Of the interrupted sync, those sectors
-    /// of the log are lost for which `survives` returns false. If none is lost, all its records
+    /// Handles a crash of a disk that has the log as bytes. Sectors of the interrupted sync are lost
+    /// if `survives` returns false. If none is lost, all its records
     /// are in the log. The changes of the executed state are written after the log, and so they
     /// may be lost nevertheless.
     pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool) {

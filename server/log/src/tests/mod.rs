@@ -120,7 +120,7 @@ impl Contents {
     }
 }
 
-/// Returns lengths of segments that are all the same.
+/// Makes all segments the same length.
 fn fixed(bytes: usize) -> SegmentBytes {
     SegmentBytes {
         first: bytes,

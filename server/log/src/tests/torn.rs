@@ -91,7 +91,7 @@ fn h116_every_group_is_whole_or_absent_wherever_it_is_torn() {
 }
 
 /// The head of a segment is written together with the group behind it, and only the head reaches
-/// the disk. Otherwise the next start would believe that the ballot in the lost group was promised.
+/// the disk. If the head stated the new promise, the next start would believe that the ballot in the lost group was promised.
 pub(super) fn the_head_is_durable_and_the_group_behind_it_is_torn() {
     let mut written = Written::new(4096);
     written.write(&[accepted(LogId::Commands, 1, 1, 2600)]);

@@ -28,8 +28,8 @@ const ENDING: &str = ".seg";
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
-/// Length in bytes of a write buffer that is kept for the next write, and of groups that are kept in
-/// memory.
+/// Length in bytes of a write buffer that is kept for the next write. Groups that are kept in memory
+/// are written when they have this length.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// The log of a data directory, open for writing.
@@ -51,7 +51,7 @@ pub(super) struct LogFiles {
 /// Groups that are not written to the last segment yet, although they count as written.
 #[derive(Default)]
 struct PendingGroups {
-    /// Whether groups may be kept here until there are many of them.
+    /// Whether groups may be kept here, up to about 1 MiB.
     is_allowed: bool,
     /// Offset in the last segment at which the groups belong, in bytes.
     offset: usize,
@@ -78,7 +78,7 @@ impl LogFiles {
     /// [`LogFiles::begin_run`].
     ///
     /// # Errors
-    /// `Damaged`, `Directory`, `Engine`.
+    /// `Damaged`, `Directory`.
     pub(super) fn open(
         directory: &Path,
         life: u64,
@@ -198,6 +198,7 @@ impl LogFiles {
         if !self.pending.bytes.is_empty() {
             self.write_at(&self.pending.bytes, self.pending.offset)?;
             self.pending.bytes.clear();
+            self.pending.bytes.shrink_to(BUFFER_BYTES_MAX);
         }
         Ok(())
     }
@@ -208,11 +209,9 @@ impl LogFiles {
         written.map_err(|error| self.unwritten(error))
     }
 
-    /// Makes a segment, after the one before it was synced.
+    /// Syncs the current segment if needed, and then makes the next one.
     fn begin_segment(&mut self, segment: SegmentId, bytes: usize) -> Result<(), StorageError> {
-        if self.current.is_some() && self.log.synced() < self.log.written() {
-            self.sync()?;
-        }
+        self.sync_written()?;
         let made = self.spare.take(bytes, &path_of(&self.folder, segment));
         // A disk that has no space for a long segment may have some for a short one.
         let max = if made.is_ok() {
@@ -233,6 +232,17 @@ impl LogFiles {
         self.write_pending()?;
         self.sync_current()?;
         self.log.sync();
+        Ok(())
+    }
+
+    /// Syncs everything that was written, unless it was synced already.
+    ///
+    /// # Errors
+    /// As [`LogFiles::write`].
+    pub(super) fn sync_written(&mut self) -> Result<(), StorageError> {
+        if self.log.synced() < self.log.written() {
+            self.sync()?;
+        }
         Ok(())
     }
 
@@ -429,11 +439,18 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     File::open(path)?.read_to_end(bytes).map(|_| ())
 }
 
-/// Syncs the last segment that a start found. The run before may have been killed before it synced
-/// what this start has read, and what was read will be relied on.
+/// Makes the last segment that a start found durable. The run before may have been killed before it
+/// synced the groups that this start has read, and they will be relied on. Or its sync has failed:
+/// then the operating system may take the file for synced although it is not (hazard 119). So the
+/// groups are written again before they are synced.
 fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
-    if let Some((last, _)) = log.segments().next_back() {
-        File::open(path_of(folder, last))?.sync_all()?;
+    if let Some((last, end)) = log.found() {
+        let path = path_of(folder, last);
+        let file = File::options().read(true).write(true).open(path)?;
+        let mut bytes = vec![0; end];
+        file.read_exact_at(&mut bytes, 0)?;
+        file.write_all_at(&bytes, 0)?;
+        file.sync_all()?;
     }
     sync_folder(folder)
 }

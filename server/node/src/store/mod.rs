@@ -3,9 +3,9 @@
 //! Records of the replica are passed to a separate thread, which may wait for the disk
 //! ([`Writer`]). That thread writes all waiting records as a group, with one write and one sync.
 //! [`Store`] is the interface of a store. Today there is a single one: the log is in files of its
-//! own (`log_files`), and the executed state is in RocksDB (`rocks`). This store is included if the program is built with
-//! the feature `store`. A program without the feature can simulate clusters, but cannot run a
-//! replica.
+//! own (`log_files`), and the executed state is in RocksDB (`rocks`). This store is included if the
+//! program is built with the feature `store`. A program without the feature can simulate clusters,
+//! but cannot run a replica.
 
 mod error;
 #[cfg(feature = "store")]
@@ -88,16 +88,18 @@ pub struct StorageOptions {
 }
 
 /// Operations that a replica needs from its store. Records become durable in the order in which
-/// they are written. The records of one call become durable atomically: after a crash either all of
-/// them are present or none.
+/// they are written. The log's records of one call become durable atomically: after a crash either
+/// all of them are present or none. The same holds for its changes of the executed state, which
+/// become durable after the log's records.
 ///
 /// A replica recovers [`RecoveredState`] from a store: its promises and accepted entries, a
 /// checkpoint of the executed state, and the entries after the checkpoint.
 pub trait Store: Send + 'static {
-    /// Makes all records durable, in order and atomically.
+    /// Makes all records durable, in order.
     ///
     /// # Errors
-    /// `Full`: nothing was written, and the same call may be repeated. Any other error is final.
+    /// `Full`: the call must be repeated, and may have further records then. Any other error is
+    /// final.
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
 
     /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one

@@ -10,22 +10,19 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 const SPARE: &str = "spare";
+/// Number of bytes after which a file is synced while it is filled. Otherwise syncs of the log would
+/// wait for one long sync.
+const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Maker of spare files. There is at most one spare file.
 pub(super) struct SpareMaker {
     folder: PathBuf,
     orders: Option<Sender<usize>>,
-    made: Receiver<io::Result<SpareFile>>,
-    /// Whether a spare file was ordered and not yet taken.
-    is_ordered: bool,
+    made: Receiver<io::Result<File>>,
+    /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is none.
+    ordered: Option<usize>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// A file that is filled with zeros, and synced.
-struct SpareFile {
-    file: File,
-    bytes: usize,
 }
 
 impl SpareMaker {
@@ -51,42 +48,40 @@ impl SpareMaker {
             folder: folder.to_owned(),
             orders: Some(orders),
             made,
-            is_ordered: false,
+            ordered: None,
             thread: Some(thread),
         })
     }
 
     /// Orders a spare file of this length, unless one was ordered already.
     pub(super) fn prepare(&mut self, bytes: usize) {
-        if !self.is_ordered
+        if self.ordered.is_none()
             && let Some(orders) = &self.orders
+            && orders.send(bytes).is_ok()
         {
-            self.is_ordered = orders.send(bytes).is_ok();
+            self.ordered = Some(bytes);
         }
     }
 
-    /// Moves a file of this length to `path`, and waits until it is durable there. The length may
-    /// be exceeded.
+    /// Moves a file of this length to `path`, and waits until it is durable there.
     ///
     /// # Errors
     /// Any error of the operating system. The call may be repeated if the disk was full.
     pub(super) fn take(&mut self, bytes: usize, path: &Path) -> io::Result<File> {
-        let made = self.wait(bytes)?;
+        let file = self.wait(bytes)?;
         fs::rename(self.folder.join(SPARE), path)?;
         sync_folder(&self.folder)?;
-        Ok(made.file)
+        Ok(file)
     }
 
-    fn wait(&mut self, bytes: usize) -> io::Result<SpareFile> {
+    fn wait(&mut self, bytes: usize) -> io::Result<File> {
         self.prepare(bytes);
         let gone = || io::Error::other("the thread that makes segments has ended");
         let made = self.made.recv().map_err(|_| gone())?;
-        self.is_ordered = false;
-        match made {
-            Ok(found) if found.bytes == bytes => Ok(found),
-            // Another length was ordered, or there was no space for it.
-            _ => make(&self.folder.join(SPARE), bytes),
+        if self.ordered.take() == Some(bytes) {
+            return made;
         }
+        make(&self.folder.join(SPARE), bytes)
     }
 }
 
@@ -108,7 +103,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn make(path: &Path, bytes: usize) -> io::Result<SpareFile> {
+fn make(path: &Path, bytes: usize) -> io::Result<File> {
     let made = fill(path, bytes);
     if made.is_err() {
         // Nothing else frees the space that the part takes.
@@ -117,7 +112,7 @@ fn make(path: &Path, bytes: usize) -> io::Result<SpareFile> {
     made
 }
 
-fn fill(path: &Path, bytes: usize) -> io::Result<SpareFile> {
+fn fill(path: &Path, bytes: usize) -> io::Result<File> {
     let mut file = File::options()
         .read(true)
         .write(true)
@@ -129,7 +124,10 @@ fn fill(path: &Path, bytes: usize) -> io::Result<SpareFile> {
         let part = left.min(ZEROS.len());
         file.write_all(&ZEROS[..part])?;
         left -= part;
+        if left.is_multiple_of(SYNC_BYTES) {
+            file.sync_data()?;
+        }
     }
     file.sync_all()?;
-    Ok(SpareFile { file, bytes })
+    Ok(file)
 }

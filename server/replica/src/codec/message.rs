@@ -404,7 +404,7 @@ fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Cod
         (&held, log),
         (Value::Commands(_), LogId::Configs) | (Value::Config(_), LogId::Commands)
     );
-    consistent(fits, field, "belongs into the other log")?;
+    consistent(fits, field, "belongs in the other log")?;
     Ok(held)
 }
 

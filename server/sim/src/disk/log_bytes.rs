@@ -23,7 +23,7 @@ pub(super) struct LogBytes {
     disk: MemoryDisk,
     log: LogWriter,
     segment_bytes: SegmentBytes,
-    /// Write of the sync in progress; `None` if none of its records belongs into the log.
+    /// Write of the sync in progress; `None` if the sync has no records of the log.
     write: Option<LogWrite>,
 }
 
@@ -71,8 +71,8 @@ impl LogBytes {
         }
     }
 
-    /// Loses the sectors of the write in progress for which `survives` returns false. Returns
-    /// whether all survive.
+    /// Handles a crash during the write. Each sector for which `survives` returns false is lost.
+    /// Returns whether all survive.
     pub(super) fn crash(&mut self, mut survives: impl FnMut() -> bool) -> bool {
         let mut is_whole = true;
         self.disk.crash(|| {

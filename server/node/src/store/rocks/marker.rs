@@ -21,7 +21,7 @@
 //!   record is not detected.
 //! - Durability `async`: a loss of power may take acknowledged writes. If the marker had reached
 //!   the disk, the directory is then refused; otherwise the loss is not detected. Durability
-//!   `none`: the marker covers only the data present at the start and at a clean end.
+//!   `none`: the marker covers only the data that was synced.
 //! - An older copy of the whole directory, put in its place between two runs, is not detected. A
 //!   directory that is deleted, moved, replaced or unmounted during a run is detected at the next
 //!   checkpoint ([`Marker::check_place`]). A single file that is deleted during a run is not
@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_log::{Marked, SegmentId};
 
+use super::super::log_files;
 use super::StorageError;
 
 /// Name of the marker file.
@@ -143,7 +144,7 @@ pub(super) enum MarkerState {
     /// The directory is complete as far as this can be checked without RocksDB, or its creation was
     /// not completed.
     Marked(Marker),
-    /// The directory holds files of RocksDB, but no marker.
+    /// The directory holds files of RocksDB or of the log, but no marker.
     Unmarked,
 }
 
@@ -278,6 +279,17 @@ impl Marker {
         self.file.sync_data()
     }
 
+    /// Replaces the file, if it may be one from before the log had files of its own. An overwrite in
+    /// place could leave a file of the one length with the contents of the other.
+    pub(super) fn convert(&mut self) -> io::Result<()> {
+        let path = self.directory.join(NAME);
+        let unready = write_unready(&self.directory, &self.contents.get())?;
+        std::fs::rename(unready, &path)?;
+        File::open(&self.directory)?.sync_all()?;
+        self.file = File::options().read(true).write(true).open(path)?;
+        Ok(())
+    }
+
     fn put(&self, contents: MarkerContents) -> io::Result<()> {
         self.contents.set(contents);
         self.file.write_all_at(&contents.encode(), 0)
@@ -353,9 +365,7 @@ fn make(directory: &Path, life: u64) -> io::Result<()> {
         manifest: ManifestState::default(),
         log: Marked::default(),
     };
-    let unready = directory.join(format!("{NAME}.{}", std::process::id()));
-    std::fs::write(&unready, contents.encode())?;
-    File::open(&unready)?.sync_all()?;
+    let unready = write_unready(directory, &contents)?;
     let linked = std::fs::hard_link(&unready, directory.join(NAME));
     std::fs::remove_file(&unready)?;
     match linked {
@@ -364,17 +374,26 @@ fn make(directory: &Path, life: u64) -> io::Result<()> {
     }
 }
 
+/// Writes and syncs a marker file under another name. Returns its path.
+fn write_unready(directory: &Path, contents: &MarkerContents) -> io::Result<PathBuf> {
+    let unready = directory.join(format!("{NAME}.{}", std::process::id()));
+    std::fs::write(&unready, contents.encode())?;
+    File::open(&unready)?.sync_all()?;
+    Ok(unready)
+}
+
 fn manifest_name(number: u64) -> String {
     format!("MANIFEST-{number:06}")
 }
 
-/// Whether the directory holds files of RocksDB.
+/// Whether the directory holds files of RocksDB or of the log.
 fn holds_data(directory: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(directory)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
         let of_rocksdb = name.ends_with(".sst") || name.ends_with(".log");
-        if of_rocksdb || name.starts_with("MANIFEST-") || name == CURRENT || name == "IDENTITY" {
+        let is_named = [CURRENT, "IDENTITY", log_files::FOLDER].contains(&&*name);
+        if of_rocksdb || is_named || name.starts_with("MANIFEST-") {
             return Ok(true);
         }
     }
@@ -392,6 +411,13 @@ fn damaged(directory: &Path, what: &str, problem: &str) -> StorageError {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    /// Marks a directory as one whose creation was never completed.
+    pub(in super::super) fn unmake(marker: &Marker) {
+        let mut contents = marker.contents.get();
+        contents.made = false;
+        marker.put(contents).unwrap();
+    }
 
     /// Changes a marker to one from before the log had files of its own.
     pub(in super::super) fn forget_log(directory: &Path) {

@@ -45,10 +45,11 @@ const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
 /// An open data directory.
 pub struct Storage {
+    /// Closed before the database, which holds the lock of the directory.
+    log: LogFiles,
     db: DB,
     path: PathBuf,
     durability: Durability,
-    log: LogFiles,
     /// Number of the first records of a refused [`Storage::write`] that are in the log already.
     logged: usize,
     marker: Marker,
@@ -81,9 +82,9 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Makes all records durable: first those of the log, atomically, and then those of the executed
-    /// state, atomically. A crash between them leaves a log that is ahead of the state, as any log
-    /// is between two checkpoints.
+    /// Writes the records of the log atomically, and then those of the executed state atomically. A
+    /// crash between them leaves a log that is ahead of the state, as any log is between two
+    /// checkpoints.
     ///
     /// # Errors
     /// `Full`: the call must be repeated, and may have further records then. Any other error is
@@ -91,15 +92,18 @@ impl Storage {
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         self.refuse_by_order()?;
         self.log_once(records)?;
+        let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
+        let has_checkpoint = records.iter().any(checkpoint);
+        if has_checkpoint {
+            // The state must not get ahead of the log, also if the machine loses its power.
+            let synced = self.log.sync_written();
+            synced.map_err(|error| self.unless_gone(error))?;
+        }
         if records.iter().any(records::is_of_state) {
-            // The state must not get ahead of the log.
-            let written = self.log.write_pending();
-            written.map_err(|error| self.unless_gone(error))?;
             self.append(records, self.durability)?;
         }
         self.logged = 0;
-        let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
-        if !records.iter().any(checkpoint) {
+        if !has_checkpoint {
             return Ok(());
         }
         if self.durability == Durability::Sync {
@@ -124,7 +128,7 @@ impl Storage {
     }
 
     /// Records in the marker file which groups of the log a start must find. With durability `none`
-    /// a group may be in memory only until it is synced.
+    /// only synced groups count, because others may be only in memory.
     fn mark_log(&self) -> Result<(), StorageError> {
         let is_synced = self.durability != Durability::Async;
         let marked = self.marker.advance_log(self.log.marked(is_synced));
@@ -157,7 +161,8 @@ impl Storage {
 
     fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
         // Without this capacity the batch is copied each time that it grows.
-        let bytes = records.iter().map(record_size_estimate).sum();
+        let of_state = records.iter().filter(|it| records::is_of_state(it));
+        let bytes = of_state.map(record_size_estimate).sum();
         let mut batch = WriteBatch::with_capacity_bytes(bytes);
         records::append(&self.db, records, &mut self.staged, &mut batch);
         let written = self.write_batch(batch, durability);

@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use leasehold_leases::Incarnation;
+use leasehold_log::Marked;
 use prost::Message as _;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode,
@@ -33,14 +34,13 @@ pub(super) const FORMAT: u32 = 6;
 /// in RocksDB; the older one has no column family `staged`.
 pub(super) const FORMATS_OLDER: [u32; 2] = [5, 4];
 /// Length in bytes of the first segment of each run.
-const SEGMENT_BYTES: usize = 4 << 20;
+const SEGMENT_BYTES: usize = 1 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 /// Maximum number of table files that are kept open if the caller sets no limit.
 const TABLES_OPEN: usize = 246;
 /// Size of the write-ahead log in bytes above which its oldest data is flushed to tables. RocksDB
 /// then deletes several log files at once, and a sync at that time waits until the file system has
-/// freed them. So a smaller log means a shorter wait. The size is twice the amount that fills a
-/// table of the column family `log`.
+/// freed them. So a smaller log means a shorter wait.
 const WAL_BYTES: u64 = 32 << 20;
 /// Number of bytes written to a table file after which the operating system is asked to write these
 /// bytes to disk.
@@ -96,16 +96,19 @@ impl Storage {
         )?;
         marker.check_sequence(db.latest_sequence_number())?;
         let identity = DirectoryIdentity::read(path, &db, &marker, stamp)?;
-        if !identity.is_current() {
-            // The log is made anew, also if an earlier attempt was interrupted.
+        let marked = if identity.is_current() {
+            marker.log()
+        } else {
+            // The log is made anew. An interrupted attempt may have left a log and its mark.
             LogFiles::remove(path)?;
-        }
+            Marked::default()
+        };
         let segment_bytes = storage_options.segment_bytes.unwrap_or(SEGMENT_BYTES);
         let mut storage = Storage {
             db,
             path: path.to_owned(),
             durability: storage_options.durability,
-            log: LogFiles::open(path, marker.life(), marker.log(), segment_bytes)?,
+            log: LogFiles::open(path, marker.life(), marked, segment_bytes)?,
             logged: 0,
             marker,
             full_while: storage_options.full_while,
@@ -121,6 +124,10 @@ impl Storage {
 
     /// Makes the directory ready for a run, with a higher incarnation.
     fn begin_run(&mut self, identity: &DirectoryIdentity) -> Result<Incarnation, StorageError> {
+        if !identity.is_current() {
+            let converted = self.marker.convert();
+            converted.map_err(|error| self.unmarked(error))?;
+        }
         let incarnation = self.log.begin_run(self.older_incarnation()?)?;
         if identity.is_older() {
             self.take_over()?;
@@ -271,10 +278,11 @@ fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
 fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, StorageError> {
     let unopened = |error| unopened(path, marker, error);
     options.create_if_missing(!marker.is_made());
-    let found = if marker.is_made() {
-        DB::list_cf(&options, path).map_err(unopened)?
-    } else {
-        Vec::new()
+    let found = match DB::list_cf(&options, path) {
+        Ok(found) => found,
+        Err(error) if marker.is_made() => return Err(unopened(error)),
+        // An earlier attempt to create the directory may have come to any point.
+        Err(_) => Vec::new(),
     };
     let is_found = |column: Column| found.iter().any(|name| name == column.name());
     options.create_missing_column_families(!marker.is_made() || !is_found(Column::Staged));

@@ -79,7 +79,7 @@ impl Column {
 }
 
 /// Keys of the column family `meta`. All but the identity and the position occur only in directories
-/// of older formats: now they are in the log.
+/// of older formats. The current format keeps those facts in the log.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId};
 

@@ -1,6 +1,6 @@
 //! Takeover of directories with the log in RocksDB (formats 4 and 5).
 //!
-//! Everything that belongs into the log is copied to the files of a new log and synced. Then the
+//! Everything that belongs in the log is copied to the files of a new log and synced. Then the
 //! identity of the directory names the new format. A start that is interrupted before begins again.
 
 use std::time::Duration;

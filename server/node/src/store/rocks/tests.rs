@@ -583,3 +583,43 @@ fn an_interrupted_takeover_begins_again() {
     assert_eq!(slots(&recovered, LogId::Commands), [1, 2, 9]);
     assert_eq!(recovered.accepted[0].value, commands("older"));
 }
+
+/// The process is killed when the log and its mark are durable, and the identity is not.
+#[test]
+fn a_start_that_is_interrupted_before_the_identity_is_written_begins_again() {
+    let dir = tempfile::tempdir().unwrap();
+    older(dir.path(), 5);
+    let (mut storage, _) = open(dir.path());
+    for column in Column::OLDER {
+        let options = rocksdb::Options::default();
+        storage.db.create_cf(column.name(), &options).unwrap();
+    }
+    write_older(&storage, 5);
+    drop(storage);
+    let (_, recovered) = open(dir.path());
+    assert_eq!(slots(&recovered, LogId::Commands), [1, 2, 9]);
+    assert_eq!(recovered.incarnation, Incarnation(42));
+
+    let fresh = tempfile::tempdir().unwrap();
+    let (storage, _) = open(fresh.path());
+    let handle = Column::Meta.handle(&storage.db);
+    storage.db.delete_cf(handle, meta::IDENTITY).unwrap();
+    marker::tests::unmake(&storage.marker);
+    drop(storage);
+    let (_, recovered) = open(fresh.path());
+    assert_eq!(recovered.incarnation, Incarnation(1));
+}
+
+#[test]
+fn a_log_without_the_rest_of_its_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    for entry in std::fs::read_dir(dir.path()).unwrap().flatten() {
+        if entry.file_name() != "log" {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
+    assert!(dir.path().join("log/0000000001.seg").exists());
+}
