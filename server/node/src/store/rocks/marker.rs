@@ -412,7 +412,7 @@ fn damaged(directory: &Path, what: &str, problem: &str) -> StorageError {
 pub(super) mod tests {
     use super::*;
 
-    /// Marks a directory as one whose creation was never completed.
+    /// Marks the creation of a directory as incomplete.
     pub(in super::super) fn unmake(marker: &Marker) {
         let mut contents = marker.contents.get();
         contents.made = false;
