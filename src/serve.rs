@@ -25,7 +25,7 @@ unlisted = \"nearest\" (leader), for cost cost = { read_weight = 0.5, spare = 0 
 t_guard_ms = 750, renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000, rho = 0.001, and a \
 [[lease.range]] for each key range with a strategy of its own: from, to (the next range), strategy, \
 holders (for fixed: names of nodes), unlisted, cost; in [timing]: heartbeat_ms = 150, \
-election_timeout_ms = 1000, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
+election_timeout_ms = 1000, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 10000.
 
 What clients may take, in [limits]: connection_requests = 16384, connection_in_flight_mb = 16, \
 in_flight_mb = 512, large_writes_mb = 2, connection_unread_mb = 32, unread_mb = 512, frame_s = 30, \

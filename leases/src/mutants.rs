@@ -105,7 +105,6 @@ rules! {
     H84Room: 84, "a session that ended to make room is opened again by a late copy";
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
-    H86OneSlot: 86, "a checkpoint in parts reaches as far as was executed when its last part is written";
     H116Whole: 116, "a group of records is read although a crash has torn it";
     H117Behind: 117, "the bytes behind the end of a log are not examined: damage is taken for a torn write";
     H117Follows: 117, "a segment of a log need not continue the one before it";

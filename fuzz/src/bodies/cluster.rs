@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_leases::{ReplicaId, Slot, StrategySpec, Time};
-use leasehold_replica::action::{Checkpoint, ClientHandle, Event, Record, Requester, Sequence};
+use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence, StateChanges};
 use leasehold_replica::codec::{
     Position, decode_ballot, decode_entry, decode_position, encode_ballot, encode_entry,
     encode_position,
@@ -90,6 +90,10 @@ impl Host for NodeHost<'_> {
         cluster.nodes[node.index()].disk.persist(sequence, records);
     }
 
+    fn flush(&mut self) {
+        self.0.nodes[self.1.index()].disk.request_flush();
+    }
+
     fn reply(&mut self, to: ClientHandle, _: Path, outcome: Outcome) {
         self.0.replies.push((self.1, to, outcome));
     }
@@ -129,7 +133,7 @@ fn assert_readable(record: &Record) {
             let read = decode_entry(bytes.into());
             assert_eq!(read.as_ref(), Ok(&(*ballot, value.clone())));
         }
-        Record::Checkpoint(Checkpoint {
+        Record::Changes(StateChanges {
             executed,
             config,
             log_time_ms,
@@ -213,7 +217,7 @@ impl Cluster {
     pub fn restart(&mut self, id: ReplicaId) {
         let (now, settings) = (self.now, &self.settings);
         let node = &mut self.nodes[id.index()];
-        node.disk.crash(0);
+        node.disk.crash(0, 0);
         node.replica = start(now, settings, id, &mut node.disk);
         node.replica.check();
         self.flying.clear();
@@ -302,6 +306,9 @@ impl Cluster {
             }
             let (synced, _) = self.nodes[id.index()].disk.synced();
             next = synced.map(Input::Persisted);
+            if next.is_none() && self.nodes[id.index()].disk.begin_flush() {
+                next = Some(Input::Flushed(self.nodes[id.index()].disk.flushed()));
+            }
         }
     }
 

@@ -160,7 +160,7 @@ heartbeat_ms = 50
 election_timeout_ms = 500
 retransmit_ms = 250
 ping_ms = 1000
-checkpoint_ms = 1000
+checkpoint_ms = 10000
 [[node]]
 name = "CA"
 client = "127.0.0.1:7001"

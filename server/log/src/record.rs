@@ -117,7 +117,7 @@ impl Logged<'_> {
                 life: *life,
             }),
             Record::Joined => Logged::Fact(Fact::Joined),
-            Record::Staged(_) | Record::Checkpoint(_) => return None,
+            Record::Changes(_) => return None,
         })
     }
 }

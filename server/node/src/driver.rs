@@ -151,6 +151,7 @@ impl Driver {
                     self.watches.disk.persisted(sequence);
                     Input::Persisted(sequence)
                 }
+                StorageReport::Flushed(slots) => Input::Flushed(slots),
                 StorageReport::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
                 StorageReport::Writable(writable) => {
                     self.watches.disk.set_full(!writable);
@@ -351,6 +352,10 @@ impl Host for ActionHost<'_> {
             PersistOutcome::Now => self.driver.inbox.push(Input::Persisted(sequence)),
             PersistOutcome::Later => self.driver.watches.disk.requested(sequence, self.now),
         }
+    }
+
+    fn flush(&mut self) {
+        self.driver.writer.flush();
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {

@@ -38,6 +38,8 @@ impl Host for Done {
         self.persisted.push(sequence);
     }
 
+    fn flush(&mut self) {}
+
     fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {
         self.answered += 1;
     }

@@ -30,6 +30,9 @@ pub enum Action {
         /// Records to make durable.
         records: Vec<Record>,
     },
+    /// Make all changes of the state durable that were persisted so far, then return
+    /// `Input::Flushed`. At most one flush is requested at a time.
+    Flush,
     /// Send an answer to a client.
     Reply {
         /// Client to answer.
@@ -121,13 +124,10 @@ pub enum Record {
     },
     /// Enough other replicas know the life of this data directory.
     Joined,
-    /// Values that are written ahead of the checkpoint to which they belong. Without the checkpoint
-    /// they have no effect. The checkpoint holds the same values, but for values that are already
-    /// on the disk it needs to write only a reference.
-    Staged(Vec<(Key, StoredValue)>),
-    /// Changes of the executed state, written atomically with the slots up to which the logs are
-    /// executed.
-    Checkpoint(Checkpoint),
+    /// A batch of changes of the executed state. It is applied to the state after all records before
+    /// it are durable. It is durable itself after a flush ([`Action::Flush`]), or at any earlier
+    /// time.
+    Changes(StateChanges),
 }
 
 impl Record {
@@ -138,9 +138,9 @@ impl Record {
     }
 }
 
-/// Changes of the executed state since the last checkpoint.
+/// Changes of the executed state, from the last batch of changes up to the end of a slot.
 #[derive(Clone, Debug, Default, Hash)]
-pub struct Checkpoint {
+pub struct StateChanges {
     /// Last executed slot of the log of commands.
     pub executed: Slot,
     /// Last executed configuration.
@@ -192,16 +192,16 @@ pub struct RecoveredState {
     pub lives: Vec<(ReplicaId, u64)>,
     /// Highest ballot that this replica has promised.
     pub promised: Ballot,
-    /// Accepted commands above the checkpoint, and all accepted configurations. Configurations have
-    /// no checkpoint, and are executed again from the first one.
+    /// Accepted commands above the executed ones of `state`, and all accepted configurations.
+    /// Configurations are executed again from the first one.
     pub accepted: Vec<super::message::ReportedEntry>,
     /// Slots at which ballots began: (log, ballot, slot).
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
     /// Longest restart wait of all lease parameters under which this replica has made promises;
     /// `None` at the first start on this directory.
     pub restart_wait: Option<Duration>,
-    /// The whole executed state, as one checkpoint.
-    pub state: Checkpoint,
+    /// The whole executed state, as changes of an empty one.
+    pub state: StateChanges,
 }
 
 /// Event that an operator may want to know.

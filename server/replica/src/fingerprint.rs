@@ -23,8 +23,8 @@ const RESTING: [Timer; 7] = [
     Timer::Ping,
     Timer::Retransmit,
     Timer::Report,
-    Timer::Checkpoint,
-    Timer::Stage,
+    Timer::Flush,
+    Timer::Changes,
 ];
 
 impl Replica {
@@ -82,10 +82,6 @@ impl Replica {
         let span = horizon.since(start);
         let timing = &self.ctx.settings.timing;
         let grace = self.parts.leasing.grace();
-        assert!(
-            !self.parts.machine.is_staging(),
-            "a model's checkpoints are small"
-        );
         for timer in RESTING {
             assert!(
                 self.timers.rests(timer, horizon),

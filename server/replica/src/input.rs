@@ -8,6 +8,7 @@ pub use super::handles::{FencedRead, ReadFrom};
 use super::handles::{ClientHandle, Requester, Sequence};
 use super::lease_set::LeaseSet;
 use super::message::{Envelope, LogId, Value};
+use super::per_log::PerLog;
 
 /// One event. The time `now` of a step is sampled after the input of the step has arrived.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub enum Input {
     /// All records are durable, up to and including those of the `Action::Persist` with this
     /// sequence.
     Persisted(Sequence),
+    /// Answer to `Action::Flush`: the executed state up to these slots is durable.
+    Flushed(PerLog<Slot>),
     /// Answer to `Action::ReadLog`: entries from the requested slots of the log on disk.
     LogRead {
         /// Log that was read.

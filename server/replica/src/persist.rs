@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
 use super::action::{Action, Record};
@@ -13,7 +13,7 @@ use super::message::LogId;
 use super::per_log::PerLog;
 use super::size_estimate::record_size_estimate;
 
-/// Maximum number of bytes that may wait for the disk, besides one checkpoint. If more bytes wait,
+/// Maximum number of bytes that may wait for the disk, besides changes of the state. If more bytes wait,
 /// a replica accepts nothing more until the disk has caught up, because everything that waits stays
 /// in memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -55,11 +55,6 @@ pub(super) enum Continuation {
     /// Note that the record of this replica's leaving is durable: no other replica relies on its
     /// grants any more.
     Left,
-    /// Continue with the checkpoint: the values that were handed to the disk at `since` are
-    /// durable.
-    Staged { since: Time },
-    /// Move the windows: the checkpoint up to these slots is durable.
-    Checkpointed(PerLog<Slot>),
 }
 
 /// Continuations of one persist. Mostly there is only one, because a step usually answers one
@@ -69,7 +64,7 @@ pub(super) type Continuations = SmallVec<[Continuation; 1]>;
 /// Bytes that are still to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BacklogBytes {
-    checkpoints: usize,
+    changes: usize,
     others: usize,
 }
 
@@ -86,6 +81,8 @@ pub(super) struct Persister {
     backlog: BacklogBytes,
     /// For each log, the slot up to which the disk holds the chosen values.
     executed: PerLog<Slot>,
+    /// Whether a flush of the state is requested behind the records.
+    wants_flush: bool,
 }
 
 /// A persist that is on its way to the disk.
@@ -115,7 +112,7 @@ impl Persister {
     pub(super) fn record(&mut self, record: Record) {
         let size = record_size_estimate(&record);
         match record {
-            Record::Checkpoint(_) | Record::Staged(_) => self.bytes.checkpoints += size,
+            Record::Changes(_) => self.bytes.changes += size,
             _ => self.bytes.others += size,
         }
         self.records.push(record);
@@ -132,23 +129,32 @@ impl Persister {
         self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether another checkpoint may be made. One checkpoint may always wait for the disk; several
-    /// may wait only if they are small. A checkpoint shares its values with the state in memory
-    /// until the state is overwritten.
-    pub(super) fn may_checkpoint(&self) -> bool {
-        let waiting = self.backlog.checkpoints + self.bytes.checkpoints;
-        waiting <= BACKLOG_BYTES_MAX
+    /// Whether further changes of the state may be handed to the storage. They share their values
+    /// with the state in memory until the state is overwritten.
+    pub(super) fn takes_changes(&self) -> bool {
+        self.backlog.changes + self.bytes.changes <= BACKLOG_BYTES_MAX
     }
 
-    /// Returns the number of bytes that wait for the disk, without those of checkpoints.
+    /// Requests a flush of the state, with all changes that were recorded so far.
+    pub(super) fn flush_state(&mut self) {
+        self.wants_flush = true;
+    }
+
+    /// Returns the number of bytes that wait for the disk, without those of changes of the state.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.backlog.others + self.bytes.others
     }
 
     pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
-        if self.records.is_empty() && self.continuations.is_empty() {
-            return;
+        if !self.records.is_empty() || !self.continuations.is_empty() {
+            self.persist(executed, out);
         }
+        if std::mem::take(&mut self.wants_flush) {
+            out.push(Action::Flush);
+        }
+    }
+
+    fn persist(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
         self.last.0 += 1;
         let sequence = self.last;
         let before = self.waiting.back().map(|waiting| waiting.sequence);
@@ -156,7 +162,7 @@ impl Persister {
         let records = std::mem::take(&mut self.records);
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.others += PERSIST_BYTES;
-        self.backlog.checkpoints += bytes.checkpoints;
+        self.backlog.changes += bytes.changes;
         self.backlog.others += bytes.others;
         self.waiting.push_back(PendingPersist {
             sequence,
@@ -193,7 +199,7 @@ impl Persister {
             && waiting.sequence <= sequence
             && let Some(waiting) = self.waiting.pop_front()
         {
-            self.backlog.checkpoints -= waiting.bytes.checkpoints;
+            self.backlog.changes -= waiting.bytes.changes;
             self.backlog.others -= waiting.bytes.others;
             if done.is_empty() {
                 done = waiting.continuations

@@ -36,7 +36,7 @@ pub struct Timing {
     pub report: Duration,
     /// Interval at which the leader asks the strategy for changes.
     pub reconfigure: Duration,
-    /// Interval at which the state is checkpointed.
+    /// Interval of checkpoints: the executed state is flushed to disk.
     pub checkpoint: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Default for Timing {
             ping: ms(500),
             report: ms(1000),
             reconfigure: ms(10_000),
-            checkpoint: ms(1000),
+            checkpoint: ms(10_000),
         }
     }
 }
@@ -178,9 +178,6 @@ pub struct Settings {
     /// more work is left, a leader proposes no more commands. If twice as much is left, other
     /// replicas accept no more commands, and later fetch those that they missed.
     pub to_execute_work_max: usize,
-    /// Maximum number of bytes of long values that a checkpoint makes the disk write in one step; a
-    /// longer value is written alone. Further values are written in advance, in parts.
-    pub checkpoint_piece_bytes: usize,
     /// Number of slots above its durable checkpoint in which a replica accepts, in each log. A
     /// leader proposes in the first half. Once a quarter of the window is executed, the next
     /// checkpoint is forced. The value is at least 4. This value must be the same for all replicas,
@@ -208,9 +205,6 @@ const MERGE_WORK_MAX: usize = 512 << 10;
 /// It is rare that more merges of one key than this number wait, unless a client wants them to
 /// follow a write that makes the record large. In that case 1,024 of them are sent in one burst.
 const MERGES_OF_KEY_MAX: usize = 64;
-/// The disk takes a few ms to write this many bytes, together with the bytes that the store writes
-/// in addition.
-const CHECKPOINT_PIECE_BYTES: usize = 512 << 10;
 /// A replica is behind if the work that is left to execute exceeds one `BEHIND_SHARE`-th of the
 /// maximum.
 const BEHIND_SHARE: usize = 4;
@@ -234,7 +228,6 @@ impl Settings {
             merge_work_max: MERGE_WORK_MAX,
             merges_of_key_max: MERGES_OF_KEY_MAX,
             to_execute_work_max: TO_EXECUTE_WORK_MAX,
-            checkpoint_piece_bytes: CHECKPOINT_PIECE_BYTES,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),
             demand_bytes_max: 64 << 20,

@@ -3,7 +3,7 @@
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
 
-use super::action::{Checkpoint, Record, StoredValue};
+use super::action::{Record, StateChanges, StoredValue};
 use super::message::{Batch, Value};
 use super::parts::outcome_size;
 
@@ -15,11 +15,7 @@ const COMMAND_BYTES: usize = 96;
 pub fn record_size_estimate(record: &Record) -> usize {
     let held = match record {
         Record::Accepted { value, .. } => value_size_estimate(value),
-        Record::Checkpoint(checkpoint) => checkpoint_size_estimate(checkpoint),
-        Record::Staged(values) => values
-            .iter()
-            .map(|(key, stored)| stored_size_estimate(key, Some(stored)))
-            .sum(),
+        Record::Changes(changes) => changes_size_estimate(changes),
         Record::Promised(_)
         | Record::Erased { .. }
         | Record::LogStart { .. }
@@ -31,10 +27,10 @@ pub fn record_size_estimate(record: &Record) -> usize {
     RECORD_BYTES + held
 }
 
-fn checkpoint_size_estimate(checkpoint: &Checkpoint) -> usize {
-    let entries = checkpoint.entries.iter();
+fn changes_size_estimate(changes: &StateChanges) -> usize {
+    let entries = changes.entries.iter();
     let entries = entries.map(|(key, stored)| stored_size_estimate(key, stored.as_ref()));
-    let sessions = checkpoint.sessions.iter().map(|(_, session)| {
+    let sessions = changes.sessions.iter().map(|(_, session)| {
         let results = session.iter().flat_map(|session| &session.results);
         let results = results.map(|(_, outcome)| outcome_size(outcome));
         RECORD_BYTES + results.sum::<usize>()

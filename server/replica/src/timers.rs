@@ -20,14 +20,14 @@ pub(super) enum Timer {
     Report,
     /// The leader asks the strategy for changes of holders.
     Reconfigure,
-    /// The state is checkpointed.
-    Checkpoint,
+    /// The state is flushed.
+    Flush,
     /// Missed entries are fetched.
     Fetch,
     /// Execution continues with committed slots that an earlier group of inputs left.
     Execute,
-    /// Further values of a checkpoint are written in advance.
-    Stage,
+    /// Changes of the state are handed to the storage.
+    Changes,
 }
 
 const TIMERS: usize = 11;
@@ -40,10 +40,10 @@ const NAMES: [&str; TIMERS] = [
     "retransmit",
     "demand report",
     "holders",
-    "checkpoint",
+    "flush",
     "fetch",
     "execution",
-    "checkpoint in parts",
+    "changes of the state",
 ];
 
 /// Timers that are due. Code that reports the work of a step uses them.
@@ -76,7 +76,7 @@ impl Timers {
         for timer in [Timer::Ping, Timer::Lease, Timer::Retransmit, Timer::Report] {
             timers.set(timer, now);
         }
-        timers.set(Timer::Checkpoint, now);
+        timers.set(Timer::Flush, now);
         timers
     }
 

@@ -146,7 +146,7 @@ impl Host for StepEffects {
                     codec::encode_entry(ballot, &value, &mut entry);
                     self.proposed += entry.len();
                 }
-                Record::Checkpoint(_) => self.checkpoints = true,
+                Record::Changes(_) => self.checkpoints = true,
                 _ => {}
             }
         }
@@ -161,6 +161,9 @@ impl Host for StepEffects {
             self.answers.push(peer, request, read.outcome, read.path);
         }
     }
+
+    /// Does nothing. The state on the disk does not matter here.
+    fn flush(&mut self) {}
 
     /// Does nothing. No replica ever lags so far that this is needed.
     fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}

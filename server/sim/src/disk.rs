@@ -3,15 +3,15 @@
 
 mod log_bytes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
 
 use leasehold_replica::action::{
-    Checkpoint, Record, RecoveredState, Sequence, SessionImage, StoredValue,
+    Record, RecoveredState, Sequence, SessionImage, StateChanges, StoredValue,
 };
-use leasehold_replica::message::{LogId, ReportedEntry, Value};
+use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 
 use self::log_bytes::LogBytes;
 
@@ -30,8 +30,6 @@ pub struct Image {
     log_time_ms: u64,
     opens_from_ms: u64,
     entries: BTreeMap<Key, StoredValue>,
-    /// Values of an unfinished checkpoint. A replica that starts ignores these values.
-    staged: Vec<(Key, StoredValue)>,
     sessions: BTreeMap<u64, SessionImage>,
 }
 
@@ -62,35 +60,23 @@ impl Image {
                 self.lives.insert(replica, life);
             }
             Record::Joined => self.joined = true,
-            Record::Staged(values) => self.staged.extend(values),
-            Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+            Record::Changes(_) => unreachable!("changes of the state are not in the log"),
         }
     }
 
-    /// # Panics
-    /// If the checkpoint lacks a value that was written in advance of it.
-    fn checkpoint(&mut self, checkpoint: Checkpoint) {
-        let entries: HashMap<_, _> = checkpoint.entries.iter().map(|(k, s)| (k, s)).collect();
-        for (key, stored) in self.staged.drain(..) {
-            let is_written = entries
-                .get(&key)
-                .is_some_and(|it| it.as_ref() == Some(&stored));
-            assert!(
-                is_written,
-                "{key:?} is not in its checkpoint as it was written ahead"
-            );
-        }
-        self.executed = checkpoint.executed;
-        self.config = checkpoint.config;
-        self.log_time_ms = checkpoint.log_time_ms;
-        self.opens_from_ms = checkpoint.opens_from_ms;
-        for (key, stored) in checkpoint.entries {
+    /// Makes a batch of changes of the state durable.
+    fn flush(&mut self, changes: StateChanges) {
+        self.executed = changes.executed;
+        self.config = changes.config;
+        self.log_time_ms = changes.log_time_ms;
+        self.opens_from_ms = changes.opens_from_ms;
+        for (key, stored) in changes.entries {
             match stored {
                 Some(stored) => self.entries.insert(key, stored),
                 None => self.entries.remove(&key),
             };
         }
-        for (client, session) in checkpoint.sessions {
+        for (client, session) in changes.sessions {
             match session {
                 Some(session) => self.sessions.insert(client, session),
                 None => self.sessions.remove(&client),
@@ -130,9 +116,9 @@ impl Image {
         })
     }
 
-    fn state(&self) -> Checkpoint {
+    fn state(&self) -> StateChanges {
         let (entries, sessions) = (self.entries.iter(), self.sessions.iter());
-        Checkpoint {
+        StateChanges {
             executed: self.executed,
             config: self.config,
             log_time_ms: self.log_time_ms,
@@ -146,6 +132,18 @@ impl Image {
         let entries = self.accepted.range((log, from)..=(log, last));
         entries.map(|((_, slot), (_, value))| (*slot, value.clone()))
     }
+}
+
+/// Returns a batch of changes without its changes, and nothing of other records.
+fn position(record: Record) -> Option<Record> {
+    let Record::Changes(changes) = record else {
+        return None;
+    };
+    Some(Record::Changes(StateChanges {
+        entries: Vec::new(),
+        sessions: Vec::new(),
+        ..changes
+    }))
 }
 
 /// Maximum number of log entries that one read returns. If the entries are large, this many fill a
@@ -170,6 +168,14 @@ pub struct Disk {
     full: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
+    /// Batches of changes that were applied to the state, and are not flushed.
+    applied: Vec<StateChanges>,
+    /// Last slots that the durable state covers.
+    flushed: PerLog<Slot>,
+    /// A flush was requested after the persist with this sequence number.
+    flush_after: Option<Sequence>,
+    /// Number of batches that the flush in progress covers; `None` if there is no flush.
+    flushing: Option<usize>,
 }
 
 impl Disk {
@@ -186,6 +192,10 @@ impl Disk {
             full: false,
             syncing: Vec::new(),
             queued: Vec::new(),
+            applied: Vec::new(),
+            flushed: PerLog::default(),
+            flush_after: None,
+            flushing: None,
         }
     }
 
@@ -219,7 +229,7 @@ impl Disk {
         let records = if self.image.is_some() {
             records
         } else {
-            Vec::new()
+            records.into_iter().filter_map(position).collect()
         };
         let queue = if idle {
             &mut self.syncing
@@ -249,8 +259,12 @@ impl Disk {
             log.synced();
         }
         for (_, records) in self.syncing.drain(..) {
-            if let Some(image) = &mut self.image {
-                records.into_iter().for_each(|record| image.apply(record));
+            for record in records {
+                match (record, &mut self.image) {
+                    (Record::Changes(changes), _) => self.applied.push(changes),
+                    (record, Some(image)) => image.apply(record),
+                    (_, None) => {}
+                }
             }
         }
         if !self.full {
@@ -258,6 +272,49 @@ impl Disk {
             self.begin_sync();
         }
         (last, !self.syncing.is_empty())
+    }
+
+    /// Requests that all changes that were persisted so far are flushed.
+    pub fn request_flush(&mut self) {
+        let last = self.queued.last().or(self.syncing.last());
+        self.flush_after = Some(last.map_or(Sequence::default(), |(sequence, _)| *sequence));
+    }
+
+    /// Begins the requested flush, if everything that was persisted before the request is applied.
+    /// Returns whether it begins.
+    pub fn begin_flush(&mut self) -> bool {
+        let first = self.syncing.first().or(self.queued.first());
+        let waits = |after| first.is_some_and(|(sequence, _)| *sequence <= after);
+        if self.flush_after.is_none_or(waits) {
+            return false;
+        }
+        self.flush_after = None;
+        self.flushing = Some(self.applied.len());
+        true
+    }
+
+    /// Ends the flush. Returns the last slots that the durable state covers.
+    pub fn flushed(&mut self) -> PerLog<Slot> {
+        let covered = self.flushing.take().unwrap_or_default();
+        self.make_durable(covered);
+        self.flushed
+    }
+
+    fn make_durable(&mut self, batches: usize) {
+        for changes in self.applied.drain(..batches) {
+            self.flushed = PerLog {
+                commands: changes.executed,
+                configs: Slot(changes.config.0),
+            };
+            if let Some(image) = &mut self.image {
+                image.flush(changes);
+            }
+        }
+    }
+
+    /// Returns the number of batches that were applied to the state, and are not flushed.
+    pub fn unflushed(&self) -> usize {
+        self.applied.len()
     }
 
     /// Whether the disk has no free space.
@@ -290,34 +347,34 @@ impl Disk {
 
     /// Handles a crash of a disk that has the log as bytes. Sectors of the interrupted sync are lost
     /// if `survives` returns false. If none is lost, all its records
-    /// are in the log. The changes of the executed state are written after the log, and so they
-    /// may be lost nevertheless.
-    pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool) {
+    /// are in the log. `flushed` is as for [`Disk::crash`].
+    pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool, flushed: usize) {
         let is_whole = self
             .log
             .as_mut()
             .is_some_and(|log| log.crash(&mut survives));
-        let has_state = survives();
-        for (_, records) in &mut self.syncing {
-            let is_of_state = |it: &Record| matches!(it, Record::Staged(_) | Record::Checkpoint(_));
-            records.retain(|it| has_state || !is_of_state(it));
-        }
         let survivors = if is_whole { self.syncing.len() } else { 0 };
-        self.crash(survivors);
+        self.crash(survivors, flushed);
     }
 
     /// Handles a crash. Data that was not synced is lost, except for the first `survivors` persists
     /// of the interrupted sync. Each surviving persist is complete, because a torn record is
-    /// recognized by its checksum and discarded.
-    pub fn crash(&mut self, survivors: usize) {
+    /// recognized by its checksum and discarded. Changes of the state that were applied and not
+    /// flushed are lost, except for the first `flushed` batches: a store may flush at any time
+    /// (hazard 88).
+    pub fn crash(&mut self, survivors: usize, flushed: usize) {
+        self.make_durable(flushed);
         if let Some(image) = &mut self.image {
             let survivors = self.syncing.drain(..).take(survivors);
-            survivors
-                .flat_map(|(_, records)| records)
-                .for_each(|record| image.apply(record));
+            let records = survivors.flat_map(|(_, records)| records);
+            let of_log = records.filter(|record| !matches!(record, Record::Changes(_)));
+            of_log.for_each(|record| image.apply(record));
         }
         self.syncing.clear();
         self.queued.clear();
+        self.applied.clear();
+        self.flush_after = None;
+        self.flushing = None;
     }
 
     /// Whether the disk holds an acceptance in this slot at `ballot` or a higher ballot, as a vote
@@ -356,7 +413,6 @@ impl Disk {
             log.recover(image);
         }
         image.incarnation.0 += 1;
-        image.staged.clear();
         RecoveredState {
             life,
             ..image.recovered()

@@ -246,9 +246,9 @@ impl Scenario {
         let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
         let n = choices.replicas.unwrap_or(drawn);
         let mut replica = draw_settings(&mut rng, n, seed, choices);
+        draw_flushes(&mut replica, seed);
         draw_window(&mut replica, seed);
         draw_executed_work(&mut replica, seed);
-        draw_checkpoint_piece(&mut replica, seed);
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let mut load = ClientLoad::draw(&mut rng, n, rate);
@@ -421,13 +421,10 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Draws whether checkpoints are written in many small parts, so that most values are written in
-/// advance of the checkpoint itself. This has a random generator of its own, too.
-fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
+/// Draws how often the state is flushed. This has a random generator of its own, too.
+fn draw_flushes(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xc4_ec97);
-    if rng.random::<f64>() < 0.3 {
-        replica.checkpoint_piece_bytes = 1 << rng.random_range(0..8);
-    }
+    replica.timing.checkpoint = Duration::from_millis([200, 1000, 10_000][rng.random_range(0..3)]);
 }
 
 /// Returns the number of requests a second that a leader with narrow limits can serve. Half of the

@@ -27,6 +27,7 @@ pub(super) fn inputs(lines: &mut Trace, now_ns: u64, node: usize, inputs: &[Inpu
                 format!("<- client {connection} has gone")
             }
             Input::Persisted(sequence) => format!("   durable up to {}", sequence.0),
+            Input::Flushed(slots) => format!("   state durable up to {:?}", slots.commands),
             Input::LogRead { log, entries, .. } => {
                 format!("   {} entries of {log:?} read", entries.len())
             }
@@ -45,6 +46,7 @@ pub(super) fn inputs(lines: &mut Trace, now_ns: u64, node: usize, inputs: &[Inpu
 pub(super) fn action(lines: &mut Trace, now_ns: u64, node: usize, action: &Action) {
     let what = match action {
         Action::Send { to, envelope } => format!("-> {to:?} {}", describe(&envelope.message)),
+        Action::Flush => "flushes its state".to_owned(),
         Action::Persist { sequence, records } => {
             let records: Vec<String> = records.iter().map(record).collect();
             format!("   persists {}: {}", sequence.0, records.join(", "))
@@ -104,8 +106,7 @@ fn record(record: &Record) -> String {
         Record::Accepted {
             log, slot, ballot, ..
         } => format!("{} {slot:?} at {ballot:?}", short(*log)),
-        Record::Checkpoint(checkpoint) => format!("state at {:?}", checkpoint.executed),
-        Record::Staged(values) => format!("{} values of a state", values.len()),
+        Record::Changes(changes) => format!("state at {:?}", changes.executed),
         other => format!("{other:?}"),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use leasehold_replica::action::Record;
 use leasehold_replica::message::{LogId, Value};
 
 use super::StorageError;
-use super::spare::SpareMaker;
+use super::spare::{self, SpareMaker};
 
 /// Name of the folder with the segments.
 pub(super) const FOLDER: &str = "log";
@@ -92,12 +92,24 @@ impl LogFiles {
         };
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
+            Err(_) if !folder.is_dir() => {
+                return Err(not_usable(
+                    directory,
+                    FOLDER.to_owned(),
+                    "it is not a directory",
+                ));
+            }
             _ => {}
         }
         let mut recovery = LogRecovery::new(life);
         let mut bytes = Vec::new();
         for segment in segments(&folder).map_err(failed)? {
-            read_file(&path_of(&folder, segment), &mut bytes).map_err(failed)?;
+            let path = path_of(&folder, segment);
+            if !fs::symlink_metadata(&path).map_err(failed)?.is_file() {
+                let what = format!("{FOLDER}/{segment}{ENDING}");
+                return Err(not_usable(directory, what, "it is not a regular file"));
+            }
+            read_file(&path, &mut bytes).map_err(failed)?;
             let read = recovery.segment(segment, &bytes);
             read.map_err(|damage| damaged(directory, &damage))?;
         }
@@ -109,7 +121,10 @@ impl LogFiles {
         let log = log.map_err(|damage| damaged(directory, &damage))?;
         sync_found(&log, &folder).map_err(failed)?;
         sync_folder(directory).map_err(failed)?;
-        let spare = SpareMaker::start(&folder).map_err(failed)?;
+        let spare = SpareMaker::start(&folder).map_err(|source| StorageError::Directory {
+            path: folder.join(spare::NAME),
+            source,
+        })?;
         Ok(LogFiles {
             directory: directory.to_owned(),
             folder,
@@ -269,6 +284,32 @@ impl LogFiles {
         }
     }
 
+    /// Checks that the segment in use is still the file at its path. If it was deleted or replaced,
+    /// the next start would not find what is written to it.
+    ///
+    /// # Errors
+    /// `Gone`, `Directory`.
+    pub(super) fn check_place(&self) -> Result<(), StorageError> {
+        let (Some(file), Some((segment, _))) = (&self.current, self.log.segments().next_back())
+        else {
+            return Ok(());
+        };
+        let path = path_of(&self.folder, segment);
+        let identity = |found: &fs::Metadata| (found.dev(), found.ino());
+        let found = fs::metadata(&path).and_then(|there| Ok((there, file.metadata()?)));
+        match found {
+            Ok((there, open)) if identity(&there) == identity(&open) => Ok(()),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(StorageError::Directory {
+                path,
+                source: error,
+            }),
+            _ => Err(StorageError::Gone {
+                path,
+                problem: "was deleted, moved or replaced",
+            }),
+        }
+    }
+
     /// Returns the log, with its facts and the numbers of its groups.
     pub(super) fn log(&self) -> &LogWriter {
         &self.log
@@ -415,15 +456,23 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the numbers of the segments in a folder, in ascending order.
+fn not_usable(directory: &Path, what: String, problem: &str) -> StorageError {
+    StorageError::Damaged {
+        path: directory.to_owned(),
+        what,
+        problem: problem.to_owned(),
+    }
+}
+
+/// Returns the numbers of the segments in a folder, in ascending order. Files with other names are
+/// ignored.
 fn segments(folder: &Path) -> io::Result<Vec<SegmentId>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(ENDING));
-        if let Some(number) = number.and_then(|number| number.parse().ok()) {
-            found.push(SegmentId(number));
-        }
+        let number = number.and_then(|number| number.parse().ok()).map(SegmentId);
+        found.extend(number.filter(|it| *name == *format!("{it}{ENDING}")));
     }
     found.sort_unstable();
     Ok(found)

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_leases::{ReplicaId, Slot};
 use leasehold_replica::action::{Record, RecoveredState};
-use leasehold_replica::message::{LogId, Value};
+use leasehold_replica::message::{LogId, PerLog, Value};
 
 pub use self::error::StorageError;
 #[cfg(feature = "store")]
@@ -87,6 +87,10 @@ pub struct StorageOptions {
     pub segment_bytes: Option<usize>,
 }
 
+/// Function that a store calls when a flush has ended, with the last slots of which the state is
+/// durable.
+pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
+
 /// Operations that a replica needs from its store. Records become durable in the order in which
 /// they are written. The log's records of one call become durable atomically: after a crash either
 /// all of them are present or none. The same holds for its changes of the executed state, which
@@ -114,6 +118,13 @@ pub trait Store: Send + 'static {
         last: Slot,
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError>;
+
+    /// Begins to make all changes of the state durable that were written so far. `report` is called
+    /// when this has ended, possibly by another thread.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    fn flush(&mut self, report: FlushReport) -> Result<(), StorageError>;
 
     /// Whether the disk has space for writes, tested without a write to the store. A store that
     /// refuses writes although there is space has failed.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use super::log_files::sync_folder;
 
 /// Name of the spare file.
-const SPARE: &str = "spare";
+pub(super) const NAME: &str = "spare";
 /// Number of bytes after which a file is synced while it is filled. Otherwise syncs of the log would
 /// wait for one long sync.
 const SYNC_BYTES: usize = 1 << 20;
@@ -31,7 +31,7 @@ impl SpareMaker {
     /// # Errors
     /// The operating system cannot start a thread, or cannot remove the file.
     pub(super) fn start(folder: &Path) -> io::Result<SpareMaker> {
-        let path = folder.join(SPARE);
+        let path = folder.join(NAME);
         remove(&path)?;
         let (orders, ordered) = channel();
         let (report, made) = channel();
@@ -69,7 +69,7 @@ impl SpareMaker {
     /// Any error of the operating system. The call may be repeated if the disk was full.
     pub(super) fn take(&mut self, bytes: usize, path: &Path) -> io::Result<File> {
         let file = self.wait(bytes)?;
-        fs::rename(self.folder.join(SPARE), path)?;
+        fs::rename(self.folder.join(NAME), path)?;
         sync_folder(&self.folder)?;
         Ok(file)
     }
@@ -81,7 +81,7 @@ impl SpareMaker {
         if self.ordered.take() == Some(bytes) {
             return made;
         }
-        make(&self.folder.join(SPARE), bytes)
+        make(&self.folder.join(NAME), bytes)
     }
 }
 
@@ -92,7 +92,7 @@ impl Drop for SpareMaker {
             // It ends after the file that it is making.
             let _ = thread.join();
         }
-        let _ = remove(&self.folder.join(SPARE));
+        let _ = remove(&self.folder.join(NAME));
     }
 }
 

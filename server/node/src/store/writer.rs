@@ -17,7 +17,7 @@ use leasehold_leases::Slot;
 
 use super::{Durability, StorageError, Store};
 use leasehold_replica::action::{Record, Requester, Sequence};
-use leasehold_replica::message::{LogId, Value};
+use leasehold_replica::message::{LogId, PerLog, Value};
 use leasehold_replica::record_size_estimate;
 
 /// Interval between attempts to write to a full disk.
@@ -41,6 +41,8 @@ const WRITE_BEHIND_MAX: u64 = 128;
 pub enum StorageReport {
     /// Every persist up to and including this sequence number is durable.
     Persisted(Sequence),
+    /// The requested flush has ended: the state up to these slots is durable.
+    Flushed(PerLog<Slot>),
     /// Whether the disk has space for writes. The report is sent when this changes.
     Writable(bool),
     /// Entries were read from a log.
@@ -69,6 +71,7 @@ pub enum PersistOutcome {
 enum StorageJob {
     Persist(PersistRequest),
     Read(LogReadRequest),
+    Flush,
     Close,
 }
 
@@ -128,7 +131,7 @@ impl Writer {
     pub fn start(
         store: Box<dyn Store>,
         durability: Durability,
-        report: impl Fn(StorageReport) + Send + 'static,
+        report: impl Fn(StorageReport) + Send + Sync + 'static,
     ) -> std::io::Result<Writer> {
         let in_memory = durability == Durability::None;
         Writer::start_on(store, RETRY, in_memory, report)
@@ -138,7 +141,7 @@ impl Writer {
         store: Box<dyn Store>,
         retry: Duration,
         in_memory: bool,
-        report: impl Fn(StorageReport) + Send + 'static,
+        report: impl Fn(StorageReport) + Send + Sync + 'static,
     ) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
         let written = Arc::new(AtomicU64::new(0));
@@ -151,6 +154,7 @@ impl Writer {
             .name("storage".to_owned())
             .spawn({
                 let closing = closing.clone();
+                let report = Arc::new(report);
                 move || WriterThread::new(queue, closing, retry, written, report).run(store)
             })?;
         Ok(Writer {
@@ -174,6 +178,11 @@ impl Writer {
         };
         let _ = self.jobs.send(StorageJob::Persist(persist));
         durable
+    }
+
+    /// Requests that the state is flushed, with everything that was persisted so far.
+    pub fn flush(&self) {
+        let _ = self.jobs.send(StorageJob::Flush);
     }
 
     /// Requests a read of a log. A `StorageReport::LogRead` follows, unless the disk is full and
@@ -253,19 +262,21 @@ impl WriteGroup {
 }
 
 /// Work that the thread has received and not finished.
-struct WriterThread<F> {
+struct WriterThread {
     queue: Receiver<StorageJob>,
     /// Set when the thread must end. The thread notices the flag even before it has taken all
     /// queued jobs.
     close_requested: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
-    report: F,
+    report: Arc<dyn Fn(StorageReport) + Send + Sync>,
     /// Group that is written next. It is kept until the write has succeeded.
     group: WriteGroup,
     /// Persists that follow the group, in order.
     waiting: VecDeque<PersistRequest>,
     reads: Vec<LogReadRequest>,
+    /// Whether a flush of the state is requested.
+    wants_flush: bool,
     /// Time of the next attempt to write to a full disk; `None` if the disk accepts writes.
     retry_at: Option<Instant>,
     /// Number of consecutive refusals by a disk that has space.
@@ -273,13 +284,13 @@ struct WriterThread<F> {
     closing: bool,
 }
 
-impl<F: Fn(StorageReport)> WriterThread<F> {
+impl WriterThread {
     fn new(
         queue: Receiver<StorageJob>,
         close_requested: Arc<AtomicBool>,
         retry: Duration,
         written: Arc<AtomicU64>,
-        report: F,
+        report: Arc<dyn Fn(StorageReport) + Send + Sync>,
     ) -> Self {
         WriterThread {
             queue,
@@ -290,6 +301,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
             group: WriteGroup::default(),
             waiting: VecDeque::new(),
             reads: Vec::new(),
+            wants_flush: false,
             retry_at: None,
             refusals: 0,
             closing: false,
@@ -333,6 +345,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         match job {
             StorageJob::Persist(persist) => self.waiting.push_back(persist),
             StorageJob::Read(read) => self.reads.push(read),
+            StorageJob::Flush => self.wants_flush = true,
             StorageJob::Close => self.closing = true,
         }
     }
@@ -351,6 +364,9 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        if self.wants_flush && self.group.sequence.is_none() && due {
+            self.flush(store)?;
         }
         let reads = std::mem::take(&mut self.reads);
         let waits = self.waiting.iter();
@@ -372,6 +388,27 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
             } = read;
             let entries = store.read_log(log, from, last, READ_BYTES_MAX)?;
             (self.report)(StorageReport::LogRead { log, to, entries });
+        }
+        Ok(())
+    }
+
+    /// Begins the flush that was requested, because everything before the request is written. If the
+    /// disk is full, the flush begins at the next attempt to write.
+    fn flush(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
+        let report = self.report.clone();
+        let report = move |flushed| {
+            report(match flushed {
+                Ok(slots) => StorageReport::Flushed(slots),
+                Err(error) => StorageReport::Failed(error),
+            });
+        };
+        match store.flush(Box::new(report)) {
+            Ok(()) => {
+                self.wants_flush = false;
+                self.set_writable();
+            }
+            Err(StorageError::Full { .. }) => self.set_full(),
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -413,7 +450,14 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         }
         // The remaining persists are as late as this group: the disk is taken as full until all are
         // written.
-        if self.waiting.is_empty() && self.retry_at.take().is_some() {
+        if self.waiting.is_empty() {
+            self.set_writable();
+        }
+    }
+
+    /// Records that the disk has space, if it had none.
+    fn set_writable(&mut self) {
+        if self.retry_at.take().is_some() {
             (self.report)(StorageReport::Writable(true));
         }
     }

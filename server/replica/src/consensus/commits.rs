@@ -174,18 +174,18 @@ impl Consensus {
         commands.is_answerable(slot, accepted).then_some(accepted)
     }
 
-    /// Whether the next checkpoint must be made early, because one of the logs would otherwise
-    /// reach the end of its window. `requested` is the last slot of each log that the newest
-    /// requested checkpoint covers.
-    pub fn wants_checkpoint(&self, requested: PerLog<Slot>) -> bool {
-        let wants = |log: LogId| self.logs[log].wants_checkpoint(requested[log]);
+    /// Whether the state must be flushed early, because one of the logs would otherwise reach the
+    /// end of its window. `requested` is the last slot of each log that the newest requested flush
+    /// covers.
+    pub fn wants_flush(&self, requested: PerLog<Slot>) -> bool {
+        let wants = |log: LogId| self.logs[log].wants_flush(requested[log]);
         LogId::ALL.into_iter().any(wants)
     }
 
-    /// Moves the windows of both logs, because a checkpoint up to these slots is durable. Returns
+    /// Moves the windows of both logs, because the executed state up to these slots is durable. Returns
     /// whether a window was full.
     pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
-        let waited = PerLog::of(|log| self.logs[log].note_checkpoint(slots[log]));
+        let waited = PerLog::of(|log| self.logs[log].note_flushed(slots[log]));
         waited.commands || waited.configs
     }
 

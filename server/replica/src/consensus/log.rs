@@ -34,8 +34,8 @@ pub struct Log {
     pub(super) above: Ranges,
     /// Slot up to which every slot is executed.
     pub(super) executed: Slot,
-    /// Slot up to which the executed state is in a durable checkpoint.
-    checkpointed: Slot,
+    /// Slot up to which the executed state is durable.
+    flushed: Slot,
     /// Number of slots in the window; see [`Log::end`].
     window: u64,
     /// Highest accepted slot. A slot counts even if its entry is not durable yet.
@@ -54,7 +54,7 @@ impl Log {
     pub fn restored(executed: Slot, window: u64) -> Log {
         Log {
             executed,
-            checkpointed: executed,
+            flushed: executed,
             window,
             commit_point: executed,
             highest: executed,
@@ -110,8 +110,8 @@ impl Log {
     }
 
     /// Returns the last slot of the window. This replica accepts values only within the window. The
-    /// window begins at the durable checkpoint, not at the last executed slot: a restart continues
-    /// from the checkpoint, and must keep every entry that was accepted above it (hazard 78). The
+    /// window begins at the durable state, not at the last executed slot: a restart continues from
+    /// the durable state, and must keep every entry that was accepted above it (hazard 78). The
     /// window bounds the number of entries that a restart reads. It also ensures that a peer cannot
     /// make the log of another replica grow without end.
     pub fn end(&self) -> Slot {
@@ -122,7 +122,7 @@ impl Log {
         if off(Rule::H78Durable) {
             self.executed
         } else {
-            self.checkpointed
+            self.flushed
         }
     }
 
@@ -132,35 +132,35 @@ impl Log {
     }
 
     /// Returns whether a leader may propose a new value in `slot` (hazard 79). A leader proposes
-    /// only in the first half of its window: a replica with an older checkpoint has a window that
+    /// only in the first half of its window: a replica with an older durable state has a window that
     /// ends earlier.
     pub fn may_propose(&self, slot: Slot) -> bool {
         let last = self.window_start().0.saturating_add(self.window / 2);
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether the next checkpoint must be made early. It must be made early if half of the slots
-    /// in which a leader may propose were executed since the last checkpoint. `requested` is the
-    /// slot up to which the last checkpoint was requested.
-    pub fn wants_checkpoint(&self, requested: Slot) -> bool {
+    /// Whether the state must be flushed early. This is so if half of the slots in which a leader may
+    /// propose were executed since the last flush. `requested` is the last slot that the newest
+    /// requested flush covers.
+    pub fn wants_flush(&self, requested: Slot) -> bool {
         self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
 
-    /// Notes that a checkpoint up to `slot` is durable. Returns whether the window was full: every
-    /// slot in it was committed.
-    pub fn note_checkpoint(&mut self, slot: Slot) -> bool {
+    /// Notes that the executed state up to `slot` is durable. Returns whether the window was full:
+    /// every slot in it was committed.
+    pub fn note_flushed(&mut self, slot: Slot) -> bool {
         assert!(
-            self.checkpointed <= slot && slot <= self.executed,
-            "checkpoints rise, and hold only executed slots"
+            self.flushed <= slot && slot <= self.executed,
+            "the durable state does not go back, and holds only executed slots"
         );
         let waited = self.commit_point >= self.end();
-        self.checkpointed = slot;
+        self.flushed = slot;
         waited
     }
 
     /// Returns the number of slots of the window that are used.
     pub fn used(&self) -> u64 {
-        self.highest.0 - self.checkpointed.0
+        self.highest.0 - self.flushed.0
     }
 
     /// Returns the cell of an unexecuted slot. The cell is made if there is none. Returns `None` if
@@ -438,8 +438,8 @@ impl Log {
             "the counted work is that of the slots to execute"
         );
         assert!(
-            self.checkpointed <= self.executed,
-            "a checkpoint holds only executed slots"
+            self.flushed <= self.executed,
+            "the durable state holds only executed slots"
         );
         self.above.check();
         assert!(

@@ -12,6 +12,7 @@ use crate::action::Event;
 use crate::consensus::EarlyAnswer;
 use crate::cost;
 use crate::message::{LogId, LogNews, Proposal};
+use crate::per_log::PerLog;
 use crate::step::Step;
 use crate::timers::Timer;
 use crate::unavailable::client_disconnected;
@@ -30,11 +31,9 @@ const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// Pause after each part of a checkpoint, as a multiple of the time that the last part took. The
-/// disk serves other writes during the pause.
-const STAGING_REST: u32 = 2;
-/// Maximum pause between two parts of a checkpoint.
-const STAGING_REST_MAX: Duration = Duration::from_millis(30);
+/// A batch of changes of the state waits at most one `CHANGES_SHARE`-th of the interval of
+/// checkpoints.
+const CHANGES_SHARE: u32 = 10;
 
 /// Limits on execution: the work of one group of inputs, and the time at which merges continue.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,60 +110,57 @@ impl Parts {
                 self.count_blocked(step, slots);
             }
         }
-        self.hasten_checkpoint(step);
+        self.plan_changes(step);
     }
 
-    /// Makes the next checkpoint due now, if too much has changed or a log would otherwise reach
-    /// the end of its window.
-    fn hasten_checkpoint(&self, step: &mut Step<'_>) {
-        if self.wants_checkpoint() {
-            step.timers.set_earlier(Timer::Checkpoint, step.now);
+    /// Sets the time at which changes of the state are handed over, and at which the state is flushed.
+    fn plan_changes(&self, step: &mut Step<'_>) {
+        let reached = self.reached();
+        if self.machine.has_many_changes() {
+            step.timers.set_earlier(Timer::Changes, step.now);
+        } else if self.machine.has_changes(reached) {
+            let later = step.ctx.settings.timing.checkpoint / CHANGES_SHARE;
+            step.timers.set_earlier(Timer::Changes, step.now + later);
+        }
+        if self.wants_flush() {
+            step.timers.set_earlier(Timer::Flush, step.now);
         }
     }
 
-    /// Whether the next checkpoint should be made early.
-    fn wants_checkpoint(&self) -> bool {
-        let checkpointed = self.machine.checkpointed();
-        self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint()
+    /// Whether the state should be flushed early: too much has changed, or a log would otherwise
+    /// reach the end of its window.
+    fn wants_flush(&self) -> bool {
+        let requested = self.machine.flush_requested();
+        self.machine.may_flush()
+            && (self.machine.has_much_to_flush() || self.consensus.wants_flush(requested))
     }
 
-    /// Makes a checkpoint of the changes since the last one. It makes none if too much already
-    /// waits for the disk, or if the last one is still being written: the next one then holds these
-    /// changes, too.
-    pub(super) fn checkpoint(&mut self, step: &mut Step<'_>) {
-        if !step.persister.may_checkpoint() || self.machine.is_staging() {
-            return;
+    /// Hands the changes of the state since the last batch to the storage, so that a restart replays
+    /// little of the log. If too much already waits for the disk, the next batch holds these changes.
+    pub(super) fn hand_over_changes(&mut self, step: &mut Step<'_>) {
+        if step.persister.takes_changes() {
+            let (executed, config) = self.reached();
+            self.machine.hand_over(step, executed, config);
         }
-        let (executed, config) = self.reached();
-        self.machine.checkpoint(step, executed, config);
+    }
+
+    /// Requests that the state is flushed.
+    pub(super) fn flush_state(&mut self, step: &mut Step<'_>) {
+        self.hand_over_changes(step);
+        self.machine.flush(step);
+    }
+
+    /// Handles the report that the state up to these slots is durable.
+    pub(super) fn on_flushed(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
+        self.machine.note_flushed();
+        self.move_windows(step, slots);
+        self.plan_changes(step);
     }
 
     /// Returns the last executed slot of the log of commands, and the last executed configuration.
     fn reached(&self) -> (Slot, ConfigId) {
         let executed = self.consensus.commands().executed();
         (executed, self.leasing.configs().newest())
-    }
-
-    /// Handles the report that one part of a checkpoint's values, handed to the disk at `since`, is
-    /// durable. The next part follows after a pause. The more urgent the checkpoint is, the shorter
-    /// the pause.
-    pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
-        let checkpointed = self.machine.checkpointed();
-        let urgency = if self.consensus.wants_checkpoint(checkpointed) {
-            1.0
-        } else {
-            self.machine.urgency()
-        };
-        let rest = (step.now.since(since) * STAGING_REST).min(STAGING_REST_MAX);
-        step.set_timer(Timer::Stage, step.now + rest.mul_f64(1.0 - urgency));
-    }
-
-    /// Writes the next values of a checkpoint in advance, or the checkpoint itself once none are
-    /// left.
-    pub(super) fn stage(&mut self, step: &mut Step<'_>) {
-        let (executed, config) = self.reached();
-        self.machine.go_on_staging(step, executed, config);
-        self.hasten_checkpoint(step);
     }
 
     /// Takes a leader's report of commits.
@@ -275,7 +271,7 @@ impl Parts {
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_commands(step);
-        self.hasten_checkpoint(step);
+        self.plan_changes(step);
         was_backlogged && !self.consensus.is_backlogged(step)
     }
 

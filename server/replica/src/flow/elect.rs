@@ -186,7 +186,7 @@ impl Parts {
     fn lead(&mut self, step: &mut Step<'_>) {
         let Some(recovery) = self.consensus.recover(self.machine.log_time_ms()) else {
             // Once the checkpoint is durable, this candidate tries again.
-            return self.checkpoint(step);
+            return self.flush_state(step);
         };
         let ballot = self.consensus.become_leader(step, recovery.log_time_ms);
         self.consensus.note_unexecuted();

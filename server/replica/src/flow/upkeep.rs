@@ -22,6 +22,7 @@ impl Parts {
             Input::ClientDisconnected { connection } => self.disconnected.note(connection),
             Input::FenceMissed { from, again } => self.on_fence_missed(step, from, again),
             Input::Persisted(sequence) => self.on_persisted(step, sequence),
+            Input::Flushed(slots) => self.on_flushed(step, slots),
             Input::LogRead { log, to, entries } => {
                 self.consensus.on_log_read(step, log, to, entries)
             }
@@ -85,11 +86,11 @@ impl Parts {
         if due(step, Timer::Execute, Time::MAX) && self.execute_more(step) {
             self.fetch_due(step);
         }
-        if due(step, Timer::Checkpoint, now + timing.checkpoint) {
-            self.checkpoint(step);
+        if due(step, Timer::Changes, Time::MAX) {
+            self.hand_over_changes(step);
         }
-        if due(step, Timer::Stage, Time::MAX) {
-            self.stage(step);
+        if due(step, Timer::Flush, now + timing.checkpoint) {
+            self.flush_state(step);
         }
     }
 
@@ -146,8 +147,6 @@ impl Parts {
                 Continuation::Campaign { ballot } => self.ask_for_promises(step, ballot),
                 Continuation::Joined { to } => self.joining.answer_join(step, to),
                 Continuation::TakePart => self.take_part(step),
-                Continuation::Staged { since } => self.values_staged(step, since),
-                Continuation::Checkpointed(slots) => self.move_windows(step, slots),
                 Continuation::Left => self.leasing.left_durable(),
                 Continuation::RestartWait(wait) => self.leasing.restart_wait_durable(step, wait),
             }

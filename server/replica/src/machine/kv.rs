@@ -13,7 +13,7 @@ use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Version};
 
 use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
 use super::session::{Admission, Sessions};
-use crate::action::{Checkpoint, StoredValue};
+use crate::action::{StateChanges, StoredValue};
 use crate::cost;
 use crate::settings::SessionLimits;
 use crate::size_estimate::command_size_estimate;
@@ -45,20 +45,20 @@ pub struct Kv {
     pub(super) sessions: Sessions,
     /// Highest log time of the batches executed so far, in ms.
     pub(super) log_time_ms: u64,
-    /// Keys changed since the last checkpoint, each with its present value, or `None` if it was
-    /// deleted. The values are kept here so that a checkpoint of very many keys need not look them
+    /// Keys changed since the last batch of changes, each with its present value, or `None` if it was
+    /// deleted. The values are kept here so that a batch of very many keys need not look them
     /// up.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
     /// Newest version that was given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),
-    /// Estimated bytes of the writes executed since the last checkpoint.
+    /// Estimated bytes of the writes executed since the last batch of changes.
     written_bytes: usize,
     /// Cost of the merges executed since the last call of [`Kv::take_merge_work`].
     merge_work: usize,
 }
 
 impl Hash for Kv {
-    /// Omits the dirty entries. They matter only to the next checkpoint, which is made after the
+    /// Omits the dirty entries. They matter only to the next batch of changes, which is made after the
     /// horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.map.iter(), state);
@@ -81,8 +81,8 @@ impl Kv {
         }
     }
 
-    /// Restores the state that a checkpoint holds.
-    pub fn restore(sessions: &SessionLimits, image: Checkpoint) -> Kv {
+    /// Restores the state that a start finds on the disk.
+    pub fn restore(sessions: &SessionLimits, image: StateChanges) -> Kv {
         let mut kv = Kv::new(sessions);
         kv.sessions.restore_opens_from(image.opens_from_ms);
         kv.log_time_ms = image.log_time_ms;
@@ -282,8 +282,8 @@ impl Kv {
         })
     }
 
-    /// Returns the extra work of a merge that is the first one into its record since a checkpoint.
-    /// The checkpoint still refers to the old record, so the merged record needs new memory.
+    /// Returns the extra work of a merge that is the first one into its record since a batch of changes.
+    /// The batch still refers to the old record, so the merged record needs new memory.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0
@@ -297,12 +297,12 @@ impl Kv {
         std::mem::take(&mut self.merge_work)
     }
 
-    /// Number of keys that have changed since the last checkpoint.
+    /// Number of keys that have changed since the last batch of changes.
     pub fn dirty_len(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Estimated bytes of the writes executed since the last checkpoint.
+    /// Estimated bytes of the writes executed since the last batch of changes.
     pub fn written_bytes(&self) -> usize {
         self.written_bytes
     }
@@ -470,11 +470,11 @@ mod tests {
         let mut kv = Kv::new(&limits());
         kv.begin(5, 0);
         let first = kv.execute(Slot(1), 3, &put(1, 1, "mine"));
-        let image = Checkpoint {
+        let image = StateChanges {
             log_time_ms: kv.log_time_ms,
             entries: kv.take_dirty(),
             sessions: kv.sessions.take_dirty(),
-            ..Checkpoint::default()
+            ..StateChanges::default()
         };
         let mut restored = Kv::restore(&limits(), image);
         assert_eq!(restored.digest(), kv.digest());

@@ -4,16 +4,13 @@
 mod kv;
 mod merge;
 mod session;
-mod staging;
 
-use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{ConfigId, Slot};
 use leasehold_wire::{Command, Outcome};
 
-use super::action::{Checkpoint, Record};
+use super::action::{Record, StateChanges};
 use super::message::Value;
 use super::per_log::PerLog;
-use super::persist::Continuation;
 use super::settings::SessionLimits;
 use super::step::Step;
 use crate::cost::{self, Request};
@@ -21,40 +18,41 @@ use crate::cost::{self, Request};
 pub use kv::{Kv, version_of};
 pub use session::{Admission, InFlightBound, Sessions};
 
-use self::staging::StagedCheckpoint;
-
 /// A merge takes this many times its estimated cost from the capacity of a slot.
 const MERGE_COST_FACTOR: usize = 4;
 /// Minimum part of a slot's capacity that a merge takes, because an earlier command of the slot may
 /// replace the record with a larger one.
 const MERGE_COST_MIN: usize = 8 << 10;
-/// Number of changed keys and sessions at which a checkpoint is made. The storage takes some 4 ms
-/// to write this many.
-const CHANGES_MAX: usize = 1 << 10;
+/// Number of changed keys and sessions at which a batch of changes is handed to the storage. The
+/// storage takes some ms for this many.
+const CHANGES_MAX: usize = 1 << 11;
+/// Bytes of executed writes at which a batch of changes is handed to the storage.
+const CHANGES_BYTES_MAX: usize = 1 << 20;
+/// Bytes of executed writes at which the state is flushed. When all replicas restart, their leader
+/// proposes everything above the durable state again.
+const FLUSH_BYTES: usize = 16 << 20;
 
-/// Bytes of executed writes at which a checkpoint is made. When all replicas restart, their leader
-/// proposes everything above a checkpoint again.
-const WRITTEN_BYTES_MAX: usize = 8 << 20;
-/// Bytes of writes executed since the last checkpoint. If there are more, the next checkpoint is
-/// urgent.
-const URGENT_BYTES: usize = 16 << 20;
-
-/// State, and the slots that the newest checkpoint of it covers.
+/// State, and its progress on the way to the disk.
 #[derive(Clone, Debug)]
 pub(super) struct StateMachine {
     kv: Kv,
-    /// Last slot of commands and last configuration that the newest requested checkpoint covers.
-    checkpointed: (Slot, ConfigId),
-    /// Checkpoint that is being written in parts, if there is one: its long values are written
-    /// before the checkpoint itself.
-    staging: Option<StagedCheckpoint>,
+    /// Last slot of commands and last configuration that the newest batch of changes covers.
+    handed_over: (Slot, ConfigId),
+    /// Last slot of commands and last configuration that the newest requested flush covers.
+    flush_requested: (Slot, ConfigId),
+    /// Whether a flush is requested and not reported yet.
+    is_flushing: bool,
+    /// Bytes of the writes that were handed over since the newest flush was requested.
+    unflushed_bytes: usize,
 }
 
 impl StateMachine {
-    pub(super) fn restore(sessions: &SessionLimits, state: Checkpoint) -> StateMachine {
+    pub(super) fn restore(sessions: &SessionLimits, state: StateChanges) -> StateMachine {
         StateMachine {
-            checkpointed: (state.executed, state.config),
-            staging: None,
+            handed_over: (state.executed, state.config),
+            flush_requested: (state.executed, state.config),
+            is_flushing: false,
+            unflushed_bytes: 0,
             kv: Kv::restore(sessions, state),
         }
     }
@@ -118,106 +116,75 @@ impl StateMachine {
         self.kv.take_merge_work()
     }
 
-    /// Last slots that the newest requested checkpoint covers. That checkpoint may not be durable
-    /// yet; `Log` knows the durable one.
-    pub(super) fn checkpointed(&self) -> PerLog<Slot> {
-        let (commands, config) = self.checkpointed;
+    /// Last slots that the newest requested flush covers. It may not be complete yet; `Log` knows the
+    /// last slot that is durable.
+    pub(super) fn flush_requested(&self) -> PerLog<Slot> {
+        let (commands, config) = self.flush_requested;
         PerLog {
             commands,
             configs: Slot(config.0),
         }
     }
 
-    /// Whether enough has changed that a checkpoint should be made early. A checkpoint of more
-    /// changes would take one long step, and all later writes to the disk would wait for this
-    /// checkpoint.
-    pub(super) fn wants_checkpoint(&self) -> bool {
-        self.has_many_changes() || self.kv.written_bytes() >= WRITTEN_BYTES_MAX
+    /// Whether a flush may be requested: there is at most one at a time.
+    pub(super) fn may_flush(&self) -> bool {
+        !self.is_flushing
     }
 
-    fn has_many_changes(&self) -> bool {
+    /// Whether so much has changed since the last flush that the state should be flushed early.
+    pub(super) fn has_much_to_flush(&self) -> bool {
+        self.unflushed_bytes + self.kv.written_bytes() >= FLUSH_BYTES
+    }
+
+    /// Whether so much has changed since the last batch that the changes should be handed over now.
+    /// The storage would take long for a batch of more changes.
+    pub(super) fn has_many_changes(&self) -> bool {
         self.kv.dirty_len() + self.kv.sessions.dirty_cost() >= CHANGES_MAX
+            || self.kv.written_bytes() >= CHANGES_BYTES_MAX
     }
 
-    /// Whether a checkpoint is being written in parts.
-    pub(super) fn is_staging(&self) -> bool {
-        self.staging.is_some()
+    /// Whether anything was executed since the last batch. `reached` are the last slot and the last
+    /// configuration executed now.
+    pub(super) fn has_changes(&self, reached: (Slot, ConfigId)) -> bool {
+        reached != self.handed_over
     }
 
-    /// Urgency of the checkpoint that is being written in parts, from 0 to 1 (most urgent).
-    pub(super) fn urgency(&self) -> f64 {
-        if self.has_many_changes() {
-            return 1.0;
-        }
-        let staged = self
-            .staging
-            .as_ref()
-            .map_or(0, StagedCheckpoint::written_bytes);
-        let written = staged + self.kv.written_bytes();
-        (written as f64 / URGENT_BYTES as f64).min(1.0)
-    }
-
-    /// Makes a checkpoint of the changes in the state, so that a restart replays little of the log.
-    /// If the values of the checkpoint do not fit into one write, this function writes the first
-    /// part of them, and [`StateMachine::go_on_staging`] writes the rest.
-    ///
-    /// # Panics
-    /// If the previous checkpoint is not completely written yet.
-    pub(super) fn checkpoint(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
+    /// Hands the changes since the last batch to the storage. `executed` and `config` are the last
+    /// slot and the last configuration executed now.
+    pub(super) fn hand_over(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
         assert!(
-            !self.is_staging(),
-            "checkpoints are made one after the other"
+            (executed, config) >= self.handed_over,
+            "the state is not behind what was handed over"
         );
-        assert!(
-            (executed, config) >= self.checkpointed,
-            "the state is not behind its checkpoint"
-        );
-        if (executed, config) == self.checkpointed {
+        if !self.has_changes((executed, config)) {
             return;
         }
-        let written_bytes = self.kv.written_bytes();
-        let checkpoint = Checkpoint {
+        self.handed_over = (executed, config);
+        self.unflushed_bytes += self.kv.written_bytes();
+        step.record(Record::Changes(StateChanges {
             executed,
             config,
             log_time_ms: self.kv.log_time_ms,
             entries: self.kv.take_dirty(),
             sessions: self.kv.sessions.take_dirty(),
             opens_from_ms: self.kv.sessions.opens_from_ms(),
-        };
-        let piece_bytes = step.ctx.settings.checkpoint_piece_bytes;
-        self.staging = Some(StagedCheckpoint::new(
-            checkpoint,
-            written_bytes,
-            piece_bytes,
-        ));
-        self.go_on_staging(step, executed, config);
+        }));
     }
 
-    /// Writes the next long values of a checkpoint, or the checkpoint itself if the values left are
-    /// few enough to be written with it. A checkpoint holds the state of the slot at which it was
-    /// begun, although later slots were executed since (hazard 86): a restart executes the log from
-    /// that slot. `executed` and `config` are the last slots executed now.
-    pub(super) fn go_on_staging(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
-        let Some(mut staging) = self.staging.take() else {
-            return;
-        };
-        // The piece is at least as large as the log's writes that wait for the disk. So writes that
-        // follow it wait at most twice as long as without it. And on a slow disk the log gets no
-        // larger share than the checkpoint, which would otherwise never be finished.
-        let waiting = step.persister.waiting_bytes();
-        let piece_bytes = waiting.max(step.ctx.settings.checkpoint_piece_bytes);
-        if let Some(piece) = staging.piece(piece_bytes) {
-            self.staging = Some(staging);
-            step.when_durable(Continuation::Staged { since: step.now });
-            step.record(Record::Staged(piece));
+    /// Requests a flush of everything that was handed over, unless a flush is in progress or there
+    /// is nothing to flush.
+    pub(super) fn flush(&mut self, step: &mut Step<'_>) {
+        if self.is_flushing || self.flush_requested == self.handed_over {
             return;
         }
-        let mut checkpoint = staging.finish();
-        if off(Rule::H86OneSlot) {
-            (checkpoint.executed, checkpoint.config) = (executed, config);
-        }
-        self.checkpointed = (checkpoint.executed, checkpoint.config);
-        step.when_durable(Continuation::Checkpointed(self.checkpointed()));
-        step.record(Record::Checkpoint(checkpoint));
+        self.is_flushing = true;
+        self.flush_requested = self.handed_over;
+        self.unflushed_bytes = 0;
+        step.persister.flush_state();
+    }
+
+    /// Notes that the requested flush is complete.
+    pub(super) fn note_flushed(&mut self) {
+        self.is_flushing = false;
     }
 }

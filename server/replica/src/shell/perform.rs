@@ -20,6 +20,10 @@ pub trait Host {
     /// [`Input::Persisted`] to the replica.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
 
+    /// Makes all changes of the state durable that were persisted so far. Afterwards the host passes
+    /// [`Input::Flushed`] to the replica.
+    fn flush(&mut self);
+
     /// Answers a client.
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome);
 
@@ -72,6 +76,7 @@ pub fn perform(action: Action, host: &mut impl Host) {
     match action {
         Action::Send { to, envelope } => host.send(to, envelope),
         Action::Persist { sequence, records } => host.persist(sequence, records),
+        Action::Flush => host.flush(),
         Action::Reply { to, path, outcome } => host.reply(to, path, outcome),
         Action::FencedReply {
             to,

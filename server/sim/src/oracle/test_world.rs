@@ -16,7 +16,7 @@ use super::{WorldSnapshot, id};
 use crate::disk::Disk;
 use crate::node::Node;
 use leasehold_kernel::clock::Clock;
-use leasehold_replica::action::{Action, Checkpoint, RecoveredState, StoredValue};
+use leasehold_replica::action::{Action, RecoveredState, StateChanges, StoredValue};
 use leasehold_replica::message::{
     Batch, Envelope, LogId, Message, Proposal, ReportedEntry, RequestId, Value,
 };
@@ -166,11 +166,11 @@ fn start(node: usize, state: ReplicaState) -> Node {
         joined: state.joined,
         accepted,
         restart_wait: state.restart_wait,
-        state: Checkpoint {
+        state: StateChanges {
             executed: Slot(state.executed),
             entries: state.entries,
             config: ConfigId(newest),
-            ..Checkpoint::default()
+            ..StateChanges::default()
         },
         ..RecoveredState::default()
     };

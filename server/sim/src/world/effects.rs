@@ -6,6 +6,7 @@ use leasehold_leases::{ReplicaId, Slot};
 use leasehold_wire::{Outcome, Path};
 use rand::RngExt as _;
 
+use super::faults::FULL_RETRY_NS;
 use super::{ClientReply, QueuedEvent, World};
 use crate::fault::FaultKind;
 use crate::oracle::WorldSnapshot;
@@ -15,6 +16,9 @@ use leasehold_replica::codec;
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId};
 use leasehold_replica::shell::{FencedReply, Host};
+
+/// Duration of a flush of the state, as a number of syncs.
+const FLUSH_SYNCS: u64 = 20;
 
 /// The world counts the reads that are answered when less than this time remains until the permit
 /// expires. Only such reads could reveal that a permit lasts slightly too long.
@@ -48,6 +52,12 @@ impl Host for ReplicaHost<'_> {
             target.watches.disk.set_full(true);
             world.step_soon(*node, Input::Tick);
         }
+    }
+
+    fn flush(&mut self) {
+        let ReplicaHost(world, node) = self;
+        world.nodes[*node].disk.request_flush();
+        world.begin_flush(*node);
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
@@ -115,10 +125,34 @@ impl World {
         if again {
             self.begin_sync(node);
         }
+        self.begin_flush(node);
         if let Some(sequence) = sequence {
             self.nodes[node].watches.disk.persisted(sequence);
             self.arrive(node, |inbox| inbox.push(Input::Persisted(sequence)));
         }
+    }
+
+    /// Begins a flush of the state if one was requested and can begin.
+    pub(super) fn begin_flush(&mut self, node: usize) {
+        if self.nodes[node].disk.begin_flush() {
+            let at = self.now_ns + FLUSH_SYNCS * self.nodes[node].disk.sync_ns;
+            self.flush_ends_at(node, at);
+        }
+    }
+
+    fn flush_ends_at(&mut self, node: usize, at: u64) {
+        let at = at.max(self.nodes[node].disk.stalled_until_ns);
+        let run = self.nodes[node].process.run();
+        self.queue.schedule(at, QueuedEvent::Flushed { node, run });
+    }
+
+    /// Ends a flush. A full disk cannot end it, and tries again.
+    pub(super) fn flushed(&mut self, node: usize) {
+        if self.nodes[node].disk.is_full() {
+            return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);
+        }
+        let slots = self.nodes[node].disk.flushed();
+        self.arrive(node, |inbox| inbox.push(Input::Flushed(slots)));
     }
 
     fn step_soon(&mut self, node: usize, input: Input) {

@@ -19,6 +19,11 @@ pub(super) enum QueuedEvent {
         node: usize,
         run: u64,
     },
+    /// A flush of the state ends.
+    Flushed {
+        node: usize,
+        run: u64,
+    },
     Deadline {
         node: usize,
     },
@@ -74,6 +79,10 @@ impl World {
                 self.note_hash(2, node, run);
                 self.synced(node);
             }
+            QueuedEvent::Flushed { node, run } => {
+                self.note_hash(7, node, run);
+                self.flushed(node);
+            }
             QueuedEvent::Deadline { node } => {
                 self.note_hash(3, node, 0);
                 self.nodes[node].process.take_deadline();
@@ -108,6 +117,7 @@ impl World {
     fn is_stale(&self, event: &QueuedEvent) -> bool {
         match event {
             QueuedEvent::Synced { node, run }
+            | QueuedEvent::Flushed { node, run }
             | QueuedEvent::HangUp { node, run, .. }
             | QueuedEvent::Step { node, run, .. }
             | QueuedEvent::Kill { node, run, .. }

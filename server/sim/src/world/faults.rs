@@ -21,7 +21,7 @@ use leasehold_replica::{Input, Replica};
 /// Maximum time that a replica may take to leave, in ns.
 pub const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
 /// Interval between two attempts to write to a full disk, in ns.
-const FULL_RETRY_NS: u64 = 500_000_000;
+pub(super) const FULL_RETRY_NS: u64 = 500_000_000;
 /// Time in ns that is longer than any run: about a century.
 const FOREVER_NS: u64 = 3_000_000_000_000_000_000;
 
@@ -98,6 +98,7 @@ impl World {
         let interrupted = self.nodes[node].disk.interrupted();
         let survivors = self.rng.random_range(0..=interrupted);
         self.fired.add(FaultKind::Torn, u64::from(interrupted > 0));
+        let flushed = self.rng.random_range(0..=self.nodes[node].disk.unflushed());
         let target = &mut self.nodes[node];
         target.process.kill();
         target.crash_in_sync = None;
@@ -105,9 +106,11 @@ impl World {
         if target.disk.has_log() {
             // All sectors survive some crashes, and no sector survives some others.
             let lost = [0.0, 0.3, 1.0][self.rng.random_range(0..3)];
-            target.disk.crash_in_sectors(|| !self.rng.random_bool(lost));
+            target
+                .disk
+                .crash_in_sectors(|| !self.rng.random_bool(lost), flushed);
         } else {
-            target.disk.crash(survivors);
+            target.disk.crash(survivors, flushed);
         }
         self.note_trace(node, format_args!("is killed"));
     }

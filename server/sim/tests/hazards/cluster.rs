@@ -90,6 +90,10 @@ impl Host for NodeHost<'_> {
         cluster.nodes[*node].disk.persist(sequence, records);
     }
 
+    fn flush(&mut self) {
+        self.0.nodes[self.1].disk.request_flush();
+    }
+
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
         self.0.replies.push((to, path, outcome));
     }
@@ -215,7 +219,7 @@ impl Cluster {
     /// Ends a replica. Data that was not synced is lost.
     pub fn crash(&mut self, node: usize) {
         self.nodes[node].replica = None;
-        self.nodes[node].disk.crash(0);
+        self.nodes[node].disk.crash(0, 0);
         self.nodes[node].stalled = false;
     }
 
@@ -336,6 +340,11 @@ impl Cluster {
 
     fn sync(&mut self, node: usize) {
         while !self.nodes[node].stalled {
+            if self.nodes[node].disk.begin_flush() {
+                let slots = self.nodes[node].disk.flushed();
+                self.input(node, Input::Flushed(slots));
+                continue;
+            }
             let (Some(sequence), _) = self.nodes[node].disk.synced() else {
                 return;
             };

@@ -68,7 +68,6 @@ directed! {
     H84Room: sessions::h84_a_session_that_made_room_is_not_opened_again;
     H84Durable: sessions::h84_a_restart_remembers_whose_sessions_may_have_made_room;
     H85Stays: sessions::h85_a_session_with_an_unanswered_write_does_not_make_room;
-    H86OneSlot: checkpoints::h86_a_checkpoint_in_parts_holds_the_state_of_one_slot;
     H77Refused: writes::h77_a_late_first_write_does_not_let_a_refused_second_one_in;
     H77Refused: writes::h77_a_new_leader_does_not_let_a_refused_write_in;
 }

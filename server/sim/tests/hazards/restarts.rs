@@ -1,12 +1,14 @@
 //! Crashes and restarts.
 
+use std::time::Duration;
+
 use leasehold_leases::{Incarnation, LeaseMessage, ReplicaId, ReplicaSet, Slot, StrategySpec};
 use leasehold_replica::Input;
 use leasehold_replica::action::{Record, Requester};
 use leasehold_replica::message::{LogId, Message};
 use leasehold_wire::Path;
 
-use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
+use super::cluster::{Cluster, Packet, accept, between, put, settings, votes_on};
 
 /// Returns the tags of the votes that `node` has sent in the log of commands since `cluster.sent`
 /// had the length `since`.
@@ -81,7 +83,7 @@ pub(super) fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
 
 #[test]
 pub(super) fn h16_a_restarted_holder_honours_no_old_promise() {
-    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let mut cluster = flushed_each_second();
     // The guard that opened a window of its earlier run arrives once more, and the promise that
     // named this window arrives only now.
     let lease = |(envelope, to): &Packet| match &envelope.message {
@@ -111,9 +113,16 @@ pub(super) fn h16_a_restarted_holder_honours_no_old_promise() {
     assert_eq!(cluster.node(2).promised_by(ReplicaId(0)).count(), 0);
 }
 
+/// Returns a cluster in which the state on the disk is at most a second old.
+fn flushed_each_second() -> Cluster {
+    let mut settings = settings(3, StrategySpec::All);
+    settings.timing.checkpoint = Duration::from_secs(1);
+    Cluster::with(settings)
+}
+
 #[test]
 pub(super) fn h30_a_restart_promises_above_everything_it_has_accepted() {
-    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let mut cluster = flushed_each_second();
     cluster.hold(|packet| votes_on(packet, None));
     cluster.ask(0, put(1, 1, "k", "v"));
     let slot = cluster.accepts(0).last().expect("proposed").slot;
@@ -129,7 +138,7 @@ pub(super) fn h30_a_restart_promises_above_everything_it_has_accepted() {
 
 #[test]
 pub(super) fn h30_a_restarted_holder_waits_for_what_it_had_accepted() {
-    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let mut cluster = flushed_each_second();
     // 2, which will cover the key at 1, never receives the write that 1 accepts.
     cluster.lose(|packet| between(packet, 0, 2) && !super::cluster::about_leases(packet));
     cluster.lose(|packet| votes_on(packet, None));
@@ -146,7 +155,7 @@ pub(super) fn h30_a_restarted_holder_waits_for_what_it_had_accepted() {
 
 #[test]
 fn a_restart_recovers_everything_that_others_may_rely_on() {
-    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let mut cluster = flushed_each_second();
     for sequence in 1..20 {
         let write = cluster.ask(2, put(1, sequence, "k", "v"));
         assert!(cluster.done(write));

@@ -69,7 +69,9 @@ pub(super) fn h84_a_session_that_made_room_is_not_opened_again() {
 
 #[test]
 pub(super) fn h84_a_restart_remembers_whose_sessions_may_have_made_room() {
-    let mut cluster = Cluster::with(narrow(1));
+    let mut settings = narrow(1);
+    settings.timing.checkpoint = Duration::from_secs(1);
+    let mut cluster = Cluster::with(settings);
     let late = falls_silent(&mut cluster, 1);
     let other = first(&cluster, 2, "k");
     do_write(&mut cluster, other);

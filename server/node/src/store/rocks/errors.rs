@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use super::super::log_files::is_full;
+use super::StorageError;
+use super::engine::Engine;
 use super::error_text::{ErrorCause, cause, culprit};
 use super::marker::{self, Marker};
 use super::records::Column;
-use super::{Storage, StorageError};
 
-impl Storage {
+impl Engine {
     pub(super) fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
-        self.unless_gone(engine(&self.path, doing, source))
+        self.unless_gone(error_of(&self.path, doing, source))
     }
 
     pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
@@ -50,7 +51,7 @@ impl Storage {
 /// Returns the error for a failed opening of RocksDB. Corrects error texts that blame the manifest
 /// if in fact RocksDB cannot read a table file.
 pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
-    match engine(path, "opening", source) {
+    match error_of(path, "opening", source) {
         StorageError::Damaged {
             path,
             what,
@@ -64,7 +65,7 @@ pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> 
     }
 }
 
-fn engine(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
+fn error_of(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
     let message: &str = source.as_ref();
     let path = path.to_owned();
     match cause(message) {

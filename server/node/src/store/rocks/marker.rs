@@ -2,40 +2,41 @@
 //! that identifies the directory's life, and how much data the directory must contain.
 //!
 //! RocksDB and the log detect a flipped bit wherever a checksum covers it. But they do not know
-//! where their logs should end. A record with a damaged *length*, or a log that was cut off, looks like a write
-//! that was torn by a crash. A torn write was never acknowledged and may be forgotten. And a
-//! directory without the file `CURRENT` looks new to RocksDB. So after each sync, and before any
-//! acknowledgement, the numbers of the log's last durable group and of RocksDB's last durable write
-//! are written into this file. The file also holds the length and the checksum of the synced part of the manifest. A start that finds less
-//! data than that refuses the directory.
+//! where their data should end. A group of the log with a damaged *length*, or a log that was cut
+//! off, looks like a write that was torn by a crash. A torn write was never acknowledged and may be
+//! forgotten. And a directory without the file `CURRENT` looks new to RocksDB. So after each sync,
+//! and before any acknowledgement, the number of the log's last durable group is written into this
+//! file. After each flush of the state, the last slots that the state covers are written, and the
+//! length and the checksum of RocksDB's manifest. A start that finds less data than that refuses the
+//! directory. Nothing is counted that the log does not hold (hazard 89).
 //!
 //! # Damage that is detected, and damage that is not
 //! The marker file is overwritten in place. The operating system writes it to disk within about
-//! half a minute. In addition it is synced at every checkpoint (about once a second under load; a
-//! checkpoint of very many values takes longer). A sync of the marker after each group of writes
-//! would double the cost of a write; an overwrite costs some microseconds.
+//! half a minute. In addition it is synced at every flush of the state. A sync of the marker after
+//! each group of writes would double the cost of a write; an overwrite costs some microseconds.
 //! - The process was killed, or ended: the marker is exact. Any later loss or change, in any file,
 //!   is detected.
-//! - The machine lost its power: the marker may be some moments old. A torn record at the end of a
-//!   log is rightly forgotten. Damage after the last checkpoint that *also* looks like a torn
-//!   record is not detected.
+//! - The machine lost its power: the marker may be some moments old. A torn group at the end of the
+//!   log is rightly forgotten. Damage after the last flush that *also* looks like a torn group is
+//!   not detected, unless a group behind it shows that it was synced.
 //! - Durability `async`: a loss of power may take acknowledged writes. If the marker had reached
 //!   the disk, the directory is then refused; otherwise the loss is not detected. Durability
 //!   `none`: the marker covers only the data that was synced.
 //! - An older copy of the whole directory, put in its place between two runs, is not detected. A
 //!   directory that is deleted, moved, replaced or unmounted during a run is detected at the next
-//!   checkpoint ([`Marker::check_place`]). A single file that is deleted during a run is not
-//!   detected.
-//! - A background flush after the last write of a killed run is not recorded in the marker. Damage
-//!   to the manifest's last bytes is then detected only if RocksDB detects it.
+//!   flush ([`Marker::check_place`]). A single file that is deleted during a run is not detected.
+//! - A background flush after the last flush that was requested is not recorded in the marker.
+//!   Damage to the manifest's last bytes is then detected only if RocksDB detects it.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use leasehold_leases::Slot;
 use leasehold_log::{Marked, SegmentId};
+use leasehold_replica::message::PerLog;
 
 use super::super::log_files;
 use super::StorageError;
@@ -44,7 +45,7 @@ use super::StorageError;
 pub(super) const NAME: &str = "LEASEHOLD";
 const CURRENT: &str = "CURRENT";
 const MAGIC: [u8; 8] = *b"LHDATA\0\x02";
-const BYTES: usize = 72;
+const BYTES: usize = 80;
 /// Magic number and length of a marker from before the log had files of its own.
 const MAGIC_UNLOGGED: [u8; 8] = *b"LHDATA\0\x01";
 const BYTES_UNLOGGED: usize = 56;
@@ -64,8 +65,11 @@ struct MarkerContents {
     /// Whether the creation of the directory was ever completed. Before that, no acknowledgement
     /// depends on the directory.
     made: bool,
-    /// RocksDB's sequence number of the last durable write.
+    /// RocksDB's sequence number of the last durable write, in a directory of an older format.
+    /// Otherwise 0.
     sequence: u64,
+    /// Last slots that the durable state covers.
+    state: PerLog<Slot>,
     manifest: ManifestState,
     /// Parts of the log that must be present.
     log: Marked,
@@ -78,7 +82,8 @@ impl MarkerContents {
             &MAGIC[..],
             &u64::from(self.made).to_le_bytes(),
             &self.life.to_le_bytes(),
-            &self.sequence.to_le_bytes(),
+            &self.state.commands.0.to_le_bytes(),
+            &self.state.configs.0.to_le_bytes(),
             &self.manifest.number.to_le_bytes(),
             &self.manifest.bytes.to_le_bytes(),
             &self.manifest.checksum.to_le_bytes(),
@@ -106,28 +111,35 @@ impl MarkerContents {
                 .map(|it| u32::from_le_bytes(*it))
         };
         let is_intact = u32::from_le_bytes(*seal) == crc32fast::hash(body);
-        let log = match bytes.len() {
-            BYTES if body.starts_with(&MAGIC) => Marked {
-                group: long(52)?,
-                first: SegmentId(short(60)?),
-            },
-            BYTES_UNLOGGED if body.starts_with(&MAGIC_UNLOGGED) => Marked::default(),
-            _ => return None,
-        };
-        if !is_intact {
+        let is_current = bytes.len() == BYTES && body.starts_with(&MAGIC);
+        let is_older = bytes.len() == BYTES_UNLOGGED && body.starts_with(&MAGIC_UNLOGGED);
+        if !is_intact || !(is_current || is_older) {
             return None;
         }
-        Some(MarkerContents {
+        // The current format has a number more before the manifest.
+        let manifest = if is_current { 40 } else { 32 };
+        let mut contents = MarkerContents {
             made: long(8)? != 0,
             life: long(16)?,
-            sequence: long(24)?,
+            sequence: 0,
+            state: PerLog::default(),
             manifest: ManifestState {
-                number: long(32)?,
-                bytes: long(40)?,
-                checksum: short(48)?,
+                number: long(manifest)?,
+                bytes: long(manifest + 8)?,
+                checksum: short(manifest + 16)?,
             },
-            log,
-        })
+            log: Marked::default(),
+        };
+        if is_current {
+            contents.state = [Slot(long(24)?), Slot(long(32)?)].into();
+            contents.log = Marked {
+                group: long(60)?,
+                first: SegmentId(short(68)?),
+            };
+        } else {
+            contents.sequence = long(24)?;
+        }
+        Some(contents)
     }
 }
 
@@ -136,7 +148,7 @@ impl MarkerContents {
 pub(super) struct Marker {
     directory: PathBuf,
     file: File,
-    contents: Cell<MarkerContents>,
+    contents: Mutex<MarkerContents>,
 }
 
 /// State of a data directory as the marker shows it, before RocksDB reads the directory.
@@ -180,7 +192,7 @@ impl Marker {
         let marker = Marker {
             directory: directory.to_owned(),
             file,
-            contents: Cell::new(contents),
+            contents: Mutex::new(contents),
         };
         if contents.made {
             marker.check_manifest()?;
@@ -190,7 +202,7 @@ impl Marker {
 
     /// Returns the random number that identifies the life of the directory.
     pub(super) fn life(&self) -> u64 {
-        self.contents.get().life
+        self.contents().life
     }
 
     /// Checks that the open marker file is still the one at its path. If the directory was deleted,
@@ -216,13 +228,13 @@ impl Marker {
 
     /// Whether the creation of the directory was ever completed.
     pub(super) fn is_made(&self) -> bool {
-        self.contents.get().made
+        self.contents().made
     }
 
     /// Checks that all durable writes are present. `found` is the sequence number of the last write
     /// that RocksDB has found.
     pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
-        let last = self.contents.get().sequence;
+        let last = self.contents().sequence;
         if found >= last {
             return Ok(());
         }
@@ -239,38 +251,58 @@ impl Marker {
 
     /// Whether the manifest has the same number and length as when it was last recorded.
     pub(super) fn knows_manifest(&self) -> bool {
-        let known = self.contents.get().manifest;
+        let known = self.contents().manifest;
         self.current_manifest() == Some(known.number)
             && std::fs::metadata(self.manifest_path(known.number))
                 .is_ok_and(|found| found.len() == known.bytes)
     }
 
-    /// Records that every write up to `sequence` is durable.
-    pub(super) fn advance(&self, sequence: u64) -> io::Result<()> {
-        let mut contents = self.contents.get();
-        contents.sequence = sequence;
-        contents.manifest = self.manifest(contents.manifest)?;
-        self.put(contents)
+    /// Checks that the state is not older than the one that was flushed last. `found` are the last
+    /// slots that the state covers.
+    pub(super) fn check_state(&self, found: PerLog<Slot>) -> Result<(), StorageError> {
+        let last = self.contents().state;
+        if found.commands >= last.commands && found.configs >= last.configs {
+            return Ok(());
+        }
+        let problem = format!(
+            "it ends after slot {}, but the state up to slot {} was on the disk: files were lost or \
+             replaced by older ones",
+            found.commands.0, last.commands.0
+        );
+        Err(damaged(
+            &self.directory,
+            "the state (the .sst files)",
+            &problem,
+        ))
+    }
+
+    /// Records that the state up to these slots is durable.
+    pub(super) fn advance_state(&self, state: PerLog<Slot>) -> io::Result<()> {
+        let known = self.contents().manifest;
+        let manifest = self.manifest(known)?;
+        let mut contents = self.contents();
+        contents.manifest = manifest;
+        contents.state = state;
+        self.put(&contents)
     }
 
     /// Returns the parts of the log that must be present.
     pub(super) fn log(&self) -> Marked {
-        self.contents.get().log
+        self.contents().log
     }
 
     /// Records which parts of the log must be present.
     pub(super) fn advance_log(&self, log: Marked) -> io::Result<()> {
-        self.put(MarkerContents {
-            log,
-            ..self.contents.get()
-        })
+        let mut contents = self.contents();
+        contents.log = log;
+        self.put(&contents)
     }
 
     /// Records that the creation of the directory is complete.
     pub(super) fn set_made(&self) -> io::Result<()> {
-        let mut contents = self.contents.get();
+        let mut contents = self.contents();
         contents.made = true;
-        self.put(contents)?;
+        self.put(&contents)?;
         self.sync()
     }
 
@@ -283,15 +315,19 @@ impl Marker {
     /// place could leave a file of the one length with the contents of the other.
     pub(super) fn convert(&mut self) -> io::Result<()> {
         let path = self.directory.join(NAME);
-        let unready = write_unready(&self.directory, &self.contents.get())?;
+        let unready = write_unready(&self.directory, &self.contents())?;
         std::fs::rename(unready, &path)?;
         File::open(&self.directory)?.sync_all()?;
         self.file = File::options().read(true).write(true).open(path)?;
         Ok(())
     }
 
-    fn put(&self, contents: MarkerContents) -> io::Result<()> {
-        self.contents.set(contents);
+    fn contents(&self) -> MutexGuard<'_, MarkerContents> {
+        let contents = self.contents.lock();
+        contents.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, contents: &MarkerContents) -> io::Result<()> {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
@@ -305,10 +341,9 @@ impl Marker {
         let Some(number) = self.current_manifest() else {
             return Ok(known);
         };
-        let file = File::open(self.manifest_path(number))?;
-        // RocksDB may not have synced yet the bytes that are read here.
-        file.sync_data()?;
         let contents = std::fs::read(self.manifest_path(number))?;
+        // RocksDB may not have synced yet the bytes that were read.
+        File::open(self.manifest_path(number))?.sync_data()?;
         Ok(ManifestState {
             number,
             bytes: contents.len() as u64,
@@ -331,7 +366,7 @@ impl Marker {
     /// Checks the manifest against its recorded state. A manifest with a higher number was begun by
     /// an interrupted start, and contains all contents of the previous manifest.
     fn check_manifest(&self) -> Result<(), StorageError> {
-        let known = self.contents.get().manifest;
+        let known = self.contents().manifest;
         let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
         let Some(number) = self.current_manifest() else {
             return problem(CURRENT, "it is missing, or names no manifest");
@@ -362,6 +397,7 @@ fn make(directory: &Path, life: u64) -> io::Result<()> {
         life,
         made: false,
         sequence: 0,
+        state: PerLog::default(),
         manifest: ManifestState::default(),
         log: Marked::default(),
     };
@@ -414,9 +450,9 @@ pub(super) mod tests {
 
     /// Marks the creation of a directory as incomplete.
     pub(in super::super) fn unmake(marker: &Marker) {
-        let mut contents = marker.contents.get();
+        let mut contents = marker.contents();
         contents.made = false;
-        marker.put(contents).unwrap();
+        marker.put(&contents).unwrap();
     }
 
     /// Changes a marker to one from before the log had files of its own.
@@ -424,7 +460,9 @@ pub(super) mod tests {
         let path = directory.join(NAME);
         let bytes = std::fs::read(&path).unwrap();
         let mut older = MAGIC_UNLOGGED.to_vec();
-        older.extend(&bytes[MAGIC.len()..BYTES_UNLOGGED - 4]);
+        older.extend(&bytes[8..24]);
+        older.extend(1u64.to_le_bytes()); // sequence number of the last write
+        older.extend(&bytes[40..60]); // the manifest
         older.extend(crc32fast::hash(&older).to_le_bytes());
         std::fs::write(&path, older).unwrap();
     }

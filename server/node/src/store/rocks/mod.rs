@@ -1,4 +1,5 @@
-//! The store of a replica: the log in files of its own, and the executed state in RocksDB.
+//! The store of a replica: the log in files of its own, and the executed state in RocksDB without a
+//! write-ahead log ([`engine`]).
 //!
 //! Every value is stored with a checksum over its column family, its key and itself, because no
 //! majority of replicas corrects a vote that is read with a flipped bit. The directory is stamped
@@ -7,6 +8,7 @@
 
 #[cfg(test)]
 mod damage;
+mod engine;
 mod error_text;
 mod errors;
 mod marker;
@@ -24,18 +26,20 @@ mod wal;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use leasehold_leases::Slot;
 use leasehold_replica::action::Record;
-use leasehold_replica::message::{LogId, Value};
+use leasehold_replica::message::{LogId, PerLog, Value};
 use leasehold_replica::record_size_estimate;
-use rocksdb::{DB, WriteBatch, WriteOptions};
+use rocksdb::WriteBatch;
 
-use self::marker::Marker;
-use self::records::Column;
-use self::staged::StagedValues;
+use self::engine::{Engine, Flusher};
 use super::log_files::LogFiles;
-use super::{DirectoryStamp, Durability, StorageError, StorageOptions, Store, WRITE_BUFFER_BYTES};
+use super::{
+    DirectoryStamp, Durability, FlushReport, StorageError, StorageOptions, Store,
+    WRITE_BUFFER_BYTES,
+};
 
 /// Name of the file that is written to test whether a full disk has space again. RocksDB resumes
 /// writes only if there is more space than its largest write buffer takes.
@@ -47,14 +51,15 @@ const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 pub struct Storage {
     /// Closed before the database, which holds the lock of the directory.
     log: LogFiles,
-    db: DB,
-    path: PathBuf,
+    /// `None` while the directory is being opened.
+    flusher: Option<Flusher>,
+    engine: Arc<Engine>,
     durability: Durability,
     /// Number of the first records of a refused [`Storage::write`] that are in the log already.
     logged: usize,
-    marker: Marker,
+    /// Last slots of the newest batch of changes that was applied.
+    applied: PerLog<Slot>,
     full_while: Option<PathBuf>,
-    staged: StagedValues,
 }
 
 impl Store for Storage {
@@ -72,6 +77,10 @@ impl Store for Storage {
         Storage::read_log(self, log, from, last, bytes_max)
     }
 
+    fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
+        Storage::flush(self, report)
+    }
+
     fn has_room(&self) -> Result<bool, StorageError> {
         Storage::has_room(self)
     }
@@ -82,9 +91,8 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Writes the records of the log atomically, and then those of the executed state atomically. A
-    /// crash between them leaves a log that is ahead of the state, as any log is between two
-    /// checkpoints.
+    /// Writes the records of the log atomically. Then applies all changes of the executed state,
+    /// which a flush makes durable.
     ///
     /// # Errors
     /// `Full`: the call must be repeated, and may have further records then. Any other error is
@@ -92,25 +100,51 @@ impl Storage {
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         self.refuse_by_order()?;
         self.log_once(records)?;
-        let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
-        let has_checkpoint = records.iter().any(checkpoint);
-        if has_checkpoint {
-            // The state must not get ahead of the log, also if the machine loses its power.
-            let synced = self.log.sync_written();
-            synced.map_err(|error| self.unless_gone(error))?;
-        }
-        if records.iter().any(records::is_of_state) {
-            self.append(records, self.durability)?;
-        }
+        self.apply(records)?;
         self.logged = 0;
-        if !has_checkpoint {
+        Ok(())
+    }
+
+    fn apply(&mut self, records: &[Record]) -> Result<(), StorageError> {
+        let changes = records.iter().filter_map(|record| match record {
+            Record::Changes(changes) => Some((changes, record_size_estimate(record))),
+            _ => None,
+        });
+        // Without this capacity the batch is copied each time that it grows.
+        let bytes = changes.clone().map(|(_, bytes)| bytes).sum();
+        let Some((newest, _)) = changes.clone().next_back() else {
             return Ok(());
+        };
+        let mut batch = WriteBatch::with_capacity_bytes(bytes);
+        changes.for_each(|(changes, _)| records::append(&self.engine.db, changes, &mut batch));
+        // RocksDB may flush at any time, and the state must not get ahead of the log.
+        let written = self.log.write_pending();
+        written.map_err(|error| self.engine.unless_gone(error))?;
+        self.engine.apply(batch)?;
+        self.applied = PerLog {
+            commands: newest.executed,
+            configs: Slot(newest.config.0),
+        };
+        // A directory that was taken away is noticed about a second after a write.
+        self.engine.marker.check_place()?;
+        self.log.check_place()
+    }
+
+    /// Begins to make all changes durable that were applied so far. `report` is called when this has
+    /// ended.
+    ///
+    /// # Errors
+    /// As [`Storage::write`].
+    pub fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
+        self.refuse_by_order()?;
+        // If the machine loses its power, the state should not be ahead of the log.
+        let synced = self.log.sync_written();
+        synced.map_err(|error| self.engine.unless_gone(error))?;
+        self.mark_log()?;
+        if let Some(flusher) = &self.flusher {
+            flusher.order(self.applied, report);
         }
-        if self.durability == Durability::Sync {
-            let synced = self.marker.sync();
-            synced.map_err(|error| self.unmarked(error))?;
-        }
-        self.marker.check_place()
+        Ok(())
     }
 
     /// Writes records to the log, except for those that are there since a refused call.
@@ -122,7 +156,7 @@ impl Storage {
         let sync = self.durability == Durability::Sync
             || records.iter().any(|record| record.is_synced_always());
         let written = self.log.write(records, sync);
-        written.map_err(|error| self.unless_gone(error))?;
+        written.map_err(|error| self.engine.unless_gone(error))?;
         self.logged += records.len();
         self.mark_log()
     }
@@ -131,8 +165,8 @@ impl Storage {
     /// only synced groups count, because others may be only in memory.
     fn mark_log(&self) -> Result<(), StorageError> {
         let is_synced = self.durability != Durability::Async;
-        let marked = self.marker.advance_log(self.log.marked(is_synced));
-        marked.map_err(|error| self.unmarked(error))
+        let marked = self.engine.marker.advance_log(self.log.marked(is_synced));
+        marked.map_err(|error| self.engine.unmarked(error))
     }
 
     /// Writes all records that are only in memory to disk, and closes the directory.
@@ -140,44 +174,15 @@ impl Storage {
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
     pub fn close(mut self) -> Result<(), StorageError> {
+        self.flusher = None;
         let synced = self.log.sync();
-        synced.map_err(|error| self.unless_gone(error))?;
-        let flushed = match self.durability {
-            Durability::Sync => Ok(()),
-            Durability::Async => self.db.flush_wal(true),
-            Durability::None => {
-                let columns = Column::ALL.map(|column| column.handle(&self.db));
-                let flush = rocksdb::FlushOptions::default();
-                self.db.flush_cfs_opt(&columns.each_ref(), &flush)
-            }
-        };
-        flushed.map_err(|error| self.failed("closing", error))?;
-        self.mark()?;
+        synced.map_err(|error| self.engine.unless_gone(error))?;
         self.mark_log()?;
-        let synced = self.marker.sync();
-        synced.map_err(|error| self.unmarked(error))?;
-        self.marker.check_place()
-    }
-
-    fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
-        // Without this capacity the batch is copied each time that it grows.
-        let of_state = records.iter().filter(|it| records::is_of_state(it));
-        let bytes = of_state.map(record_size_estimate).sum();
-        let mut batch = WriteBatch::with_capacity_bytes(bytes);
-        records::append(&self.db, records, &mut self.staged, &mut batch);
-        let written = self.write_batch(batch, durability);
-        match written {
-            Ok(()) => self.staged.commit(),
-            Err(_) => self.staged.abandon(),
+        match self.engine.flush(self.applied) {
+            // The next start executes the log again.
+            Err(StorageError::Full { .. }) => Ok(()),
+            flushed => flushed,
         }
-        written
-    }
-
-    /// Writes a row of the column family `meta` and syncs it, whatever the durability setting.
-    fn put_meta(&self, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
-        let mut batch = WriteBatch::default();
-        records::put(&self.db, Column::Meta, key, value, &mut batch);
-        self.write_batch(batch, Durability::Sync)
     }
 
     /// Returns true if a file of a few MiB can be created in the directory.
@@ -185,8 +190,8 @@ impl Storage {
     /// # Errors
     /// `Gone`.
     fn has_room(&self) -> Result<bool, StorageError> {
-        self.marker.check_place()?;
-        let probe = self.path.join(PROBE);
+        self.engine.marker.check_place()?;
+        let probe = self.engine.path.join(PROBE);
         let has_room = !self.is_full_by_order() && fill(&probe).is_ok();
         // The file is overwritten if it cannot be removed.
         let _ = fs::remove_file(&probe);
@@ -201,29 +206,10 @@ impl Storage {
     /// Refuses a write if an experiment requires that the disk be treated as full.
     fn refuse_by_order(&self) -> Result<(), StorageError> {
         if self.is_full_by_order() {
-            let path = self.path.clone();
+            let path = self.engine.path.clone();
             return Err(StorageError::Full { path });
         }
         Ok(())
-    }
-
-    fn write_batch(&self, batch: WriteBatch, durability: Durability) -> Result<(), StorageError> {
-        let mut options = WriteOptions::default();
-        options.set_sync(durability == Durability::Sync);
-        options.disable_wal(durability == Durability::None);
-        self.db
-            .write_opt(batch, &options)
-            .map_err(|error| self.failed("writing", error))?;
-        if durability == Durability::None {
-            return Ok(());
-        }
-        self.mark()
-    }
-
-    /// Records in the marker file that all writes so far are durable.
-    fn mark(&self) -> Result<(), StorageError> {
-        let marked = self.marker.advance(self.db.latest_sequence_number());
-        marked.map_err(|error| self.unmarked(error))
     }
 }
 

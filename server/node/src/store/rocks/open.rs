@@ -6,26 +6,28 @@ use std::fs::DirBuilder;
 use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use leasehold_leases::Incarnation;
 use leasehold_log::Marked;
 use prost::Message as _;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode,
-    DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options,
+    DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options, WriteBatch,
 };
 
 use super::super::log_files::LogFiles;
+use super::engine::{Engine, Flusher};
 use super::errors::unopened;
 use super::marker::{self, Marker, MarkerState};
 use super::records::{self, Column, meta};
-use super::staged::StagedValues;
 use super::{
     DirectoryStamp, Durability, PROBE, Storage, StorageError, StorageOptions, WRITE_BUFFER_BYTES,
     wal,
 };
 use leasehold_replica::action::RecoveredState;
 use leasehold_replica::codec::{self, proto};
+use leasehold_replica::message::PerLog;
 
 /// Version of the format of data directories. It is raised when older binaries can no longer read
 /// the directory.
@@ -38,10 +40,8 @@ const SEGMENT_BYTES: usize = 1 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 /// Maximum number of table files that are kept open if the caller sets no limit.
 const TABLES_OPEN: usize = 246;
-/// Size of the write-ahead log in bytes above which its oldest data is flushed to tables. RocksDB
-/// then deletes several log files at once, and a sync at that time waits until the file system has
-/// freed them. So a smaller log means a shorter wait.
-const WAL_BYTES: u64 = 32 << 20;
+/// Maximum number of memtables of a column family, with those that are being flushed.
+const WRITE_BUFFERS: i32 = 6;
 /// Number of bytes written to a table file after which the operating system is asked to write these
 /// bytes to disk.
 const SYNC_BYTES: u64 = 1 << 20;
@@ -86,14 +86,13 @@ impl Storage {
                     .to_owned(),
             });
         };
+        if !marker.is_made() {
+            sync_above(path);
+        }
         // A run that was killed while it tested the disk for room may have left this file.
         _ = std::fs::remove_file(path.join(PROBE));
         check_logs(path)?;
-        let db = open_db(
-            path,
-            &marker,
-            options(storage_options.durability, storage_options.tables),
-        )?;
+        let db = open_db(path, &marker, options(storage_options.tables))?;
         marker.check_sequence(db.latest_sequence_number())?;
         let identity = DirectoryIdentity::read(path, &db, &marker, stamp)?;
         let marked = if identity.is_current() {
@@ -105,14 +104,17 @@ impl Storage {
         };
         let segment_bytes = storage_options.segment_bytes.unwrap_or(SEGMENT_BYTES);
         let mut storage = Storage {
-            db,
-            path: path.to_owned(),
-            durability: storage_options.durability,
             log: LogFiles::open(path, marker.life(), marked, segment_bytes)?,
+            flusher: None,
+            engine: Arc::new(Engine {
+                db: Arc::new(db),
+                path: path.to_owned(),
+                marker,
+            }),
+            durability: storage_options.durability,
             logged: 0,
-            marker,
+            applied: PerLog::default(),
             full_while: storage_options.full_while,
-            staged: StagedValues::default(),
         };
         let incarnation = storage.begin_run(&identity)?;
         if storage.durability == Durability::None {
@@ -125,29 +127,57 @@ impl Storage {
     /// Makes the directory ready for a run, with a higher incarnation.
     fn begin_run(&mut self, identity: &DirectoryIdentity) -> Result<Incarnation, StorageError> {
         if !identity.is_current() {
-            let converted = self.marker.convert();
-            converted.map_err(|error| self.unmarked(error))?;
+            let converted = self.engine_mut().marker.convert();
+            converted.map_err(|error| self.engine.unmarked(error))?;
         }
         let incarnation = self.log.begin_run(self.older_incarnation()?)?;
         if identity.is_older() {
             self.take_over()?;
         }
+        self.applied = self.engine.position()?;
         self.mark_log()?;
-        let synced = self.marker.sync();
-        synced.map_err(|error| self.unmarked(error))?;
-        if !identity.is_current() {
-            self.put_meta(meta::IDENTITY, &identity.expected.encode_to_vec())?;
+        if identity.is_current() {
+            let synced = self.engine.marker.sync();
+            synced.map_err(|error| self.engine.unmarked(error))?;
+        } else {
+            let mut batch = WriteBatch::default();
+            let expected = identity.expected.encode_to_vec();
+            records::put(
+                &self.engine.db,
+                Column::Meta,
+                meta::IDENTITY,
+                &expected,
+                &mut batch,
+            );
+            self.engine.apply(batch)?;
+            self.engine.flush(self.applied)?;
         }
         self.drop_older()?;
-        let made = self.marker.set_made();
-        made.map_err(|error| self.unmarked(error))?;
+        let made = self.engine.marker.set_made();
+        made.map_err(|error| self.engine.unmarked(error))?;
+        let flusher = Flusher::start(self.engine.clone());
+        let flusher = flusher.map_err(|source| StorageError::Directory {
+            path: self.engine.path.clone(),
+            source,
+        })?;
+        self.flusher = Some(flusher);
         Ok(incarnation)
+    }
+
+    /// Returns the engine while the directory is opened, when nothing else uses it.
+    pub(super) fn engine_mut(&mut self) -> &mut Engine {
+        Arc::get_mut(&mut self.engine).expect("the flusher is not started yet")
+    }
+
+    /// Returns RocksDB while the directory is opened, when nothing else uses it.
+    pub(super) fn db_mut(&mut self) -> &mut DB {
+        Arc::get_mut(&mut self.engine_mut().db).expect("only the engine uses RocksDB")
     }
 
     /// Returns the incarnation that a directory of an older format holds.
     fn older_incarnation(&self) -> Result<Incarnation, StorageError> {
-        let found = self.get(Column::Meta, meta::INCARNATION)?;
-        let number = found.map(|bytes| self.number(Column::Meta, meta::INCARNATION, &bytes));
+        let found = self.engine.get(Column::Meta, meta::INCARNATION)?;
+        let number = found.map(|bytes| self.engine.number(Column::Meta, meta::INCARNATION, &bytes));
         Ok(Incarnation(number.transpose()?.unwrap_or_default()))
     }
 }
@@ -246,6 +276,14 @@ fn check_identity(
     Ok(())
 }
 
+/// Syncs the directories above a new one, so that a loss of power does not take the new one away.
+/// Directories that may not be opened are left alone: they were not made just now.
+fn sync_above(path: &Path) {
+    for above in path.ancestors().skip(1).filter(|it| it.parent().is_some()) {
+        _ = std::fs::File::open(above).and_then(|above| above.sync_all());
+    }
+}
+
 /// Returns the error for a directory that cannot be created. The cause is a problem of its path or
 /// a failure of the disk.
 fn not_made(path: &Path, source: io::Error) -> StorageError {
@@ -285,7 +323,7 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
         Err(_) => Vec::new(),
     };
     let is_found = |column: Column| found.iter().any(|name| name == column.name());
-    options.create_missing_column_families(!marker.is_made() || !is_found(Column::Staged));
+    options.create_missing_column_families(!marker.is_made());
     let older = Column::OLDER.into_iter().filter(|it| is_found(*it));
     let columns = Column::ALL
         .into_iter()
@@ -333,27 +371,24 @@ fn check_logs(path: &Path) -> Result<(), StorageError> {
 
 /// Returns the database options. Buffers are small, because several replicas may share a small
 /// machine.
-fn options(durability: Durability, tables: usize) -> Options {
+fn options(tables: usize) -> Options {
     let mut options = Options::default();
     // RocksDB reserves ten descriptors for its own purposes.
     options.set_max_open_files(tables as i32 + 10);
     options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
-    options.set_max_total_wal_size(WAL_BYTES);
     options.set_max_background_jobs(2);
     // Otherwise a finished table is synced in one go, and acknowledgements wait for the sync.
     options.set_bytes_per_sync(SYNC_BYTES);
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(4 << 20);
     options.set_log_level(LogLevel::Warn);
-    // A record torn at the end was never acknowledged, if the marker agrees. A record damaged
-    // before the end may have been acknowledged, and RocksDB's default would forget all records
-    // after it.
+    // Only directories of older formats have a write-ahead log. A record torn at its end was never
+    // acknowledged, if the marker agrees. A record damaged before the end may have been acknowledged,
+    // and RocksDB's default would forget all records after it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     // A finished log must still exist, with its full length.
     options.set_track_and_verify_wals_in_manifest(true);
-    // Without a write-ahead log, only an atomic flush keeps the column families consistent with
-    // each other.
-    options.set_atomic_flush(durability == Durability::None);
+    options.set_atomic_flush(true);
     options
 }
 
@@ -367,10 +402,14 @@ fn column_options(column: Column) -> Options {
     options.set_block_based_table_factory(&table);
     options.set_compression_type(DBCompressionType::Lz4);
     let share = match column {
-        Column::Log | Column::State | Column::Staged => WRITE_BUFFER_BYTES / 4,
-        Column::Configs | Column::Sessions | Column::Meta => WRITE_BUFFER_BYTES / 16,
+        // After a full disk RocksDB waits for as much room as the largest buffer takes, and the test
+        // for room must not ask for less.
+        Column::State | Column::Sessions => WRITE_BUFFER_BYTES / 4,
+        Column::Log | Column::Configs | Column::Staged | Column::Meta => WRITE_BUFFER_BYTES / 16,
     };
     options.set_write_buffer_size(share);
+    // Writes go on while a slow flush holds some buffers.
+    options.set_max_write_buffer_number(WRITE_BUFFERS);
     options
 }
 

@@ -1,19 +1,16 @@
 //! Reads of the storage. At the start, they return the state from which a replica continues. Later,
 //! they return entries of its logs for other replicas. The checksum of every value is checked.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use leasehold_leases::{Incarnation, Key, Slot};
-use leasehold_wire::Version;
-use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use rocksdb::{Direction, IteratorMode, ReadOptions};
 
+use super::engine::Engine;
 use super::records::{self, Column, meta};
-use super::staged::{self, StagedValues};
 use super::{Storage, StorageError};
-use leasehold_replica::action::{Checkpoint, RecoveredState};
-use leasehold_replica::codec;
-use leasehold_replica::message::{LogId, ReportedEntry, Value};
+use leasehold_replica::action::{RecoveredState, StateChanges};
+use leasehold_replica::codec::{self, Position};
+use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 
 impl Storage {
     /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one
@@ -41,16 +38,13 @@ impl Storage {
         Ok(entries)
     }
 
-    pub(super) fn recover(
-        &mut self,
-        incarnation: Incarnation,
-    ) -> Result<RecoveredState, StorageError> {
+    pub(super) fn recover(&self, incarnation: Incarnation) -> Result<RecoveredState, StorageError> {
         let state = self.recover_state()?;
         let facts = self.log.log().facts();
         let log_starts = facts.log_starts.iter();
         let mut recovered = RecoveredState {
             incarnation,
-            life: self.marker.life(),
+            life: self.engine.marker.life(),
             joined: facts.joined,
             lives: facts.lives.iter().map(|(id, life)| (*id, *life)).collect(),
             promised: facts.promised,
@@ -76,73 +70,54 @@ impl Storage {
         Ok(recovered)
     }
 
-    fn recover_state(&mut self) -> Result<Checkpoint, StorageError> {
-        let mut state = Checkpoint::default();
-        if let Some(bytes) = self.get(Column::Meta, meta::POSITION)? {
-            let decoded = codec::decode_position(bytes);
-            let position = self.intact(Column::Meta, meta::POSITION, decoded)?;
+    fn recover_state(&self) -> Result<StateChanges, StorageError> {
+        let mut state = StateChanges::default();
+        if let Some(position) = self.engine.stored_position()? {
             state.executed = position.executed;
             state.config = position.config;
             state.log_time_ms = position.log_time_ms;
             state.opens_from_ms = position.opens_from_ms;
         }
-        let mut staged = self.recover_staged()?;
-        let mut named = Vec::new();
-        self.each(Column::State, &[], |row, value| {
+        self.engine.each(Column::State, &[], |row, value| {
             let decoded = codec::decode_stored(value);
-            let (mut stored, is_staged) = self.intact(Column::State, row, decoded)?;
-            let key = Key::copy_from_slice(row);
-            if is_staged {
-                let name = (key.clone(), stored.version);
-                stored.value = staged.remove(&name).ok_or_else(|| {
-                    self.damaged(Column::State, row, "its value is missing".to_owned())
-                })?;
-                named.push(name);
-            }
-            state.entries.push((key, Some(stored)));
+            let (stored, _) = self.engine.intact(Column::State, row, decoded)?;
+            state
+                .entries
+                .push((Key::copy_from_slice(row), Some(stored)));
             Ok(true)
         })?;
-        self.staged = StagedValues::recovered(named.into_iter());
-        self.forget_staged(staged.into_keys())?;
-        self.each(Column::Sessions, &[], |key, value| {
-            let client = self.number(Column::Sessions, key, key)?;
+        self.engine.each(Column::Sessions, &[], |key, value| {
+            let client = self.engine.number(Column::Sessions, key, key)?;
             let decoded = codec::decode_session(value);
-            let session = self.intact(Column::Sessions, key, decoded)?;
+            let session = self.engine.intact(Column::Sessions, key, decoded)?;
             state.sessions.push((client, Some(session)));
             Ok(true)
         })?;
         Ok(state)
     }
+}
 
-    /// Reads all values that were written to disk before their checkpoint.
-    fn recover_staged(&self) -> Result<HashMap<(Key, Version), Bytes>, StorageError> {
-        let mut staged = HashMap::new();
-        self.each(Column::Staged, &[], |row, value| {
-            let name = staged::parse_row(row).ok_or_else(|| {
-                self.damaged(Column::Staged, row, "not a key and its version".to_owned())
-            })?;
-            staged.insert(name, value);
-            Ok(true)
-        })?;
-        Ok(staged)
+impl Engine {
+    fn stored_position(&self) -> Result<Option<Position>, StorageError> {
+        let found = self.get(Column::Meta, meta::POSITION)?;
+        let decoded = found.map(codec::decode_position);
+        let position = decoded.map(|it| self.intact(Column::Meta, meta::POSITION, it));
+        position.transpose()
     }
 
-    /// Removes the staged values that no checkpoint names, because a crash came before their
-    /// checkpoint.
-    fn forget_staged(
-        &self,
-        unnamed: impl Iterator<Item = (Key, Version)>,
-    ) -> Result<(), StorageError> {
-        let mut batch = WriteBatch::default();
-        for (key, version) in unnamed {
-            let row = staged::row(&key, version);
-            batch.delete_cf(Column::Staged.handle(&self.db), row);
-        }
-        if batch.is_empty() {
-            Ok(())
-        } else {
-            self.write_batch(batch, self.durability)
-        }
+    /// Returns the last slots that the state covers. The state must not be older than the marker
+    /// says.
+    ///
+    /// # Errors
+    /// `Damaged`, `Engine`.
+    pub(super) fn position(&self) -> Result<PerLog<Slot>, StorageError> {
+        let found = self.stored_position()?;
+        let found = found.map_or(PerLog::default(), |found| PerLog {
+            commands: found.executed,
+            configs: Slot(found.config.0),
+        });
+        self.marker.check_state(found)?;
+        Ok(found)
     }
 
     pub(super) fn intact<T>(

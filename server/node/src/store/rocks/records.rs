@@ -5,11 +5,9 @@
 //! that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
-use leasehold_leases::Key;
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
-use super::staged::{self, StagedValues};
-use leasehold_replica::action::{Checkpoint, Record, StoredValue};
+use leasehold_replica::action::StateChanges;
 use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::LogId;
 
@@ -25,7 +23,7 @@ pub enum Column {
     Configs,
     /// Key -> value.
     State,
-    /// Version and key -> value; see [`super::staged`].
+    /// Version and key -> value; see [`super::staged`]. Only in directories of older formats.
     Staged,
     /// Client -> session.
     Sessions,
@@ -35,14 +33,9 @@ pub enum Column {
 
 impl Column {
     /// All column families of this format.
-    pub const ALL: [Column; 4] = [
-        Column::State,
-        Column::Staged,
-        Column::Sessions,
-        Column::Meta,
-    ];
-    /// Column families that only directories of older formats have. Now they are in the log.
-    pub const OLDER: [Column; 2] = [Column::Log, Column::Configs];
+    pub const ALL: [Column; 3] = [Column::State, Column::Sessions, Column::Meta];
+    /// Column families that only directories of older formats have.
+    pub const OLDER: [Column; 3] = [Column::Log, Column::Configs, Column::Staged];
 
     pub(super) fn of(log: LogId) -> Column {
         match log {
@@ -179,31 +172,15 @@ pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut
     batch.put_cf(column.handle(db), key, seal(column, key, value));
 }
 
-/// Whether a record is one of the executed state, and not of the log.
-pub(super) fn is_of_state(record: &Record) -> bool {
-    matches!(record, Record::Staged(_) | Record::Checkpoint(_))
-}
-
-/// Appends to a batch the writes of those records that are of the executed state, in order.
-pub(super) fn append(
-    db: &DB,
-    records: &[Record],
-    staged: &mut StagedValues,
-    batch: &mut WriteBatch,
-) {
-    let mut appender = Appender {
-        db,
-        batch,
-        staged,
-        scratch: Vec::new(),
-    };
-    records.iter().for_each(|record| appender.record(record));
+/// Appends a batch of changes of the executed state to a batch of RocksDB.
+pub(super) fn append(db: &DB, changes: &StateChanges, batch: &mut WriteBatch) {
+    let scratch = Vec::new();
+    Appender { db, batch, scratch }.changes(changes);
 }
 
 struct Appender<'a> {
     db: &'a DB,
     batch: &'a mut WriteBatch,
-    staged: &'a mut StagedValues,
     scratch: Vec<u8>,
 }
 
@@ -226,50 +203,17 @@ impl Appender<'_> {
     ) {
         match value {
             Some(value) => self.put(column, key, |out| encode(value, out)),
-            None => self.delete(column, key),
+            None => self.batch.delete_cf(column.handle(self.db), key),
         }
     }
 
-    fn delete(&mut self, column: Column, key: &[u8]) {
-        self.batch.delete_cf(column.handle(self.db), key);
-    }
-
-    fn record(&mut self, record: &Record) {
-        match record {
-            Record::Staged(values) => self.stage(values),
-            Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
-            // These are in the log.
-            Record::Promised(_)
-            | Record::Accepted { .. }
-            | Record::Erased { .. }
-            | Record::LogStart { .. }
-            | Record::ForgetLogStarts { .. }
-            | Record::RestartWait(_)
-            | Record::Life { .. }
-            | Record::Joined => {}
-        }
-    }
-
-    fn stage(&mut self, values: &[(Key, StoredValue)]) {
-        for (key, stored) in values {
-            self.staged.stage(key, stored.version);
-            let row = staged::row(key, stored.version);
-            self.put(Column::Staged, &row, |out| out.extend(&stored.value));
-        }
-    }
-
-    fn checkpoint(&mut self, checkpoint: &Checkpoint) {
-        for (key, stored) in &checkpoint.entries {
-            let version = stored.as_ref().map(|stored| stored.version);
-            let (is_staged, replaced) = self.staged.complete(key, version);
-            for version in replaced {
-                self.delete(Column::Staged, &staged::row(key, version));
-            }
+    fn changes(&mut self, changes: &StateChanges) {
+        for (key, stored) in &changes.entries {
             self.put_or_delete(Column::State, key, stored.as_ref(), |stored, out| {
-                codec::encode_stored(stored, is_staged, out);
+                codec::encode_stored(stored, false, out);
             });
         }
-        for (client, session) in &checkpoint.sessions {
+        for (client, session) in &changes.sessions {
             let key = client.to_be_bytes();
             self.put_or_delete(
                 Column::Sessions,
@@ -279,10 +223,10 @@ impl Appender<'_> {
             );
         }
         let position = Position {
-            executed: checkpoint.executed,
-            config: checkpoint.config,
-            log_time_ms: checkpoint.log_time_ms,
-            opens_from_ms: checkpoint.opens_from_ms,
+            executed: changes.executed,
+            config: changes.config,
+            log_time_ms: changes.log_time_ms,
+            opens_from_ms: changes.opens_from_ms,
         };
         self.put(Column::Meta, meta::POSITION, |out| {
             codec::encode_position(&position, out);

@@ -1,7 +1,8 @@
 //! Takeover of directories with the log in RocksDB (formats 4 and 5).
 //!
-//! Everything that belongs in the log is copied to the files of a new log and synced. Then the
-//! identity of the directory names the new format. A start that is interrupted before begins again.
+//! Everything that belongs in the log is copied to the files of a new log and synced. Long values of
+//! the state, which had rows of their own, become part of the state's rows. Then the identity of the
+//! directory names the new format. A start that is interrupted before begins again.
 
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use leasehold_replica::action::Record;
 use leasehold_replica::codec;
 use leasehold_replica::message::LogId;
 
-use super::records::{Column, meta};
-use super::{Storage, StorageError};
+use rocksdb::WriteBatch;
+
+use super::records::{self, Column, meta};
+use super::{Storage, StorageError, staged};
 
 /// Number of bytes that are copied with one sync.
 const GROUP_BYTES: usize = 4 << 20;
@@ -28,15 +31,43 @@ impl Storage {
         for log in LogId::ALL {
             self.copy_entries(log)?;
         }
-        Ok(())
+        self.complete_rows()
+    }
+
+    /// Writes the rows of the state whole that only refer to a staged value.
+    fn complete_rows(&self) -> Result<(), StorageError> {
+        let engine = &self.engine;
+        if engine.db.cf_handle(Column::Staged.name()).is_none() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::default();
+        engine.each(Column::State, &[], |row, value| {
+            let decoded = codec::decode_stored(value);
+            let (mut stored, is_staged) = engine.intact(Column::State, row, decoded)?;
+            if !is_staged {
+                return Ok(true);
+            }
+            let value = engine.get(Column::Staged, &staged::row(row, stored.version))?;
+            stored.value = value.ok_or_else(|| {
+                engine.damaged(Column::State, row, "its value is missing".to_owned())
+            })?;
+            let mut encoded = Vec::new();
+            codec::encode_stored(&stored, false, &mut encoded);
+            records::put(&engine.db, Column::State, row, &encoded, &mut batch);
+            if batch.size_in_bytes() > GROUP_BYTES {
+                engine.apply(std::mem::take(&mut batch))?;
+            }
+            Ok(true)
+        })?;
+        engine.apply(batch)
     }
 
     /// Removes the column families of the log, if an older format left them.
     pub(super) fn drop_older(&mut self) -> Result<(), StorageError> {
         for column in Column::OLDER {
-            if self.db.cf_handle(column.name()).is_some() {
-                let dropped = self.db.drop_cf(column.name());
-                dropped.map_err(|error| self.failed("removing a column family", error))?;
+            if self.engine.db.cf_handle(column.name()).is_some() {
+                let dropped = self.db_mut().drop_cf(column.name());
+                dropped.map_err(|error| self.engine.failed("removing a column family", error))?;
             }
         }
         Ok(())
@@ -47,23 +78,24 @@ impl Storage {
         while let Some(from) = next.take() {
             let mut records = Vec::new();
             let mut total = 0;
-            self.each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
-                let slot = self.slot(log, key)?;
-                total += value.len();
-                if total > GROUP_BYTES && !records.is_empty() {
-                    next = Some(slot);
-                    return Ok(false);
-                }
-                let decoded = codec::decode_entry(value);
-                let (ballot, value) = self.intact(Column::of(log), key, decoded)?;
-                records.push(Record::Accepted {
-                    log,
-                    slot,
-                    ballot,
-                    value,
-                });
-                Ok(true)
-            })?;
+            self.engine
+                .each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
+                    let slot = self.engine.slot(log, key)?;
+                    total += value.len();
+                    if total > GROUP_BYTES && !records.is_empty() {
+                        next = Some(slot);
+                        return Ok(false);
+                    }
+                    let decoded = codec::decode_entry(value);
+                    let (ballot, value) = self.engine.intact(Column::of(log), key, decoded)?;
+                    records.push(Record::Accepted {
+                        log,
+                        slot,
+                        ballot,
+                        value,
+                    });
+                    Ok(true)
+                })?;
             self.log.write(&records, true)?;
         }
         Ok(())
@@ -72,16 +104,18 @@ impl Storage {
     /// Returns everything but the entries and the incarnation.
     fn older_facts(&self) -> Result<Vec<Record>, StorageError> {
         let mut facts = Vec::new();
-        if self.get(Column::Meta, meta::JOINED)?.is_some() {
+        if self.engine.get(Column::Meta, meta::JOINED)?.is_some() {
             facts.push(Record::Joined);
         }
-        if let Some(bytes) = self.get(Column::Meta, meta::PROMISED)? {
+        if let Some(bytes) = self.engine.get(Column::Meta, meta::PROMISED)? {
             let decoded = codec::decode_ballot(bytes);
-            let ballot = self.intact(Column::Meta, meta::PROMISED, decoded)?;
+            let ballot = self.engine.intact(Column::Meta, meta::PROMISED, decoded)?;
             facts.push(Record::Promised(ballot));
         }
-        if let Some(bytes) = self.get(Column::Meta, meta::RESTART_WAIT)? {
-            let ns = self.number(Column::Meta, meta::RESTART_WAIT, &bytes)?;
+        if let Some(bytes) = self.engine.get(Column::Meta, meta::RESTART_WAIT)? {
+            let ns = self
+                .engine
+                .number(Column::Meta, meta::RESTART_WAIT, &bytes)?;
             facts.push(Record::RestartWait(Duration::from_nanos(ns)));
         }
         self.older_lives(&mut facts)?;
@@ -90,30 +124,33 @@ impl Storage {
     }
 
     fn older_lives(&self, facts: &mut Vec<Record>) -> Result<(), StorageError> {
-        self.each(Column::Meta, meta::LIFE, |key, value| {
+        self.engine.each(Column::Meta, meta::LIFE, |key, value| {
             if !key.starts_with(meta::LIFE) {
                 return Ok(false);
             }
             let replica = meta::parse_life(key).ok_or_else(|| {
-                self.damaged(Column::Meta, key, "not the key of a life".to_owned())
+                self.engine
+                    .damaged(Column::Meta, key, "not the key of a life".to_owned())
             })?;
-            let life = self.number(Column::Meta, key, &value)?;
+            let life = self.engine.number(Column::Meta, key, &value)?;
             facts.push(Record::Life { replica, life });
             Ok(true)
         })
     }
 
     fn older_log_starts(&self, facts: &mut Vec<Record>) -> Result<(), StorageError> {
-        self.each(Column::Meta, meta::LOG_START, |key, value| {
-            if !key.starts_with(meta::LOG_START) {
-                return Ok(false);
-            }
-            let (log, ballot) = meta::parse_log_start(key).ok_or_else(|| {
-                self.damaged(Column::Meta, key, "not the key of a log start".to_owned())
-            })?;
-            let slot = Slot(self.number(Column::Meta, key, &value)?);
-            facts.push(Record::LogStart { log, ballot, slot });
-            Ok(true)
-        })
+        self.engine
+            .each(Column::Meta, meta::LOG_START, |key, value| {
+                if !key.starts_with(meta::LOG_START) {
+                    return Ok(false);
+                }
+                let (log, ballot) = meta::parse_log_start(key).ok_or_else(|| {
+                    self.engine
+                        .damaged(Column::Meta, key, "not the key of a log start".to_owned())
+                })?;
+                let slot = Slot(self.engine.number(Column::Meta, key, &value)?);
+                facts.push(Record::LogStart { log, ballot, slot });
+                Ok(true)
+            })
     }
 }

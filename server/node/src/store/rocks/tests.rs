@@ -10,11 +10,12 @@ use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Outcome, Version};
 use prost::Message as _;
 
+use super::damage::flush;
 use super::open::{FORMAT, FORMATS_OLDER};
-use super::records::meta;
+use super::records::{Column, meta};
 use super::*;
 use leasehold_leases::ReplicaId;
-use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage, StoredValue};
+use leasehold_replica::action::{RecoveredState, SessionImage, StateChanges, StoredValue};
 use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Batch, LogId, Proposal, RequestId, Value};
 use leasehold_replica::{Replica, Settings};
@@ -79,7 +80,7 @@ pub(super) fn stored(value: &str, slot: u64) -> StoredValue {
 }
 
 fn checkpoint(executed: u64, key: &str, entry: Option<StoredValue>) -> Record {
-    Record::Checkpoint(Checkpoint {
+    Record::Changes(StateChanges {
         executed: Slot(executed),
         config: ConfigId(1),
         log_time_ms: executed * 10,
@@ -129,12 +130,24 @@ fn a_directory_has_a_life_of_its_own_and_keeps_what_it_heard_of_others() {
 fn a_directory_of_another_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (storage, _) = open(dir.path());
-    let identity = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
+    let identity = storage
+        .engine
+        .get(Column::Meta, meta::IDENTITY)
+        .unwrap()
+        .unwrap();
     let mut identity = proto::Identity::decode(identity).unwrap();
     identity.format = FORMAT + 1;
-    storage
-        .put_meta(meta::IDENTITY, &identity.encode_to_vec())
-        .unwrap();
+    let mut batch = WriteBatch::default();
+    let encoded = identity.encode_to_vec();
+    super::records::put(
+        &storage.engine.db,
+        Column::Meta,
+        meta::IDENTITY,
+        &encoded,
+        &mut batch,
+    );
+    storage.engine.apply(batch).unwrap();
+    flush(&storage);
     drop(storage);
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
     let message = refused.err().unwrap().to_string();
@@ -152,7 +165,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
         active_ms: 70,
         results: vec![(4, Outcome::missing())],
     };
-    let with_sessions = Record::Checkpoint(Checkpoint {
+    let with_sessions = Record::Changes(StateChanges {
         executed: Slot(1),
         sessions: vec![(7, Some(session.clone())), (8, Some(session.clone()))],
         ..Default::default()
@@ -190,7 +203,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
         Record::RestartWait(Duration::from_millis(4321)),
         checkpoint(2, "kept", Some(stored("y", 2))),
         checkpoint(2, "gone", None),
-        Record::Checkpoint(Checkpoint {
+        Record::Changes(StateChanges {
             executed: Slot(2),
             config: ConfigId(1),
             log_time_ms: 20,
@@ -199,6 +212,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
             sessions: vec![(8, None)],
         }),
     ]);
+    flush(&storage);
     drop(storage);
 
     let (storage, recovered) = open(dir.path());
@@ -323,17 +337,15 @@ fn a_directory_in_use_is_refused() {
 /// detect this change, because they protect only the file, and not the memory from which the file
 /// was written.
 fn flip(storage: &Storage, column: Column, key: &[u8]) {
-    let handle = column.handle(&storage.db);
-    let mut value = storage.db.get_cf(handle, key).unwrap().unwrap();
+    let handle = column.handle(&storage.engine.db);
+    let mut value = storage.engine.db.get_cf(handle, key).unwrap().unwrap();
     value[2] ^= 0x10;
-    storage.db.put_cf(handle, key, value).unwrap();
+    storage.engine.db.put_cf(handle, key, value).unwrap();
 }
 
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
-    let staged_row = super::staged::row(b"long", stored("", 1).version);
-    let places: [(Column, &[u8], &str); 4] = [
-        (Column::Staged, &staged_row, "staged/"),
+    let places: [(Column, &[u8], &str); 3] = [
         (Column::State, b"kept", "state/kept"),
         (Column::Meta, meta::IDENTITY, "meta/identity"),
         (Column::Meta, meta::POSITION, "meta/position"),
@@ -342,8 +354,8 @@ fn a_flipped_bit_is_found_wherever_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let (mut storage, _) = open(dir.path());
         let state = checkpoint(1, "kept", Some(stored("y", 1)));
-        let ahead = Record::Staged(vec![("long".into(), stored("value", 1))]);
-        storage.write(&[state, ahead]).unwrap();
+        storage.write(&[state]).unwrap();
+        flush(&storage);
         flip(&storage, column, key);
         drop(storage);
         let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
@@ -363,9 +375,11 @@ fn a_value_in_the_wrong_place_is_damage() {
             checkpoint(2, "two", Some(stored("b", 2))),
         ])
         .unwrap();
-    let handle = Column::State.handle(&storage.db);
-    let one = storage.db.get_cf(handle, "one").unwrap().unwrap();
-    storage.db.put_cf(handle, "two", one).unwrap();
+    flush(&storage);
+    let handle = Column::State.handle(&storage.engine.db);
+    let one = storage.engine.db.get_cf(handle, "one").unwrap().unwrap();
+    storage.engine.db.put_cf(handle, "two", one).unwrap();
+    flush(&storage);
     drop(storage);
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
     assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
@@ -397,31 +411,6 @@ fn damage_to_the_log_is_found_at_the_next_start_or_when_the_entry_is_read() {
     for part in ["log/0000000001.seg", "acknowledged"] {
         assert!(message.contains(part), "{part:?} is not in {message:?}");
     }
-}
-
-#[test]
-fn a_write_ahead_log_damaged_before_its_end_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut storage, _) = open(dir.path());
-    for slot in 1..=50 {
-        storage
-            .write(&[checkpoint(slot, "k", Some(stored("some text", slot)))])
-            .unwrap();
-    }
-    drop(storage);
-    let files = std::fs::read_dir(dir.path())
-        .unwrap()
-        .map(|file| file.unwrap().path());
-    let log = files
-        .filter(|file| file.extension().is_some_and(|end| end == "log"))
-        .max_by_key(|file| file.metadata().unwrap().len())
-        .unwrap();
-    let mut bytes = std::fs::read(&log).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&log, bytes).unwrap();
-    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
-    assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
 }
 
 #[test]
@@ -464,7 +453,7 @@ fn a_restart_wait_survives_a_kill_whatever_the_durability() {
 }
 
 #[test]
-fn a_directory_that_is_taken_away_is_missed_at_the_next_checkpoint_and_at_the_end() {
+fn a_directory_that_is_taken_away_is_missed_at_the_next_batch_and_at_the_end() {
     for durability in [Durability::Sync, Durability::Async, Durability::None] {
         for is_replaced in [false, true] {
             let dir = tempfile::tempdir().unwrap();
@@ -488,7 +477,7 @@ fn a_directory_that_is_taken_away_is_missed_at_the_next_checkpoint_and_at_the_en
 fn write_older(storage: &Storage, format: u32) {
     let mut batch = WriteBatch::default();
     let mut put = |column, key: &[u8], value: &[u8]| {
-        super::records::put(&storage.db, column, key, value, &mut batch);
+        super::records::put(&storage.engine.db, column, key, value, &mut batch);
     };
     for slot in [1, 2, 9] {
         let mut entry = Vec::new();
@@ -514,11 +503,32 @@ fn write_older(storage: &Storage, format: u32) {
     put(Column::Meta, &meta::life(ReplicaId(2)), &5u64.to_be_bytes());
     let start = meta::log_start(LogId::Commands, ballot(9));
     put(Column::Meta, &start, &9u64.to_be_bytes());
-    let identity = storage.get(Column::Meta, meta::IDENTITY).unwrap();
+    if format == 5 {
+        let mut long = stored("long", 1);
+        put(
+            Column::Staged,
+            &super::staged::row(b"long", long.version),
+            b"long",
+        );
+        long.value = "".into();
+        let mut encoded = Vec::new();
+        codec::encode_stored(&long, true, &mut encoded);
+        put(Column::State, b"long", &encoded);
+    }
+    let identity = storage.engine.get(Column::Meta, meta::IDENTITY).unwrap();
     let mut identity = proto::Identity::decode(identity.unwrap()).unwrap();
     identity.format = format;
     put(Column::Meta, meta::IDENTITY, &identity.encode_to_vec());
-    storage.write_batch(batch, Durability::Sync).unwrap();
+    storage.engine.db.write(batch).unwrap();
+}
+
+fn make_older(storage: &mut Storage, columns: impl Iterator<Item = Column>) {
+    storage.flusher = None;
+    for column in columns {
+        let options = rocksdb::Options::default();
+        let created = storage.db_mut().create_cf(column.name(), &options);
+        created.unwrap();
+    }
 }
 
 /// Makes a directory of an older format.
@@ -526,13 +536,12 @@ fn older(path: &Path, format: u32) {
     let (mut storage, _) = open(path);
     let state = checkpoint(0, "kept", Some(stored("y", 1)));
     storage.write(&[state]).unwrap();
-    if format == 4 {
-        storage.db.drop_cf(Column::Staged.name()).unwrap();
-    }
-    for column in Column::OLDER {
-        let options = rocksdb::Options::default();
-        storage.db.create_cf(column.name(), &options).unwrap();
-    }
+    flush(&storage);
+    let columns = Column::OLDER.into_iter();
+    make_older(
+        &mut storage,
+        columns.filter(|it| format == 5 || *it != Column::Staged),
+    );
     write_older(&storage, format);
     drop(storage);
     std::fs::remove_dir_all(path.join("log")).unwrap();
@@ -547,7 +556,14 @@ fn a_directory_whose_log_is_in_rocksdb_is_taken_over() {
         let check = |recovered: &RecoveredState, incarnation| {
             assert_eq!(slots(recovered, LogId::Commands), [1, 2, 9]);
             assert_eq!(slots(recovered, LogId::Configs), [1]);
-            assert_eq!(recovered.state.entries.len(), 1);
+            let long = ("long".into(), Some(stored("long", 1)));
+            let kept = ("kept".into(), Some(stored("y", 1)));
+            let expected = if format == 5 {
+                vec![kept, long]
+            } else {
+                vec![kept]
+            };
+            assert_eq!(recovered.state.entries, expected);
             assert_eq!(recovered.accepted[0].value, commands("older"));
             assert_eq!(recovered.promised, ballot(9));
             assert!(recovered.joined);
@@ -562,7 +578,7 @@ fn a_directory_whose_log_is_in_rocksdb_is_taken_over() {
         assert!(
             Column::OLDER
                 .iter()
-                .all(|it| storage.db.cf_handle(it.name()).is_none())
+                .all(|it| storage.engine.db.cf_handle(it.name()).is_none())
         );
         drop(storage);
         check(&open(dir.path()).1, 43);
@@ -590,10 +606,7 @@ fn a_start_that_is_interrupted_before_the_identity_is_written_begins_again() {
     let dir = tempfile::tempdir().unwrap();
     older(dir.path(), 5);
     let (mut storage, _) = open(dir.path());
-    for column in Column::OLDER {
-        let options = rocksdb::Options::default();
-        storage.db.create_cf(column.name(), &options).unwrap();
-    }
+    make_older(&mut storage, Column::OLDER.into_iter());
     write_older(&storage, 5);
     drop(storage);
     let (_, recovered) = open(dir.path());
@@ -602,9 +615,9 @@ fn a_start_that_is_interrupted_before_the_identity_is_written_begins_again() {
 
     let fresh = tempfile::tempdir().unwrap();
     let (storage, _) = open(fresh.path());
-    let handle = Column::Meta.handle(&storage.db);
-    storage.db.delete_cf(handle, meta::IDENTITY).unwrap();
-    marker::tests::unmake(&storage.marker);
+    let handle = Column::Meta.handle(&storage.engine.db);
+    storage.engine.db.delete_cf(handle, meta::IDENTITY).unwrap();
+    marker::tests::unmake(&storage.engine.marker);
     drop(storage);
     let (_, recovered) = open(fresh.path());
     assert_eq!(recovered.incarnation, Incarnation(1));
@@ -622,4 +635,87 @@ fn a_log_without_the_rest_of_its_directory_is_refused() {
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
     assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
     assert!(dir.path().join("log/0000000001.seg").exists());
+}
+
+/// Places something in the folder of the log that is no segment of this program.
+fn foreign(place: impl Fn(&Path)) -> Result<(), StorageError> {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    place(&dir.path().join("log"));
+    Storage::open(dir.path(), &stamp(), Durability::Sync).map(drop)
+}
+
+#[test]
+fn foreign_files_in_the_log_are_ignored_or_refused_by_name() {
+    for name in ["1.seg", "+000000002.seg", "00000000002.seg", "notes"] {
+        foreign(|log| std::fs::write(log.join(name), "text").unwrap()).unwrap();
+    }
+    let directory = |log: &Path| std::fs::create_dir(log.join("0000000002.seg")).unwrap();
+    let refused = foreign(directory).unwrap_err().to_string();
+    assert!(refused.contains("log/0000000002.seg"), "{refused}");
+    let file = |log: &Path| {
+        std::fs::remove_dir_all(log).unwrap();
+        std::fs::write(log, "").unwrap();
+    };
+    let refused = foreign(file).unwrap_err().to_string();
+    assert!(
+        refused.contains("log is damaged (it is not a directory)"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_segment_that_is_taken_away_is_missed_at_the_next_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    std::fs::remove_file(dir.path().join("log/0000000001.seg")).unwrap();
+    storage.write(&[accepted(1, "v")]).unwrap();
+    let missed = storage.write(&[checkpoint(1, "k", None)]).unwrap_err();
+    assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
+}
+
+/// A kill loses the changes since the last flush. The log has their commands.
+#[test]
+fn a_kill_loses_the_changes_that_were_not_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let write = |storage: &mut Storage, slot| {
+        let changes = checkpoint(slot, "k", Some(stored("v", slot)));
+        storage.write(&[accepted(slot, "v"), changes]).unwrap();
+    };
+    write(&mut storage, 1);
+    let (report, reports) = std::sync::mpsc::channel();
+    let report = move |flushed| report.send(flushed).unwrap();
+    storage.flush(Box::new(report)).unwrap();
+    let flushed = reports.recv().unwrap().unwrap();
+    assert_eq!(flushed, [Slot(1), Slot(1)].into());
+    write(&mut storage, 2);
+    // Copy of the files that a killed process leaves behind.
+    let left = super::damage::lay_out(&super::damage::files(dir.path()));
+    let (_, recovered) = open(left.path());
+    assert_eq!(recovered.state.executed, Slot(1));
+    assert_eq!(
+        recovered.state.entries,
+        [("k".into(), Some(stored("v", 1)))]
+    );
+    assert_eq!(slots(&recovered, LogId::Commands), [2]);
+}
+
+/// The files of RocksDB are replaced by those of an earlier time, and the log is not.
+#[test]
+fn a_state_older_than_the_marker_says_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    storage
+        .write(&[checkpoint(3, "k", Some(stored("v", 3)))])
+        .unwrap();
+    flush(&storage);
+    let later = [Slot(9), Slot(1)].into();
+    storage.engine.marker.advance_state(later).unwrap();
+    drop(storage);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    let message = refused.err().unwrap().to_string();
+    for part in ["slot 3", "slot 9"] {
+        assert!(message.contains(part), "{part:?} is not in {message:?}");
+    }
 }

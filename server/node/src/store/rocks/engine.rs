@@ -1,0 +1,140 @@
+//! RocksDB, in which the executed state is. It has no write-ahead log: the log of the replica is the
+//! write-ahead log of the state.
+//!
+//! # Rules
+//! - A flush names all column families and is atomic, so that the position never becomes durable
+//!   without its rows (hazards 88 and 121). RocksDB may also flush by itself at any time; the option
+//!   `atomic_flush` makes this atomic, too.
+//! - A batch of changes is applied after the log's records before it are synced, so that the state on
+//!   disk never gets ahead of the log (hazard 120).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use leasehold_leases::Slot;
+use leasehold_replica::message::PerLog;
+use rocksdb::{DB, FlushOptions, WriteBatch, WriteOptions};
+
+use super::StorageError;
+use super::marker::Marker;
+use super::records::Column;
+use crate::store::FlushReport;
+
+/// Interval between attempts to flush to a full disk.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// RocksDB and the marker file of a data directory.
+pub(super) struct Engine {
+    pub(super) db: Arc<DB>,
+    pub(super) path: PathBuf,
+    pub(super) marker: Marker,
+}
+
+impl Engine {
+    /// Applies a batch to the state in memory. A flush makes it durable.
+    pub(super) fn apply(&self, batch: WriteBatch) -> Result<(), StorageError> {
+        let mut options = WriteOptions::default();
+        options.disable_wal(true);
+        let written = self.db.write_opt(batch, &options);
+        written.map_err(|error| self.failed("writing", error))
+    }
+
+    /// Makes everything durable that was applied, and records that a start must find `position`.
+    pub(super) fn flush(&self, position: PerLog<Slot>) -> Result<(), StorageError> {
+        // RocksDB would write to whatever is at the path now.
+        self.marker.check_place()?;
+        let columns = Column::ALL.map(|column| column.handle(&self.db));
+        let flushed = self
+            .db
+            .flush_cfs_opt(&columns.each_ref(), &FlushOptions::default());
+        flushed.map_err(|error| self.failed("flushing", error))?;
+        let marked = self.marker.advance_state(position);
+        marked.map_err(|error| self.unmarked(error))?;
+        let synced = self.marker.sync();
+        synced.map_err(|error| self.unmarked(error))?;
+        self.marker.check_place()
+    }
+}
+
+impl Drop for Engine {
+    /// Leaves RocksDB open if its directory was taken away. When it is closed it flushes the state,
+    /// and so it would write files to whatever is at the path now.
+    fn drop(&mut self) {
+        if self.marker.check_place().is_err() {
+            std::mem::forget(self.db.clone());
+        }
+    }
+}
+
+/// Thread that flushes the state, because a flush may take long.
+pub(super) struct Flusher {
+    orders: Option<Sender<FlushOrder>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct FlushOrder {
+    /// Last slots of the newest batch that was applied.
+    position: PerLog<Slot>,
+    report: FlushReport,
+}
+
+impl Flusher {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system cannot start a thread.
+    pub(super) fn start(engine: Arc<Engine>) -> std::io::Result<Flusher> {
+        let (orders, ordered) = channel();
+        let thread = std::thread::Builder::new()
+            .name("flush".to_owned())
+            .spawn(move || flush_orders(&engine, &ordered))?;
+        Ok(Flusher {
+            orders: Some(orders),
+            thread: Some(thread),
+        })
+    }
+
+    /// Orders a flush. `report` is called when it has ended.
+    pub(super) fn order(&self, position: PerLog<Slot>, report: FlushReport) {
+        if let Some(orders) = &self.orders {
+            // The thread has ended if a flush has failed, which was reported.
+            let _ = orders.send(FlushOrder { position, report });
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It ends after the flush in progress.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Performs flushes until no more can be ordered, or until one fails. A flush that finds no space is
+/// tried again.
+fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>) {
+    let mut next = ordered.recv().ok();
+    while let Some(FlushOrder { position, report }) = next {
+        match engine.flush(position) {
+            Ok(()) => {
+                report(Ok(position));
+                next = ordered.recv().ok();
+            }
+            Err(StorageError::Full { .. }) => {
+                let again = FlushOrder { position, report };
+                next = match ordered.recv_timeout(RETRY) {
+                    Ok(newer) => Some(newer),
+                    Err(RecvTimeoutError::Timeout) => Some(again),
+                    Err(RecvTimeoutError::Disconnected) => None,
+                };
+            }
+            Err(error) => return report(Err(error)),
+        }
+    }
+}
