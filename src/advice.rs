@@ -13,7 +13,7 @@ pub struct AdviceContext<'a> {
     /// Plan and leader that are in force. A table marks the line for this plan and leader. If
     /// `None`, no line is marked.
     pub now: Option<(HolderPlan, ReplicaId)>,
-    /// Time for which a write waits if a holder has failed, in seconds.
+    /// Time, in seconds, for which a write waits if a holder has failed.
     pub stall_s: f64,
 }
 

@@ -297,8 +297,8 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Result of the wait for a cluster to start. If the user interrupts the wait, it still continues
-/// until the cluster is up.
+/// Result of the wait for a cluster to start. If the user interrupts the wait, the wait still
+/// continues until the cluster is up.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,

@@ -1,5 +1,5 @@
-//! Increments a counter correctly even while other programs do the same: the value is replaced only
-//! if no other program has replaced it since it was read.
+//! Increments a counter correctly even while other programs do the same. The value is replaced only
+//! if no other program has replaced it since this program read it.
 
 #![allow(clippy::print_stdout)] // a program
 

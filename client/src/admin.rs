@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::status::Status;
 
-/// The interface for operators' requests, which [`Client::admin`] returns. If the cluster requires
+/// The interface that [`Client::admin`] returns, for operators' requests. If the cluster requires
 /// tokens, the client's token must have the right `admin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
@@ -65,8 +65,8 @@ impl LeaseChange {
         self
     }
 
-    /// Chooses the holders that the strategy `quorum` gives to keys that it does not list: `nearest`
-    /// or `leader`.
+    /// Chooses the holders that the strategy `quorum` gives to keys that it does not list:
+    /// `nearest` or `leader`.
     pub fn unlisted(mut self, name: impl Into<String>) -> LeaseChange {
         self.request.unlisted = name.into();
         self

@@ -179,9 +179,10 @@ impl Client {
         }
     }
 
-    /// Merges named fields into the record at `key`, which is created if it is absent. If `fields`
-    /// names a field several times, the last value is written. If the stored record has several
-    /// fields of that name, the first is replaced. [`VersionedValue::fields`] reads a record.
+    /// Merges named fields into the record at `key`. The record is created if it is absent. If
+    /// `fields` names a field several times, the last value is written. If the stored record has
+    /// several fields of that name, the first is replaced. [`VersionedValue::fields`] reads a
+    /// record.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].

@@ -24,9 +24,9 @@
 //! this client, there is no copy before the refused one either. Then the write has not taken effect
 //! and never will, and may be sent under another identity. If there were other copies, one of them
 //! may have been executed earlier, and its result forgotten when the session expired. So the client
-//! assumes that every copy has left, unless the copy's connection reports that it did not leave
-//! ([`CallError::Unreachable`]). That a replica is dead, silent or unavailable does not prove that
-//! a copy did not leave.
+//! assumes that every copy has left, unless the copy's connection reports that the copy did not
+//! leave ([`CallError::Unreachable`]). A copy may have left even if its replica is dead, silent or
+//! unavailable.
 //!
 //! Reads have no identity. Each copy is a separate read, which begins after the caller made the
 //! request.

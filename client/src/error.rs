@@ -42,7 +42,7 @@ impl fmt::Display for FailedAttempt {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The first connection could not be made to any replica.
+    /// The client could not make its first connection to any replica.
     #[error("cannot connect to {}", list(.tried))]
     Connect {
         /// One attempt for each address.
@@ -56,8 +56,8 @@ pub enum Error {
         /// Message of the server.
         message: String,
     },
-    /// The token would be sent in plain text to a replica that other machines can reach, which
-    /// [`plain_token`](crate::ClientOptions::plain_token) does not allow.
+    /// The token would be sent in plain text to a replica that other machines can reach, although
+    /// [`plain_token`](crate::ClientOptions::plain_token) does not allow this.
     #[error(
         "the token is not sent to {address} in plain text, where whoever reads the network could use it: with \
          --token-file give --ca FILE, the certificate of the cluster's authority (ClientOptions::trust); or, if \

@@ -34,11 +34,13 @@ pub struct ClientOptions {
     /// Whether to send the token in plain text to other machines; default: no. If it is sent in
     /// this way, any reader of the network traffic can use the token.
     pub plain_token: bool,
-    /// Timeout for connecting and the handshake, if there is only one address; default 5 s.
+    /// Timeout for making a connection, including the handshake, if there is only one address;
+    /// default 5 s.
     pub connect_timeout: Duration,
     /// Time for which a replica may be silent before the request is also sent to another replica.
     /// The default is 1 s. A value above a third of the request timeout is reduced to that third.
-    /// If there are several addresses, this is also the timeout for connecting and the handshake.
+    /// If there are several addresses, this is also the timeout for making a connection, including
+    /// the handshake.
     pub attempt_timeout: Duration,
     /// Timeout for an operation, including all its attempts and the pauses between them; default 10
     /// s. While the client can connect to no replica, it tries all addresses again until the
@@ -108,7 +110,7 @@ impl ClientOptions {
         self.attempt_timeout.min(self.request_timeout / 3)
     }
 
-    /// Returns the timeout for connecting and the handshake.
+    /// Returns the timeout for making a connection, including the handshake.
     pub(crate) fn greeted_within(&self) -> Duration {
         match self.addresses.len() {
             1 => self.connect_timeout,

@@ -24,7 +24,7 @@ pub struct RawReply {
     pub replica: Arc<str>,
 }
 
-/// The interface for requests and answers as messages, which [`Client::raw`] returns.
+/// The interface that [`Client::raw`] returns, for requests and answers as messages.
 #[cfg(feature = "raw")]
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'a> {

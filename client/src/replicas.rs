@@ -1,9 +1,9 @@
 //! The replicas that a client may use, nearest first. For each replica, there is a task that keeps
 //! a connection to it.
 //!
-//! A replica is *dead* for a client if the client cannot connect to it, if it ends connections
-//! without an answer, or if another replica answers an operation that it left unanswered. While
-//! other replicas serve, no operation is sent to a dead one.
+//! A replica is *dead* for a client if the client cannot connect to it, if the replica ends
+//! connections without an answer, or if it leaves an operation unanswered that another replica then
+//! answers. While other replicas serve, no operation is sent to a dead one.
 //!
 //! The task of a dead replica probes it: the task connects and reads a key that no client writes.
 //! The pauses between probes grow and vary. They are short while no replica serves. A probe proves
@@ -41,15 +41,15 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{PROBE_KEY, StatusRequest};
 
-/// Number of the first measurements of the distance to a replica, which are made in quick
-/// succession. Later measurements are less frequent.
+/// Number of initial measurements of the distance to a replica. They are made in quick succession,
+/// and later measurements are less frequent.
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// First interval between two probes of a replica that must stay healthy before it is used again.
 /// The interval doubles until it reaches [`PROBE_EVERY_MAX`].
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Longest interval between two such probes.
+/// Longest interval between two probes of a replica that must stay healthy before it is used again.
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 
 /// All replicas of one client.
@@ -179,7 +179,8 @@ impl Replicas {
         &self.connections[self.choose(|_| false).unwrap_or(0)]
     }
 
-    /// Returns the refusal of this client's token, if no replica is left that accepts it.
+    /// Returns the refusal of this client's token if a replica has refused the token and no replica
+    /// may serve; otherwise `None`.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         if self.connections.iter().any(Connection::may_serve) {
             None

@@ -1,5 +1,5 @@
 //! Lease-aware routing: chooses the first replica for a request by the hints that replicas send
-//! about the holders of a key and the leader.
+//! about the leader and the holders of a key.
 //!
 //! Hints are never trusted. They only choose the replica to try first; a replica that is not a
 //! holder forwards the request. So a stale or nonsensical hint costs an extra forwarding, but never
@@ -36,16 +36,16 @@ pub enum Routing {
 
 /// Age after which the holders of a key, or the leader, are requested again.
 const REFRESH: Duration = Duration::from_secs(10);
-/// A replica is about as near as the nearest if its round trip is at most twice that of the
-/// nearest, plus this time.
+/// Time that is added in a comparison of distances. A replica is about as near as the nearest one
+/// if its round trip is at most twice that of the nearest one, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
 /// Maximum number of calls by which a replica may exceed the least loaded replica and still be
 /// chosen. Within this limit, a replica with unsent requests is preferred, so that several requests
 /// leave in one write.
 const SLACK: usize = 8;
-/// Size estimate of an entry without its key, in bytes.
+/// Estimated size, in bytes, of an entry without its key.
 const ENTRY_BYTES: usize = 160;
-/// While there is no free space for hints, one in this many reads of unknown keys requests a hint.
+/// While there is no free space for hints, one of this many reads of unknown keys requests a hint.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.
@@ -58,7 +58,7 @@ pub(crate) struct Route {
 }
 
 /// Chooses the first replica for an operation, by the hints that replicas have sent about the
-/// holders of keys and the leader.
+/// leader and the holders of keys.
 #[derive(Debug)]
 pub(crate) struct Router {
     hints: Mutex<HintCache>,
@@ -79,7 +79,7 @@ impl Router {
         self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the route of a request, from what is known now.
+    /// Returns the route of a request, according to the hints that are known now.
     pub fn route(&self, body: &Body, connections: &[Connection]) -> Route {
         let Body::Command(command) = body else {
             return Route::default();

@@ -28,7 +28,7 @@ pub(crate) struct Ticket {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     open: Vec<Session>,
-    /// Newest log time that is known, in ms. New sessions are opened at this time.
+    /// Newest known log time, in ms. New sessions are opened at this time.
     log_time_ms: u64,
     /// Sessions that were opened before this log time, in ms, may have expired.
     expired_before_ms: u64,
@@ -71,9 +71,9 @@ impl Sessions {
         }
     }
 
-    /// Abandons the session of `ticket`, which has expired, and other sessions that are at least as
-    /// old and have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes
-    /// in flight keep the identity with which they were sent.
+    /// Abandons the expired session of `ticket`, and other sessions that are at least as old and
+    /// have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes in
+    /// flight keep the identity with which they were sent.
     pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         let later_ms = self.log_time_ms.min(ticket.opened_ms + 1);

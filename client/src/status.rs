@@ -12,9 +12,10 @@ use crate::types::RefusalKind;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusQuery {
-    /// Keys for which holders are requested, in [`Status::holders`].
+    /// Keys for which the holders are requested. The answer is in [`Status::holders`].
     pub holders: HoldersQuery,
-    /// Whether to request the strategies and durations of leases, in [`Status::leases`].
+    /// Whether to request the strategies and durations of leases. The answer is in
+    /// [`Status::leases`].
     pub leases: bool,
 }
 
@@ -145,8 +146,8 @@ pub struct KeyHolders {
     pub key: Bytes,
     /// Names of the holders under the newest configuration.
     pub holders: Vec<String>,
-    /// Names of all replicas that may hold the key under promises that have not expired, which may
-    /// be promises of older configurations.
+    /// Names of all replicas that may hold the key under promises that have not expired. These
+    /// promises may be of older configurations.
     pub may_hold: Vec<String>,
 }
 
@@ -164,7 +165,7 @@ pub struct LeaseStatus {
     pub renew: Duration,
     /// Time for which a holder may be silent before it is suspected.
     pub grace: Duration,
-    /// Bound on the drift of clocks that leases allow for, in parts per million.
+    /// Maximum drift of clocks that leases tolerate, in parts per million.
     pub max_drift_ppm: u32,
     /// Whether the leader has more keys to list, so that [`RangeStatus::listed`] will rise.
     pub unfinished: bool,

@@ -105,7 +105,7 @@ pub enum Operation {
         /// Version that the key must have. `None` means that the key must not exist.
         expected: Option<Version>,
     },
-    /// Merges fields into the record at a key, which is created if it does not exist.
+    /// Merges fields into the record at a key. The record is created if it does not exist.
     PutFields {
         /// The key.
         key: Bytes,
@@ -181,7 +181,7 @@ pub struct Reply {
     pub replica: Arc<str>,
 }
 
-/// Kind of reason for which a replica or this client refused a request.
+/// Kind of refusal of a request by a replica or by this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {

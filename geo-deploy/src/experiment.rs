@@ -120,8 +120,8 @@ pub struct TimingOverrides {
     /// starts an election.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election_timeout_ms: Option<u64>,
-    /// Time that a replica waits for another replica's answer before it sends its message again, in
-    /// ms.
+    /// Time, in ms, that a replica waits for another replica's answer before the replica sends its
+    /// message again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmit_ms: Option<u64>,
     /// Time between two checkpoints, in ms. At a checkpoint a replica writes the changes of its
@@ -175,10 +175,10 @@ pub struct WorkloadSpec {
     /// intervals, whether or not earlier ones were answered. `None` for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RequestRate>,
-    /// Duration of the measured interval in s. It is given instead of `requests`.
+    /// Duration of the measured interval, in s. It is given instead of `requests`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// Duration of the warm-up in s, if `seconds` is set.
+    /// Duration of the warm-up, in s, if `seconds` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
     /// Maximum number of operations that one site has in flight in an open loop. Further operations

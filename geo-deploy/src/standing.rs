@@ -71,7 +71,7 @@ pub struct SupervisorSettings {
     /// First of the consecutive ports at which replicas accept clients; `None` if any free ports
     /// may be used.
     pub client_port: Option<u16>,
-    /// Whether a replica that died is started again.
+    /// Whether a replica is started again after its death.
     pub restart: bool,
     /// Whether the cluster works without TLS: no process proves its identity, and nothing is
     /// encrypted.
@@ -170,8 +170,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks that a supervisor that does not answer has really ended. A running supervisor holds the
-/// lock of the directory.
+/// Checks whether a supervisor has really ended, given that it does not answer. A running
+/// supervisor holds the lock of the directory.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(

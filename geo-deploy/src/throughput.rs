@@ -44,8 +44,8 @@ pub struct ThroughputExperiment {
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
     /// Time between two checkpoints, in ms. At a checkpoint, a replica writes the changes of its
-    /// state to disk, and accepts no writes until this is done. A write that all replicas must
-    /// accept waits if any replica makes a checkpoint.
+    /// state to disk, and accepts no writes until this is done. If all replicas must accept a
+    /// write, the write waits for a checkpoint of any replica.
     pub checkpoint_ms: u64,
     /// Number of keys. All keys are equally popular.
     pub keys: u64,
@@ -57,8 +57,8 @@ pub struct ThroughputExperiment {
     pub in_flight: u32,
     /// Number of threads of the load generator.
     pub cores: u32,
-    /// Time for which clients read before anything is measured, in s. Clients read equally from all
-    /// replicas, so that every replica gets about the same number of leases.
+    /// Time, in s, for which clients read before anything is measured. Clients read equally from
+    /// all replicas, so that every replica gets about the same number of leases.
     pub warmup_s: f64,
     /// Duration of each measurement, in s. Reads are measured first, and then writes. Before each
     /// measurement, clients send requests for 3 s that are not measured.
@@ -306,8 +306,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Checks the labels of the cases, which become names of directories, and the settings that
-    /// replicas must accept.
+    /// Checks the labels of the cases, and the settings that replicas must accept. The labels
+    /// become names of directories.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {

@@ -271,7 +271,7 @@ impl Wan {
     }
 }
 
-/// Returns the current settings of the links of a pair of sites.
+/// Returns the current link settings for a pair of sites.
 fn pair_settings(path: &ProbePath) -> PairSettings {
     let (forth, back) = (path.forth.settings(), path.back.settings());
     PairSettings {

@@ -19,7 +19,7 @@ const SPAN: Duration = Duration::from_secs(10);
 /// Difference between two readings that is allowed in addition to `rho`, because clocks are read
 /// one after the other.
 const SLACK: Duration = Duration::from_millis(1);
-/// Amount by which the wall clock may be set without the clock of leases losing trust. The wall
+/// Amount by which the wall clock may be set while the clock of leases stays trusted. The wall
 /// clock is no measure of rates. When it is set after a pause of the machine, the step is larger
 /// than this.
 const WALL_SLACK: Duration = Duration::from_millis(50);
@@ -65,8 +65,8 @@ struct AllClocks {
 pub struct Divergence {
     /// Name of the clock: `"steered"` or `"wall"`.
     pub clock: &'static str,
-    /// Time by which the clock has advanced further than the clock of leases, in ns; negative if it
-    /// has advanced less.
+    /// Time, in ns, by which the clock has advanced further than the clock of leases; negative if
+    /// the clock has advanced less.
     pub ahead_ns: i64,
     /// Duration over which the clocks diverged, measured by the clock of leases.
     pub within: Duration,

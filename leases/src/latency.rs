@@ -103,10 +103,10 @@ pub enum Replies {
 pub struct Distance {
     rtts: RoundTrips,
     leader: ReplicaId,
-    /// Time from the leader's sending of a message to the arrival of a replica's reply at a
-    /// collector, in ms. There is a row for each collector, with a column for each replica.
+    /// Time, in ms, from the leader's sending of a message to the arrival of a replica's reply at a
+    /// collector. There is a row for each collector, with a column for each replica.
     arrivals: Vec<f64>,
-    /// Time until the replies of the fastest majority are at a collector, in ms, for each
+    /// For each collector, the time, in ms, until the replies of the fastest majority are at the
     /// collector.
     majority: Vec<f64>,
 }
@@ -197,8 +197,8 @@ impl Distance {
         self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)
     }
 
-    /// Returns the time from the leader's sending of the Accepts until enough replies are at
-    /// `collector`, in ms.
+    /// Returns the time, in ms, from the leader's sending of the Accepts until enough replies are
+    /// at `collector`.
     fn gather_ms(&self, collector: ReplicaId, holders: ReplicaSet) -> f64 {
         let n = self.rtts.n();
         let demanded = holders.intersection(ReplicaSet::all(n)).iter();

@@ -8,8 +8,8 @@
 //! - *replica*: a member of the cluster, named by a number from 0 to 63.
 //! - *key*: a string of bytes that names a value.
 //! - *holder* of a key: a replica that may read the key locally.
-//! - *grantor*: a replica that has made a promise to a holder. The promise says that no write of a
-//!   key that the holder holds is committed unless the holder is notified of the write.
+//! - *grantor*: a replica that has made a promise to a holder. The promise says that a write of one
+//!   of the holder's keys is committed only if the holder is notified of the write.
 //! - *promise*: the message that a grantor sends. *Grant*: the grantor's record of a promise.
 //! - *chain*: consecutive promises of one grantor without a lapse between them.
 //! - *guard*: the message that precedes a grantor's first promise. When the holder acknowledges the

@@ -1,5 +1,5 @@
-//! Mutants: each hazard rule of protocol §6 can be disabled, to show that some check detects its
-//! absence. A check that has never failed may check nothing.
+//! Mutants: each hazard rule of protocol §6 can be disabled, to show that some check detects the
+//! absence of the rule. A check that has never failed may check nothing.
 //!
 //! Code that obeys a rule first asks `off(Rule::…)` whether the rule is disabled. Without the
 //! feature `mutants`, the result is a constant and the call costs nothing. With the feature, the

@@ -72,7 +72,7 @@ pub fn run(args: &ExpAdviseArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the longest time for which a write waits if a holder has failed, in seconds.
+/// Returns the longest time, in seconds, for which a write waits if a holder has failed.
 fn stall_s(finished: &ForecastReport) -> f64 {
     let lease = &finished.experiment.lease;
     (lease.grace_ms + lease.t_guard_ms + lease.t_lease_ms) as f64 / 1e3

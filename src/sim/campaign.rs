@@ -36,8 +36,8 @@ struct SeedQueue<F> {
     examine: F,
 }
 
-/// Runs seeds until the goal is reached, a seed fails, or the user interrupts. Seeds that have
-/// begun are always finished. `watch` is called at intervals.
+/// Runs seeds until the goal is reached, a seed fails, or the user interrupts. A seed is always
+/// finished once it has begun. `watch` is called at intervals.
 pub fn drive(
     progress: &mut CampaignProgress,
     threads: usize,

@@ -14,7 +14,7 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Processor time and elapsed time of a campaign.
 pub struct CampaignClock {
-    /// Processor time of earlier runs of the program for the same campaign, in seconds.
+    /// Processor time, in seconds, of earlier runs of the program for the same campaign.
     earlier_cpu_s: f64,
     earlier_wall_s: f64,
     began: Instant,

@@ -60,8 +60,8 @@ pub fn run(
 /// detected a violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Runs a seed. A violation is what the control searches for only if one of the control's own
-/// oracles detected it.
+/// Runs a seed. The control searches only for a violation that one of the control's own oracles
+/// detects.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

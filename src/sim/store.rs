@@ -35,8 +35,8 @@ impl CampaignStore {
     /// Loads the state that an earlier run stored, or begins a new campaign.
     ///
     /// # Errors
-    /// Returns an error if another process uses the directory, or if it contains another campaign
-    /// or an unreadable state.
+    /// Returns an error if another process uses the directory, or if the directory contains another
+    /// campaign or an unreadable state.
     pub fn open(
         dir: Option<&Path>,
         resolved: &ResolvedChoices,

@@ -30,8 +30,8 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 struct ReplicaInfo {
     cluster: String,
     replica: String,
-    /// Names of the other replicas, with the round-trip time to each in microseconds; 0 if it is
-    /// not known.
+    /// Names of the other replicas, with the round-trip time to each, in microseconds; 0 if the
+    /// time is not known.
     peers: BTreeMap<String, u64>,
 }
 
@@ -347,8 +347,8 @@ async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     })
 }
 
-/// Returns the name of a peer and the measured round-trip time to it in microseconds; 0 if it is
-/// not measured yet.
+/// Returns the name of a peer, and the measured round-trip time to the peer, in microseconds; 0 if
+/// the time is not measured yet.
 fn round_trip(peer: PeerStatus) -> (String, u64) {
     let us = peer.round_trip.map_or(0, |it| it.as_micros() as u64);
     (peer.name, us)

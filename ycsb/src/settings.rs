@@ -18,7 +18,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `threadcount`.
+    /// `threadcount`: maximum number of operations in flight.
     pub threads: u64,
     /// `leasehold.connections`: number of clients that the threads share for their operations. By
     /// default each thread has a client of its own.
@@ -27,37 +27,41 @@ pub struct Settings {
     pub cores: usize,
     /// `target`, in operations per second; `None` means as many as possible.
     pub target: Option<f64>,
-    /// `maxexecutiontime`.
+    /// `maxexecutiontime`: time after which the run ends; `None` means no limit.
     pub time_max: Option<Duration>,
-    /// `warmuptime`.
+    /// `warmuptime`: duration of the warm-up.
     pub warmup: Duration,
-    /// `measurement.interval`; `both` if there is a target and the property is not set.
+    /// `measurement.interval`: the latencies that are kept. The value is `both` if there is a
+    /// target and the property is not set.
     pub interval: Interval,
     /// `status`: whether to show the state of the run.
     pub status: bool,
-    /// `status.interval`.
+    /// `status.interval`: time between two updates of the status.
     pub status_every: Duration,
-    /// `label`.
+    /// `label`: text at the beginning of each status line.
     pub label: String,
-    /// `exporter`.
+    /// `exporter`: format of the report.
     pub exporter: Exporter,
-    /// `exportfile`; `None` means standard output.
+    /// `exportfile`: file for the report; `None` means standard output.
     pub export_file: Option<String>,
-    /// `hdrhistogram.percentiles`, in percent.
+    /// `hdrhistogram.percentiles`: percentiles to report, in percent.
     pub percentiles: Vec<f64>,
-    /// `hdrhistogram.output.path`; `None` unless `hdrhistogram.fileoutput` is true.
+    /// `hdrhistogram.output.path`: prefix of the names of the histogram files; `None` unless
+    /// `hdrhistogram.fileoutput` is true.
     pub histogram_files: Option<String>,
     /// `hdrhistogram.interval`: length of the intervals in the histogram files.
     pub histogram_every: Duration,
-    /// `core_workload_insertion_retry_limit`.
+    /// `core_workload_insertion_retry_limit`: maximum number of times that a failed insertion is
+    /// tried again.
     pub insert_retries: u32,
-    /// `core_workload_insertion_retry_interval`.
+    /// `core_workload_insertion_retry_interval`: pause before a failed insertion is tried again.
     pub insert_retry_pause: Duration,
-    /// `core_workload_insertion_keep_going_on_error`.
+    /// `core_workload_insertion_keep_going_on_error`: whether the load phase continues after an
+    /// insertion that failed for good.
     pub insert_keep_going: bool,
-    /// `leasehold.address`: one or more `host:port`.
+    /// `leasehold.address`: one or more addresses of replicas, each as `host:port`.
     pub addresses: Vec<String>,
-    /// `leasehold.cluster`.
+    /// `leasehold.cluster`: name of the cluster.
     pub cluster: Option<String>,
     /// `leasehold.ca`, or the environment's `LEASEHOLD_CA`: path of the certificate of the
     /// cluster's authority, for TLS.
@@ -68,7 +72,7 @@ pub struct Settings {
     pub token_file: Option<PathBuf>,
     /// `leasehold.plain_token`: whether the token may be sent in plain text.
     pub plain_token: bool,
-    /// `leasehold.timeout_ms`.
+    /// `leasehold.timeout_ms`: timeout of a request.
     pub timeout: Duration,
     /// `leasehold.attempt_timeout_ms`: time to wait for a replica's answer before the request is
     /// also sent to another replica.
@@ -84,7 +88,7 @@ pub struct Settings {
     pub sites_are_named: bool,
 }
 
-/// A site, which is the place of a client.
+/// A site: the place of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSite {
     /// Name of the site in reports.
@@ -183,7 +187,7 @@ impl Settings {
     }
 
     /// Returns the names of sites that the report shows. The list is empty if there is only one
-    /// site and the user has not named it.
+    /// site and the user has not named this site.
     pub fn reported_sites(&self) -> Vec<String> {
         match self.site_names() {
             names if names == ["0"] => Vec::new(),

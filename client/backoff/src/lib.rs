@@ -14,10 +14,10 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Time of health without a break after which early failures are forgotten.
 const FORGET: Duration = Duration::from_secs(3600);
 
-/// Decides when a replica that failed may be chosen again. It may be chosen immediately, unless it
-/// failed soon after it was chosen. After the k-th such failure it must have been healthy for 2^k x
-/// 5 s without a break, but at most for an hour. After an hour of health without a break, all
-/// failures are forgotten.
+/// Decides when a replica that failed may be chosen again. The replica may be chosen immediately,
+/// unless it failed soon after it was chosen. After the k-th such failure, the replica must have
+/// been healthy for 2^k x 5 s without a break, but at most for an hour. After an hour of health
+/// without a break, all failures are forgotten.
 ///
 /// The back-off reads no clock. The times that are passed to its methods are durations since one
 /// fixed moment. No time may be earlier than a time that was passed before.
@@ -108,8 +108,8 @@ impl FlapBackoff {
 mod tests {
     use super::*;
 
-    /// Each line of the table has events with their seconds, the time of health in s that they
-    /// require, and the second from which the replica may be chosen.
+    /// Each line of the table has events with their times in seconds, the time in seconds for which
+    /// the replica must then be healthy, and the time in seconds from which it may be chosen.
     #[test]
     fn every_case_of_the_table() {
         let mut cases = 0;

@@ -23,9 +23,9 @@ use generate::{HistoryShape, honest};
 
 const OPS: usize = 1_000_000;
 
-/// Shapes of histories: name, keys, processes, and the numbers of reads, deletions, swaps and
-/// unanswered operations in a hundred. The other operations are writes. Processes are always busy,
-/// so on one key nearly as many operations are in flight as there are processes.
+/// Shapes of histories: name, keys, processes, and, of a hundred operations, the numbers of reads,
+/// deletions, swaps and unanswered operations. The other operations are writes. Processes are
+/// always busy, so on one key nearly as many operations are in flight as there are processes.
 const SHAPES: [(&str, u64, u32, [u32; 4]); 14] = [
     ("reads and writes, many keys", 10_000, 50, [50, 0, 0, 1]),
     ("reads and writes, one key", 1, 50, [50, 0, 0, 1]),
@@ -111,7 +111,7 @@ fn forget_peak() {
     }
 }
 
-/// Returns the most memory held since `forget_peak`, in MiB.
+/// Returns the peak of this process's memory since `forget_peak`, in MiB.
 fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -2,9 +2,9 @@
 //! result, and the times at which the operation began and was answered. It contains no versions and
 //! nothing else that servers state about themselves, because the servers are judged by this record.
 //!
-//! Every write carries a value that no other write carries, named by its [`ValueId`], so a read
-//! shows which write it saw. A write without an answer stays open: it may take effect at any time,
-//! or never. A read without an answer says nothing, and is omitted.
+//! Every write carries a value that no other write carries, and a [`ValueId`] names this value. So
+//! the result of a read shows which write the read saw. A write without an answer stays open: it
+//! may take effect at any time, or never. A read without an answer says nothing, and is omitted.
 
 mod file;
 
@@ -17,9 +17,8 @@ pub use file::HistoryError;
 pub struct ValueId(pub u64);
 
 impl ValueId {
-    /// Id that denotes bytes that no write of a run stored. A process that reads such bytes has
-    /// found a value that was never written, which is a violation. An absent key is not denoted by
-    /// this id.
+    /// Id for bytes that no write of a run stored. A process that reads such bytes has found a
+    /// value that was never written, which is a violation. An absent key is not denoted by this id.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
     /// Returns the stored bytes of this value if values have eight bytes.
@@ -54,23 +53,23 @@ impl ValueId {
     }
 }
 
-/// Returns a mask for the length of a value: 0 for eight bytes. Masks of different lengths differ
-/// by much more than ids do, so that values of different lengths are not confused.
+/// Returns a mask for the length of a value: 0 for eight bytes. The masks for two different lengths
+/// differ by much more than two ids do, so that values of different lengths are not confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Effect of an operation according to its answer, or its intended effect if there is no answer.
+/// Effect of an operation according to its answer, or intended effect if there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
-    /// Found this value; `None` if the key did not exist.
+    /// Read the key, and found `value`.
     Read {
-        /// The value found.
+        /// Value that was found; `None` if the key did not exist.
         value: Option<ValueId>,
     },
     /// Wrote the key, whether or not it existed.
     Write {
-        /// The value written.
+        /// Value that was written.
         value: ValueId,
     },
     /// Removed the key, if it existed.
@@ -131,8 +130,8 @@ impl History {
         }
     }
 
-    /// Adds all operations of another history, which must have been taken with the same clock and
-    /// with other processes.
+    /// Adds all operations of another history, which must use the same clock and must have other
+    /// processes.
     pub fn merge(&mut self, other: History) {
         self.events.extend(other.events);
     }

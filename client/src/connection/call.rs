@@ -1,4 +1,4 @@
-//! A call: one request, for the answer to which a caller waits.
+//! A call: one request, and a caller that waits for the answer.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,7 +12,7 @@ use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
 const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
                          clients";
-/// Maximum size of a handshake, in bytes. The certificates of any replica take less.
+/// Maximum size of a handshake, in bytes. The certificates of any replica take fewer bytes.
 #[cfg(feature = "tls")]
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 

@@ -2,10 +2,10 @@
 //! connection. A task for each connection (see `replicas`) owns the socket, writes the calls in the
 //! table to the socket, and connects again when the connection breaks.
 //!
-//! A call that is dropped leaves the table immediately, sent or not, so a caller can abandon a call
-//! at any moment. Every call has a higher id than the calls before it. Calls with an id of
-//! `unsent_from` or above have not been written yet. When the socket is free, all these calls leave
-//! in one write.
+//! A call that is dropped leaves the table immediately, whether or not it was sent. So a caller can
+//! abandon a call at any moment. Every call has a higher id than the calls before it. Calls with an
+//! id of `unsent_from` or above have not been written yet. When the socket is free, all these calls
+//! leave in one write.
 
 mod call;
 mod connect;
@@ -117,7 +117,7 @@ pub(crate) struct Candidate {
     pub unsent: u64,
 }
 
-/// State of a connection that its callers and its task share.
+/// State that the callers and the task of a connection share.
 pub(crate) struct Connection {
     pub address: String,
     notifier: Arc<ChangeNotifier>,
@@ -253,14 +253,15 @@ impl Connection {
         })
     }
 
-    /// Records that the replica has answered a write, if `is_write` is set, or otherwise a read.
+    /// Records that the replica has answered a request: a write if `is_write` is set, otherwise a
+    /// read.
     pub fn reset_missed(&self, is_write: bool) {
         self.missed[usize::from(is_write)].store(0, Ordering::Relaxed);
     }
 
     /// Records that another replica has answered a request that this replica left unanswered. The
-    /// request is a write if `is_write` is set, or otherwise a read. Returns whether this replica
-    /// is to be suspected. Slow answers alone are no reason to suspect it.
+    /// request is a write if `is_write` is set, otherwise a read. Returns whether this replica is
+    /// to be suspected. Slow answers alone are no reason to suspect it.
     pub fn record_missed(&self, is_write: bool, requested_at: Instant) -> bool {
         let missed = &self.missed[usize::from(is_write)];
         let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
@@ -336,8 +337,9 @@ impl Connection {
         }
     }
 
-    /// Records that a connection has been made. If the replica was dead and `must_prove` is set, it
-    /// must still answer a probe before it is used. This flag is set while other replicas serve.
+    /// Records that a connection has been made. If the replica was dead and `must_prove` is set,
+    /// the replica must still answer a probe before it is used. The caller sets `must_prove` while
+    /// other replicas serve.
     pub fn connected(&self, welcome: &Welcome, must_prove: bool) {
         let mut table = self.table();
         table.welcome = Some(welcome.clone());
@@ -400,8 +402,8 @@ impl Connection {
         }
     }
 
-    /// Makes a dead replica usable before its back-off is over. This is called when the replica
-    /// serves and no other replica does.
+    /// Makes a dead replica usable before its back-off is over. The method is called when the
+    /// replica serves and no other replica does.
     pub fn return_early(&self) {
         let was = self.table().revive(self.began);
         if let Some(since) = was {

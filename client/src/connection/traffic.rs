@@ -14,7 +14,8 @@ pub(crate) enum ConnectionEnd {
     Broken(String),
     /// The connection was abandoned because the replica does not answer.
     Suspected(String),
-    /// The replica closed the connection, because it carried no request for a long time.
+    /// The replica closed the connection, because the connection carried no request for a long
+    /// time.
     Idle,
     /// The connection is no longer needed.
     Retired,

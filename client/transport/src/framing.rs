@@ -82,7 +82,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         MessageCodec::<M>::default().decode(&mut self.buffer)
     }
 
-    /// Returns the next frame without decoding it, and otherwise works as [`FrameReader::next`].
+    /// Returns the next frame without decoding it, and otherwise works like [`FrameReader::next`].
     ///
     /// # Errors
     /// The same errors as [`FrameReader::next`].

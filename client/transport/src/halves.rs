@@ -26,13 +26,13 @@ const COPIED_BYTES: usize = 64 << 10;
 
 type SharedChannel = Arc<Mutex<Channel>>;
 
-/// Half of a connection for reading.
+/// Reading half of a connection.
 pub struct ClientReadHalf {
     half: OwnedReadHalf,
     tls: Option<(SharedChannel, BytesMut)>,
 }
 
-/// Half of a connection for writing.
+/// Writing half of a connection.
 pub struct ClientWriteHalf {
     half: OwnedWriteHalf,
     tls: Option<(SharedChannel, BytesMut)>,
@@ -162,7 +162,7 @@ mod without_tls {
     use tokio::net::TcpStream;
     use tokio::net::tcp::OwnedReadHalf;
 
-    /// A channel, of which there is none.
+    /// Channel type without values.
     #[derive(Debug)]
     pub enum Channel {}
 

@@ -25,7 +25,7 @@ impl Secret {
     /// Loads the token from a file. Surrounding white space is removed.
     ///
     /// # Errors
-    /// If the file cannot be read, others may read it, or it holds no token.
+    /// Returns an error if the file cannot be read, if others may read it, or if it holds no token.
     pub fn load(file: &Path) -> Result<Secret, PrivateFileError> {
         let path = file.as_os_str().as_encoded_bytes();
         if path.starts_with(TOKEN_MARK.as_bytes()) && path.len() >= LIKE_A_TOKEN_BYTES {
@@ -105,8 +105,8 @@ pub enum PrivateFileError {
 /// Returns the text of a file that holds secrets, or digests of secrets.
 ///
 /// # Errors
-/// If the file cannot be read, is not text, is longer than `bytes_max`, or others than its owner
-/// may read or write it.
+/// Returns an error if the file cannot be read, if it is not text, if it is longer than
+/// `bytes_max`, or if others than its owner may read or write it.
 pub fn read_private(file: &Path, bytes_max: usize) -> Result<String, PrivateFileError> {
     let failed = |source| PrivateFileError::Read {
         file: file.to_owned(),

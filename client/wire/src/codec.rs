@@ -20,7 +20,7 @@ const PREFIX_BYTES: usize = 4;
 const RESERVED_PER_BYTE: usize = 4;
 
 /// Reason why a frame could not be read or written. The connection cannot be used after any of
-/// these errors, except `TooLong` from an encoder, which wrote nothing.
+/// these errors, except after `TooLong` from an encoder, because the encoder then wrote nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length in the prefix, or the length of the message to send, is above the limit.
@@ -77,8 +77,8 @@ pub fn split_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
     split_frame_at_most(buffer, FRAME_BYTES_MAX)
 }
 
-/// Works as [`split_frame`], but with another `limit`, in bytes. The limit is lower for a peer that
-/// has not identified itself yet.
+/// Works like [`split_frame`], but with another `limit`, in bytes. The limit is lower for a peer
+/// that has not identified itself yet.
 ///
 /// # Errors
 /// The same errors as [`split_frame`].

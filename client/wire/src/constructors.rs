@@ -139,8 +139,8 @@ impl Outcome {
         Outcome::of(outcome::Result::Missing(Missing {}))
     }
 
-    /// Creates the outcome of a compare-and-swap that wrote nothing. It found the version `actual`,
-    /// or no such key if this is `None`.
+    /// Creates the outcome of a compare-and-swap that wrote nothing. The compare-and-swap found the
+    /// version `actual`, or no such key if `actual` is `None`.
     pub fn mismatch(actual: Option<Version>) -> Outcome {
         Outcome::of(outcome::Result::Mismatch(Mismatch { actual }))
     }

@@ -44,11 +44,11 @@ const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
 /// Field numbers, in `Command`, of the fields that are operations.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
-/// Fields of operations, if the fields contain messages, as (field number of the operation, field
-/// number in it): the version that a compare-and-swap expects, the fields of a PutFields, and the
-/// entries of a MultiPut.
+/// Fields inside operations, for fields that contain messages, as (field number of the operation,
+/// field number inside the operation): the version that a compare-and-swap expects, the fields of a
+/// PutFields, and the entries of a MultiPut.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
-/// Field number, in a change of leases, of the repeated field.
+/// Field number of the repeated field in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
 /// Operations of `Command` that have parts, as (number of the operation, number of the repeated
 /// field, name).
@@ -62,7 +62,7 @@ const OPERATIONS: [(u32, u32, &str); 3] = [
 /// [`COMMAND_PARTS_MAX`] parts, whichever is less.
 ///
 /// # Errors
-/// If the frame holds no request.
+/// Returns an error if the frame holds no request.
 pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
     if let Some((id, hint, at)) = get_in(&frame) {
         let mut key = frame;
@@ -113,7 +113,8 @@ fn key_bytes(command: &[u8]) -> Option<usize> {
     Some(rest.len())
 }
 
-/// If the next byte of `rest` is `tag`, removes it and the number after it, and returns the number.
+/// If the next byte of `rest` is `tag`, removes this byte and the number after it, and returns the
+/// number.
 fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     let (first, mut number) = rest.split_first()?;
     if *first != tag {

@@ -1,6 +1,6 @@
 //! Fast encoding of responses for listeners. Most responses contain the value that a read found.
 //! Such responses are encoded here, with each length computed only once. All other responses are
-//! encoded as any other message.
+//! encoded like any other message.
 
 use bytes::BytesMut;
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -26,8 +26,8 @@ const HINT_HOLDERS: u8 = 0x08;
 const HINT_LEADER: u8 = 0x10;
 const HINT_LISTED: u8 = 0x18;
 
-/// Appends the frame of a response to `buffer`. The bytes are the same as [`encode_frame`] would
-/// append.
+/// Appends the frame of a response to `buffer`. The bytes are the same as those that
+/// [`encode_frame`] would append.
 ///
 /// # Errors
 /// `TooLong`; in this case `buffer` is unchanged.

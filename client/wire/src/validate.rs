@@ -71,7 +71,7 @@ fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes those checks of [`validate_body`] for which no session is needed.
+/// Makes those checks of [`validate_body`] that need no session.
 ///
 /// # Errors
 /// The same errors as [`validate`].
@@ -216,8 +216,8 @@ fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds the refusal of a command with `found` entries in `field`, which are more than the maximum
-/// `most`.
+/// Builds the refusal of a command with `found` entries in `field`, where at most `most` entries
+/// are allowed.
 pub(super) fn too_many(field: &str, found: usize, most: usize) -> Error {
     bad_request(format!(
         "{field} has {found} entries, allowed are 1 to {most}: split it into several commands"

@@ -19,8 +19,8 @@ pub(crate) struct KeyRequest {
     pub(crate) value: ValueId,
 }
 
-/// A process in the sense of a history, which means that it executes one operation at a time. The
-/// ID of the process is unique in a run.
+/// A process in the sense of a history: the process executes one operation at a time. The ID of the
+/// process is unique in a run.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,

@@ -1,6 +1,6 @@
 //! Bounds on the outage that the protocol allows after a fault.
 //!
-//! - If a holder fails, a write to a key that it holds waits until all promises to the holder have
+//! - If a holder fails, a write to one of its keys waits until all promises to the holder have
 //!   expired on every clock. Peers stop renewing their promises to the holder after two renewals
 //!   were not answered. The last promise lasts `t_guard + t_lease`, with drift. After the last
 //!   promise has expired, the write commits. Reads of the key may wait for the write. No operation
@@ -20,10 +20,10 @@ use crate::fault::{FaultAction, FaultSpec};
 use crate::run::OutageBound;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// Time for processing that is included in every bound, in s.
+/// Time for processing, in s, that is included in every bound.
 const SLACK_S: f64 = 0.1;
-/// Time in s that a client waits for the answer of one replica. After this time, it also sends the
-/// request to another replica.
+/// Time, in s, that a client waits for the answer of one replica. After this time, the client also
+/// sends the request to another replica.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
 /// Returns the bounds on the outage for clients, one entry for each site, after a fault at the

@@ -20,7 +20,7 @@ use crate::topology::Topology;
 /// sites is chosen.
 const CANDIDATES: u64 = 100;
 
-/// Plan of one run of one strategy, which a backend executes.
+/// Plan by which a backend executes one run of one strategy.
 pub struct RunPlan<'a> {
     /// Experiment to which the run belongs.
     pub experiment: &'a Experiment,

@@ -63,7 +63,7 @@ pub(crate) struct RunContext<'a> {
     pub(crate) network: Option<NetworkReport>,
 }
 
-/// Recorder of the requests and answers of the clients of one run.
+/// Recorder of the clients' requests in one run and of the answers to these requests.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     /// All operations, including warm-up. Next to each operation is the ID of its key.

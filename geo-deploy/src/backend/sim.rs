@@ -38,7 +38,7 @@ const REORDER_NS: u64 = 300_000_000;
 
 /// Runs all strategies of an experiment, in parallel on as many threads as there are cores. Each
 /// run is added to `ended` as soon as it has ended, even if another run fails. If `stop` is set,
-/// all runs that have not ended are stopped soon, and have no result.
+/// all unfinished runs are stopped soon, and have no result.
 ///
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.
@@ -71,7 +71,7 @@ pub fn run(
 }
 
 /// Runs plans in parallel. Returns the results in the order in which the runs ended, each with the
-/// index of its plan. Runs that were stopped are omitted.
+/// index of its plan. The results do not include stopped runs.
 fn in_parallel(
     plans: &[RunPlan<'_>],
     progress: ProgressFn<'_>,

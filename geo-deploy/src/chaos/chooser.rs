@@ -26,10 +26,10 @@ pub const GROUP_KEYS: u64 = 4;
 const GROUPS_FROM: u64 = 10_000;
 /// Share of the operations on hot keys among all operations on hot and cold keys.
 const HOT_SHARE: f64 = 0.7;
-/// Maximum number of keys with a state that a client remembers.
+/// Maximum number of keys for which a client remembers a state.
 const BELIEFS_MAX: usize = 4096;
 
-/// Kinds of operations of a client of hot and cold keys, each with its relative frequency.
+/// Kinds of operations that a client of hot and cold keys sends, each with its relative frequency.
 const SINGLE: [(OperationKind, u32); 7] = [
     (OperationKind::Get, 44),
     (OperationKind::Put, 22),
@@ -39,7 +39,7 @@ const SINGLE: [(OperationKind, u32); 7] = [
     (OperationKind::MultiGet, 5),
     (OperationKind::MultiPut, 6),
 ];
-/// Kinds of operations of a client of groups, each with its relative frequency.
+/// Kinds of operations that a client of groups sends, each with its relative frequency.
 const GROUPED: [(OperationKind, u32); 7] = [
     (OperationKind::Get, 12),
     (OperationKind::Put, 10),

@@ -7,8 +7,8 @@ use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
-/// Time within which a replica that was started has opened its data, even on a busy machine. A
-/// replica on a full disk cannot start: it reports the full disk and ends.
+/// Time after a start within which a replica has opened its data, even on a busy machine. A replica
+/// on a full disk cannot start: it reports the full disk and ends.
 const OPENED: Duration = Duration::from_secs(3);
 
 /// Filter that keeps only the effects of a fault that are possible now.
@@ -34,9 +34,9 @@ impl EffectFilter<'_> {
         }
     }
 
-    /// Returns the possible effects. Effects on processes that do not run are dropped. Effects that
-    /// would lead to the start of a replica on a full disk are dropped, too. So are effects after
-    /// which a majority would be down, unless the fault takes down all replicas together.
+    /// Returns the possible effects. Drops effects on processes that do not run, and effects that
+    /// would lead to the start of a replica on a full disk. Also drops effects after which a
+    /// majority would be down, unless the fault takes down all replicas together.
     pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {

@@ -88,7 +88,7 @@ impl<'a> FaultInjector<'a> {
         Ok(())
     }
 
-    /// Ends all active faults. The faults that have not begun are dropped.
+    /// Ends all active faults. Drops the faults that have not begun.
     ///
     /// # Errors
     /// As [`FaultInjector::step`].

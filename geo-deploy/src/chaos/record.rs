@@ -31,7 +31,7 @@ pub enum OperationOutcome {
 pub struct OutcomeCounts {
     /// Number of operations that were answered.
     pub answered: u64,
-    /// Number of operations of which it is unknown whether they were executed.
+    /// Number of operations for which it is unknown whether they were executed.
     pub unknown: u64,
     /// Number of operations that failed without an effect.
     pub failed: u64,
@@ -124,7 +124,7 @@ impl RoundRecord {
         }
     }
 
-    /// Adds an operation that ended to the record.
+    /// Adds to the record an operation that ended.
     pub fn add(&mut self, operation: &CompletedOperation) {
         let counts = self.counts.entry(operation.kind).or_default();
         match &operation.end {

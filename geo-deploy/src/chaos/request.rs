@@ -121,7 +121,7 @@ impl OperationRequest {
         }
     }
 
-    /// Returns the end of a scan's range: the first key after it.
+    /// Returns the end of a scan's range: the first key after the range.
     fn end(&self) -> Bytes {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }

@@ -16,7 +16,7 @@ use crate::topology::Topology;
 /// Time in seconds between the end of all faults and the end of the round. In this time, the
 /// replicas recover.
 const QUIET_S: f64 = 2.0;
-/// A replica that was started is regarded as down for this time after its start, in seconds.
+/// A replica is regarded as down for this time, in seconds, after its start.
 const STARTING_S: f64 = 1.0;
 /// Maximum number of random faults that are tried for one point in time. If all of these faults are
 /// impossible, no fault begins at that time.

@@ -39,7 +39,7 @@ impl RequestRate {
 }
 
 /// Interval in which operations are measured. An operation is measured if it *begins* in the
-/// interval, which is the same for all sites.
+/// interval. The interval is the same for all sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasurementWindow {
     /// The interval begins when the slowest client has made its warm-up requests. The interval ends

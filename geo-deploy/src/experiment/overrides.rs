@@ -99,8 +99,8 @@ fn dotted_name(key: &str) -> &str {
     alias.map_or(key, |(_, path)| path)
 }
 
-/// Keeps only the named strategies, in the given order. A strategy that the experiment does not
-/// have is added with default settings.
+/// Keeps only the named strategies, in the given order. Adds a named strategy with default settings
+/// if the experiment does not have it.
 fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentError> {
     let names = names
         .split(',')

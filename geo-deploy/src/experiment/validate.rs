@@ -1,4 +1,4 @@
-//! Checks of an experiment's fields: of single fields, and of combinations of fields.
+//! Checks of the fields of an experiment, both of single fields and of combinations.
 
 use leasehold_leases::StrategySpec;
 

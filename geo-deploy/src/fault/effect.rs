@@ -1,4 +1,4 @@
-//! Effects of a fault on single replicas and links, after its targets are resolved.
+//! Effects of a fault on single replicas and links, after the targets of the fault are resolved.
 
 use rand::seq::IndexedRandom as _;
 use rand_pcg::Pcg64Mcg;
@@ -71,8 +71,8 @@ impl LinkState {
     }
 }
 
-/// State of the cluster at the time when a fault begins, from which the roles in a fault are
-/// resolved.
+/// State of the cluster when a fault begins. The roles in the fault are resolved against this
+/// state.
 #[derive(Debug)]
 pub struct FaultContext<'a> {
     /// Sites of the replicas, and the round trips between them.

@@ -17,7 +17,7 @@ use super::{ExperimentReport, StrategyRun};
 const CDF_STEP: f64 = 1.005;
 /// Length of an interval in the log of histograms.
 const HLOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Length of the stretch of time that one line of the timeline covers, in ms.
+/// Length, in ms, of the stretch of time that one line of the timeline covers.
 const TIMELINE_MS: u64 = 100;
 
 /// Returns the CDFs, with one line for each run, site, operation and step:

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::ExperimentReport;
 
-/// Program, machine and command that made a result. A value that cannot be determined is `unknown`.
+/// Program, machine and command that made a result. The text `unknown` stands for a value that
+/// cannot be determined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The command, as a list of arguments.

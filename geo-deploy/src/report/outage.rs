@@ -292,7 +292,7 @@ impl FaultWindow {
         (before, median_ms(ops, third, self.end))
     }
 
-    /// Returns the duration of the outage as the module defines it, in ns.
+    /// Returns the duration, in ns, of the outage as the module defines it.
     fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
         // At equal times, ends come before starts: a client that sends its next request immediately
         // was not waiting in between.

@@ -1,4 +1,5 @@
-//! The report as a list of sections, which is written as a self-contained page and as Markdown.
+//! The report as a list of sections. The report is written as a self-contained page and as
+//! Markdown.
 
 use super::digest::Digest;
 use super::figures::{self, Figure};
@@ -18,10 +19,10 @@ struct Section {
     heading: &'static str,
     warnings: Vec<String>,
     paragraphs: Vec<String>,
-    /// Names of the plots, which are shown before the tables.
+    /// Names of the plots. The plots are shown before the tables.
     figures: Vec<String>,
     tables: Vec<Table>,
-    /// Notes, which are shown after everything else as a list.
+    /// Notes. They are shown as a list, after everything else.
     notes: Vec<String>,
     /// Preformatted text.
     verbatim: Option<String>,

@@ -9,8 +9,8 @@ use super::{ExperimentReport, StrategyRun};
 use crate::backend::RunPlan;
 use crate::true_rates::{PlacementCost, PlacementModel};
 
-/// Costs in a run of two choices of holders, both of which require knowledge of the workload's true
-/// rates.
+/// Costs that two choices of holders would have in a run. Both choices require knowledge of the
+/// workload's true rates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementComparison {
     /// Cost of the holders that the strategy would choose if it knew the true rates.

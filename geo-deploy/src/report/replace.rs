@@ -136,8 +136,8 @@ fn is_history(path: &Path) -> anyhow::Result<bool> {
     History::is_in(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Returns the files of the previous report, recognized by name and contents, that are not among
-/// the new ones.
+/// Returns the files of the previous report that are not among the new ones. Files of a report are
+/// recognized by their names and contents.
 fn leftovers(out: &Path, new: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut old = Vec::new();
     if holds_report(out) {

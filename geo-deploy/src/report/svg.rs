@@ -175,7 +175,7 @@ impl Svg {
         self.join(stroke_style(stroke), path);
     }
 
-    /// Draws a line through `points`, which are sorted, in horizontal and vertical steps. If
+    /// Draws a line in horizontal and vertical steps through `points`. The points are sorted. If
     /// several steps are too close to be distinguished, only the last of them is drawn.
     pub(super) fn stairs(&mut self, points: &[(f64, f64)], stroke: Stroke) {
         let Some((first, rest)) = points.split_first() else {

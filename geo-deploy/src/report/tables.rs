@@ -115,7 +115,8 @@ fn site(figures: &SiteSummary) -> Vec<String> {
     ]
 }
 
-/// Returns tables of means, percentiles and paths, which do not fit into the tables of [`per_run`].
+/// Returns tables of means, percentiles and paths. These values do not fit into the tables of
+/// [`per_run`].
 pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     let columns = [
         "site",

@@ -11,7 +11,7 @@ use super::summary::{ExperimentSummary, is_local};
 use super::table::{Table, ms};
 use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
-/// Maximum length of a stretch of time for which a mean is shown, in s.
+/// Maximum length, in s, of a stretch of time for which a mean is shown.
 const STRETCH_S: f64 = 5.0;
 /// A strategy is regarded as being as good as before a change if the mean latency is at most this
 /// many times the mean latency before the change.

@@ -1,5 +1,5 @@
-//! Facts about a run, which backends produce and reports read, and the latency bounds with which
-//! the facts are compared.
+//! Facts about a run, and the latency bounds with which the facts are compared. Backends produce
+//! the facts, and reports read them.
 
 pub mod bookkeeping;
 pub mod bound;

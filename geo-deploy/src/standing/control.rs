@@ -22,7 +22,7 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of connections that are served at the same time; other connections wait. The WAN
 /// needs the remaining file descriptors.
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum length of a request in bytes. It suffices for a fault that names every site of the
+/// Maximum length of a request, in bytes. It suffices for a fault that names every site of the
 /// largest cluster.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,4 +1,4 @@
-//! Decides when a replica that died is started again.
+//! Decides when a replica is started again after its death.
 //!
 //! A replica is started again only if its death was not requested. After each further death in a
 //! row, the wait is longer, so that a replica that cannot run does not keep the machine busy. After
@@ -73,7 +73,7 @@ impl RestartPolicy {
         due
     }
 
-    /// Describes for users whether, and when, a replica that has died is started again.
+    /// Describes for users whether, and when, the replica is started again after its death.
     pub fn words(&self, now: Instant, site: &str) -> String {
         match self.due {
             Some(due) => {

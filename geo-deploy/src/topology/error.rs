@@ -2,7 +2,7 @@
 
 use super::{RTT_MS_MAX, SITES_MAX};
 
-/// Error in a topology. The message describes how to correct it.
+/// Error in a topology. The message describes how to correct the error.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TopologyError {

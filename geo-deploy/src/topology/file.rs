@@ -142,7 +142,7 @@ fn check_diagonal(
     }
 }
 
-/// Returns the round trip of a pair of sites, which may be given under either site.
+/// Returns the round trip of a pair of sites. The round trip may be given under either site.
 fn one_of(
     sites: &[String],
     found: &[Vec<Option<f64>>],

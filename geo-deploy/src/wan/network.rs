@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Largest median lateness of a valid network, in ms. The value is 1 ms because reports call an
+/// Largest median lateness, in ms, of a valid network. The value is 1 ms because reports call an
 /// operation "at its minimum" if the latency of the operation exceeds the lower bound by at most 1
 /// ms.
 const LATE_P50_MS_MAX: f64 = 1.0;
-/// Largest 99th percentile of lateness, in ms, of a valid network. At a greater value, more than
-/// one message in a hundred waited for a processor longer than one time slice of the scheduler (3
-/// to 4 ms).
+/// Largest 99th percentile of the lateness, in ms, of a valid network. At a greater value, more
+/// than one message in a hundred waited for a processor longer than one time slice of the scheduler
+/// (3 to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
 /// Least number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;
@@ -52,7 +52,7 @@ pub struct PairReport {
 /// Lateness of probes: the measured round-trip time minus the configured one, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Lateness {
-    /// Number of probes, of all pairs of sites.
+    /// Number of probes over all pairs of sites.
     pub probes: usize,
     /// Median of the lateness.
     pub p50_ms: f64,

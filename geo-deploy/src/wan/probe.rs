@@ -69,8 +69,8 @@ pub(super) struct Probes(Mutex<Vec<Probe>>);
 
 impl Probes {
     /// Returns the probes that were sent in the given time. Omits probes that were sent over links
-    /// with cuts or losses, and probes during which the settings of a link changed. A probe that is
-    /// overdue is included. Its round-trip time is taken as the time that has passed since it was
+    /// with cuts or losses, and probes during which the settings of a link changed. An overdue
+    /// probe is included. Its round-trip time is taken as the time that has passed since it was
     /// sent.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {

@@ -185,8 +185,8 @@ impl ProfileBuilder {
 
     /// Returns the profile of the keys that were added. `unrequested` represents the keys that no
     /// client has requested. It must have no counts. `totals` are the rates of all operations for
-    /// each origin, in operations a second. The expected rates of the keys that were added are
-    /// scaled so that the rates of all keys add up to `totals`.
+    /// each origin, in operations a second. The expected rates of the added keys are scaled so that
+    /// the rates of all keys add up to `totals`.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
         let threshold = if self.sampled.len() > self.keys_max {
             self.sampled.pop().map_or(0.0, |sampled| sampled.priority)

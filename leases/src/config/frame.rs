@@ -82,8 +82,8 @@ impl Frame {
         }
     }
 
-    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under earlier
-    /// configurations, which assigned keys to it, regardless of how far its own log lags.
+    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under the earlier
+    /// configurations that assigned keys to it, regardless of how far the suspect's own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;

@@ -316,7 +316,7 @@ impl Configs {
     }
 
     /// Drops all data that only configurations before `oldest` can see. The newest configuration is
-    /// always kept. Listed keys that were cleared are dropped step by step: each call looks at some
+    /// always kept. Cleared keys are dropped from the list step by step: each call looks at some
     /// thousands of keys. [`is_sweeping`](Self::is_sweeping) returns whether more keys remain.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;

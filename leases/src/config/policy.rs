@@ -10,7 +10,7 @@ use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 /// Maximum number of ranges of one configuration.
 pub const RANGES_MAX: usize = 1024;
 
-/// Maximum total size of the first keys of all ranges of a configuration, in bytes. One entry of
+/// Maximum total size, in bytes, of the first keys of all ranges in a configuration. One entry of
 /// the configuration log can name all ranges.
 pub const STARTS_BYTES_MAX: usize = 512 << 10;
 
@@ -82,8 +82,8 @@ impl Policy {
 /// were merged.
 ///
 /// Rule H69: neighbouring ranges become one range only if their policies are equal, including the
-/// configuration that last cleared their listed keys. Otherwise, listed keys that the later cleared
-/// range had forgotten would be listed again on replicas that still remember them. The numbers of
+/// configuration that last cleared their listed keys. Otherwise, replicas that still remember the
+/// list of the range that was cleared later would list the keys of that range again. The numbers of
 /// listed keys may differ. They are not even the same on all replicas.
 fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);

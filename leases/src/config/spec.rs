@@ -33,8 +33,8 @@ pub enum StrategySpec {
     /// The operator chooses the holders.
     Fixed {
         /// Holders of every key. If this is `None`, the holders are the leader and the N/2 replicas
-        /// nearest to it, as with [`UnlistedHolders::Nearest`]. It is also `None` for keys to which
-        /// no range of the operator applies.
+        /// nearest to the leader, as with [`UnlistedHolders::Nearest`]. The field is also `None`
+        /// for keys to which no range of the operator applies.
         holders: Option<ReplicaSet>,
     },
     /// Each key is held by the replicas that minimize the waiting time of operations on the key

@@ -10,7 +10,7 @@ use super::ranges::RangeMap;
 use super::{Configs, Policy};
 use crate::types::ReplicaSet;
 
-/// Number of keys that the pass looks at in one step, which takes well below a millisecond.
+/// Number of keys that the pass looks at in one step. A step takes well below a millisecond.
 pub(super) const KEYS_A_STEP: usize = 4096;
 
 /// State of a pass over all listed keys.

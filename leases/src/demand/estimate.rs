@@ -18,7 +18,7 @@ const OBSERVED_MIN: f32 = 50.0;
 /// Weight of the latest pass in the average rate of operations on keys that are not remembered.
 const LATEST: f32 = 0.3;
 
-/// Counts that have faded to less than this are treated as 0.
+/// Faded counts below this value are treated as 0.
 const NONE_BELOW: f32 = 1e-3;
 
 /// Weight of the prior estimate of a bucket, as a number of observed operations. Before any
@@ -45,7 +45,7 @@ fn bucket(count: f32) -> usize {
     }
 }
 
-/// Number of keys of an origin in each bucket, and the sum of their counts.
+/// Number of keys of an origin in each bucket, and the sum of the counts of these keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
     keys: [f32; BUCKETS],
@@ -75,7 +75,7 @@ pub(super) struct Calibration {
     /// For each bucket, the number of operations that would be expected if every key were requested
     /// at the rate that its count suggests: the count divided by the time that counts cover.
     expected: [f32; BUCKETS],
-    /// Time for which keys of the lowest bucket were observed, summed over these keys, in seconds.
+    /// Time, in seconds, for which keys of the lowest bucket were observed, summed over these keys.
     uncounted_for: f32,
     /// Time that counts cover, in seconds. It is reduced whenever the counts fade.
     window: f32,
@@ -83,7 +83,7 @@ pub(super) struct Calibration {
     unknown_requests: f32,
     /// Time since the last pass, in seconds.
     since_pass: f32,
-    /// Recent rate of operations on keys that no origin has requested, in operations a second.
+    /// Recent rate, in operations a second, of operations on keys that no origin has requested.
     unknown_rate: f32,
 }
 
@@ -324,9 +324,8 @@ mod tests {
         }
     }
 
-    /// There are 1,000 keys, of which 10 are requested once a second and the others never. Keys
-    /// that were requested are expected to be requested at that rate. The others are not expected
-    /// to be requested.
+    /// There are 1,000 keys, of which 10 are requested once a second and the others never. For the
+    /// requested keys, the forecast is that rate. For the others, no requests are expected.
     #[test]
     fn the_forecast_is_what_keys_of_the_same_count_were_asked() {
         let mut calibration = Calibration::default();

@@ -5,7 +5,7 @@
 /// evicted.
 const EVICTION_CANDIDATES: usize = 8;
 
-/// Memory that grows with the number of keys, in bytes.
+/// Memory, in bytes, that grows with the number of keys.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryBudget {
     used: usize,

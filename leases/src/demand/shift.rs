@@ -23,8 +23,8 @@ const LATEST: f32 = 0.2;
 pub(super) struct ShiftDetector {
     /// Number of operations since the last judgement.
     operations: u32,
-    /// Sum, over the operations since the last judgement, of log2 of the share of the operation's
-    /// key in all counts.
+    /// Sum of logarithms, one for each operation since the last judgement. The logarithm is log2 of
+    /// the share that the operation's key has in all counts.
     log2_shares: f32,
     /// Number of windows since the counts began.
     windows: u32,

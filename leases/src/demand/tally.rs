@@ -39,7 +39,7 @@ impl KeyCount {
     }
 }
 
-/// Counts of the operations of one replica's own clients since its last report.
+/// Counts of the operations of one replica's own clients since the last report of the replica.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Counts by the hash of the key, so that counting a read does not access the key, which is
@@ -47,7 +47,7 @@ pub struct Tally {
     counts: GrowingIndexMap<u64, KeyCount>,
     hashes: SeededState,
     budget: MemoryBudget,
-    /// Number of reads and number of writes of keys that were evicted to make space for new keys.
+    /// Number of reads, and number of writes, of keys that were evicted to make space for new keys.
     rare: (u32, u32),
 }
 

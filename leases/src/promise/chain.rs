@@ -28,8 +28,8 @@ struct Record {
     config: ConfigId,
     /// End of the promises, by this replica's clock.
     expires: Time,
-    /// Barrier: the lowest of the highest-accepted slots in the unbroken promises under the
-    /// configuration.
+    /// Barrier: the lowest of the highest-accepted slots that the unbroken promises under the
+    /// configuration state.
     barrier: Slot,
 }
 

@@ -248,9 +248,9 @@ impl Holder {
 }
 
 /// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
-/// of these grantors, the end of the promise and the barrier of the chain. Only grantors with
-/// barriers that this replica has passed are counted. The permit ends when the promises of fewer
-/// than `needed` such grantors remain.
+/// of these grantors, the end of the promise and the barrier of the chain. Counts only grantors
+/// with barriers that this replica has passed. The permit ends when the promises of fewer than
+/// `needed` such grantors remain.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,

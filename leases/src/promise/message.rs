@@ -53,10 +53,10 @@ pub struct Promise {
     pub sequence: u64,
     /// Sequence number of the acknowledged message on which the promise builds.
     pub base: u64,
-    /// Time from the grantor's receipt of the ack of `base` until it sends the promise, by the
-    /// grantor's clock.
+    /// Time between the grantor's receipt of the ack of `base` and the grantor's sending of the
+    /// promise, by the grantor's clock.
     pub t0: Duration,
-    /// The holder takes the promise only within `t0 + t_guard` of sending the ack of `base`.
+    /// The holder takes the promise only within `t0 + t_guard` after it has sent the ack of `base`.
     pub t_guard: Duration,
     /// Duration of the promise from its receipt, by the holder's clock.
     pub t_lease: Duration,

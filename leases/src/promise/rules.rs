@@ -48,7 +48,7 @@ pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
 }
 
 /// Rule H14 at the grantor: a promise is made under the newest configuration that *both* replicas
-/// know. A replica with a log that lags loses freshness, but not its leases.
+/// know. If the log of a replica lags, the replica loses freshness, but not its leases.
 pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     if off(Rule::H14UnknownConfig) {
         here

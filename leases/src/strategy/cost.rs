@@ -22,7 +22,7 @@ pub(super) struct Cost {
     defaults: ReplicaSet,
 }
 
-/// State that all ranges share in one situation. The table of the costs of all sets of holders is
+/// State that all ranges share in one situation. The table with the costs of all sets of holders is
 /// large, so all ranges with the same settings share it.
 #[derive(Debug)]
 pub(super) struct Tables<'a> {

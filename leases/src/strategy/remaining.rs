@@ -13,8 +13,8 @@ use super::gathered_changes::{GatheredChanges, RoundRobin, by_gain};
 use crate::config::{ConfigChange, Configs, RangeChange};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
-/// Maximum number of keys that one configuration changes. A replica applies it in about a
-/// millisecond.
+/// Maximum number of keys that one configuration changes. A replica applies such a configuration in
+/// about a millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
 /// One `ROUND_ROBIN_SHARE`-th of a configuration is reserved for changes in the order of their
@@ -47,7 +47,7 @@ pub struct RemainingChanges {
     dropped: bool,
     round_robin: RoundRobin,
     /// Changes of ranges that are made together with the last changes of keys. If changes of keys
-    /// were dropped, these changes are not made, because another pass will find them again.
+    /// were dropped, the changes of ranges are not made, because another pass will find them again.
     pub(super) last: Vec<RangeChange>,
 }
 
@@ -262,7 +262,8 @@ mod tests {
         RemainingChanges::new(current.newest(), listing.finish())
     }
 
-    /// Puts the next part of the changes in force. Returns its keys, and their size in bytes.
+    /// Makes the next part of the remaining changes. Returns the changed keys, and the size of
+    /// these keys in bytes.
     fn bring(remaining: &mut RemainingChanges, current: &mut Configs) -> (Vec<Key>, usize) {
         let change = remaining.next(current, BYTES);
         current.apply(ConfigId(current.newest().0 + 1), &change);

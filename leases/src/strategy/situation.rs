@@ -41,8 +41,8 @@ impl Situation {
         Distance::new(self.rtts.clone(), self.leader)
     }
 
-    /// Returns the leader and the N/2 replicas nearest to it. Under every strategy, writes wait at
-    /// least for this majority.
+    /// Returns the leader and the N/2 replicas nearest to the leader. Under every strategy, writes
+    /// wait at least for this majority.
     pub fn near_majority(&self) -> ReplicaSet {
         self.with_leader(self.nearest.iter().copied())
     }

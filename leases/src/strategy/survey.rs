@@ -210,8 +210,8 @@ impl Survey {
 }
 
 impl RangeTarget {
-    /// Returns the change that adds the leader to `current_holders`, which hold a key without it.
-    /// No client reads the key now, so the change has no gain yet.
+    /// Returns the change that adds the leader to `current_holders`, which hold a key without the
+    /// leader. No client reads the key now, so the change has no gain yet.
     fn keep(&self, current_holders: ReplicaSet) -> HolderChange {
         HolderChange {
             holders: self.chooser.keep(current_holders),
@@ -233,8 +233,8 @@ impl RangeTarget {
         (before != next).then_some(next)
     }
 
-    /// Returns the last change of a range, which is made when no more keys remain to be listed;
-    /// `None` if there is none.
+    /// Returns the last change of a range; `None` if there is none. This change is made when no
+    /// more keys remain to be listed.
     fn last_defaults(&self, range: &KeyRange) -> Option<RangeChange> {
         let meanwhile = self.policy.defaults.union(self.defaults);
         let differs = self.chooser.lists() && meanwhile != self.defaults;

@@ -13,7 +13,7 @@ use crate::latency::{Replies, RoundTrips};
 use crate::time::Time;
 use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 
-/// Number of proposals, more than any demand in these tests needs.
+/// Maximum number of proposals. It is more than any demand in these tests needs.
 const ROUNDS_MAX: usize = 64;
 
 /// Maximum size of the keys in a configuration of these tests, in bytes.

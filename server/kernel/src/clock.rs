@@ -31,7 +31,7 @@ impl Clock {
     }
 
     /// Sets the clock forward by `by_ns` ns. No clock with a bounded drift does this. So runs with
-    /// such a clock show that a violation of the bound is detected.
+    /// such jumps show that a violation of the bound is detected.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }

@@ -160,11 +160,12 @@ impl Network {
 /// Shape of a partition of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Two groups without links between them.
+    /// The processes form two groups, and there are no links between the groups.
     TwoWay,
-    /// Two groups with links between them in only one direction.
+    /// The processes form two groups, and the links between the groups work in only one direction.
     OneWay,
-    /// Two groups with links between them only to and from one process.
+    /// The processes form two groups. The only links between the groups are those to and from one
+    /// process.
     Bridge,
 }
 

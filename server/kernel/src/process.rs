@@ -75,12 +75,12 @@ impl<M, I, A> Process<M, I, A> {
         self.run
     }
 
-    /// Returns the clock of the process's machine.
+    /// Returns the clock of the computer on which the process runs.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Replaces the clock of a process that is down, because its machine was restarted.
+    /// Replaces the clock of a process that is down, because its computer was restarted.
     pub fn replace_clock(&mut self, clock: Clock) {
         assert!(self.machine.is_none(), "a running process keeps its clock");
         self.clock = clock;

@@ -45,7 +45,7 @@ impl<E> EventQueue<E> {
     /// another event until this event is taken.
     ///
     /// # Panics
-    /// If 2^24 events are waiting, or 2^40 events were scheduled.
+    /// Panics if 2^24 events are waiting, or if 2^40 events were scheduled.
     pub fn schedule(&mut self, at_ns: u64, event: E) -> usize {
         let place = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);

@@ -14,7 +14,7 @@ pub enum EntryProblem {
     /// The checksum does not match: bytes have changed, or belong to another segment.
     #[error("its checksum does not match")]
     Checksum,
-    /// The record belongs to another slot, or is no entry.
+    /// The record belongs to another slot, or is not an entry.
     #[error("it is the record of another slot")]
     OtherSlot,
     /// The contents cannot be decoded.
@@ -22,8 +22,8 @@ pub enum EntryProblem {
     Contents(String),
 }
 
-/// Decodes the entry of `slot` from the bytes at its place. Everything is checked: the file may have
-/// changed since the entry was written, or may be in use as another segment.
+/// Decodes the entry of `slot` from the bytes at its place. Everything is checked: the file may
+/// have changed since the entry was written, or may be in use as another segment.
 ///
 /// # Errors
 /// Any [`EntryProblem`].

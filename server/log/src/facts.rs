@@ -8,7 +8,8 @@ use leasehold_replica::message::LogId;
 
 use crate::record::Fact;
 
-/// All facts of a log that are not entries: small, and restated at the head of every segment.
+/// All facts of a log that are not entries. They are small, and are restated at the head of every
+/// segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFacts {
     /// Incarnation of the newest run.

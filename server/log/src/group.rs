@@ -113,8 +113,8 @@ pub(crate) fn seal(out: &mut Vec<u8>, start: usize, header: &Header, life: u64) 
     seal
 }
 
-/// Returns a group's records and its checksum; `None` if the group is not whole. `bytes` begins with
-/// the group.
+/// Returns a group's records and its checksum; `None` if the group is not whole. `bytes` begins
+/// with the group.
 pub(crate) fn open<'a>(header: &Header, bytes: &'a [u8]) -> Option<(&'a [u8], u32)> {
     let end = HEADER_BYTES + header.records as usize;
     let sealed = bytes.get(..end)?;

@@ -18,9 +18,10 @@
 //! records. Nothing changes in [`LogWriter`] before [`LogWriter::complete`].
 //!
 //! # How to start
-//! [`LogRecovery`] takes all segments in ascending order. It tells a write that a crash tore, which
-//! nobody relied on, from damage to data that others may rely on (hazards 116 and 117). A start
-//! never appends to the segment that it found last: the first write of [`LogWriter`] begins another.
+//! [`LogRecovery`] takes all segments in ascending order. It distinguishes a write that a crash
+//! tore, and that nobody relied on, from damage to data that others may rely on (hazards 116 and
+//! 117). A start never appends to the segment that it found last: the first write of [`LogWriter`]
+//! begins another.
 //!
 //! `docs/log-format.md` describes the bytes.
 

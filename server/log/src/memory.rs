@@ -1,5 +1,5 @@
-//! A disk in memory, for tests and simulations. It keeps what was synced, and of other writes any
-//! sectors.
+//! A disk in memory, for tests and simulations. After a crash, it holds all synced writes, and any
+//! subset of the sectors of the other writes.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ impl MemoryDisk {
         self.crash(|| true);
     }
 
-    /// Loses the sectors of unsynced writes for which `survives` returns false. It is called for
-    /// each sector, in order.
+    /// Loses the sectors of unsynced writes for which `survives` returns false. `survives` is
+    /// called once for each sector of these writes, in order.
     pub fn crash(&mut self, mut survives: impl FnMut() -> bool) {
         for write in std::mem::take(&mut self.unsynced) {
             let Some(segment) = self.segments.get_mut(&write.segment) else {
@@ -76,7 +76,7 @@ impl MemoryDisk {
         recovery.finish(marked, segment_bytes)
     }
 
-    /// Returns the bytes at a place, unsynced ones included; `None` if the place does not exist.
+    /// Returns the bytes at a place, including unsynced bytes; `None` if the place does not exist.
     pub fn read(&self, place: RecordPlace) -> Option<Bytes> {
         let from = place.offset as usize;
         let within =

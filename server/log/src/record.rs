@@ -1,7 +1,7 @@
 //! Records as bytes: a length, a checksum, a kind and the contents.
 //!
 //! The checksum of a record serves reads of single entries. It covers the number of the segment, so
-//! that a record is not taken for one of an earlier use of the same file.
+//! that a record is not mistaken for a record of an earlier use of the same file.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const LIFE: u8 = 8;
 const JOINED: u8 = 9;
 const INCARNATION: u8 = 10;
 
-/// A fact about the replica that is no entry of its logs.
+/// A fact about the replica that is not an entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
     Promised(Ballot),
@@ -66,7 +66,7 @@ pub(crate) enum LogRecord<'a> {
     Fact(Fact),
 }
 
-/// Part of a record of the replica that belongs in the log.
+/// Part of a replica's record that belongs in the log.
 pub(crate) enum Logged<'a> {
     Entry {
         log: LogId,
@@ -207,8 +207,8 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     Some((length, u32::from_le_bytes(*seal), rest))
 }
 
-/// Returns the record in `body`, which has no frame any more; `None` if there is
-/// no record of a known kind.
+/// Returns the record in `body`, from which the frame was removed; `None` if there is no record of
+/// a known kind.
 pub(crate) fn decode(body: &[u8]) -> Option<LogRecord<'_>> {
     let (kind, rest) = body.split_first()?;
     let mut reader = Reader(rest);

@@ -1,4 +1,5 @@
-//! Start of a log: the segments are read in order, and what a crash has torn is told from damage.
+//! Start of a log: reads the segments in order, and distinguishes writes that a crash tore from
+//! damage.
 
 use std::collections::BTreeMap;
 
@@ -40,10 +41,10 @@ pub struct LogRecovery {
     index: EntryIndex,
     segments: BTreeMap<SegmentId, usize>,
     chain: ChainEnd,
-    /// Segment without a whole head, because a crash came before the head was synced. It can only be
-    /// the last one.
+    /// Segment without a whole head, because a crash came before the head was synced. Only the last
+    /// segment can be in this state.
     unborn: Option<SegmentId>,
-    /// Offset in the last segment at which its last group ends.
+    /// Offset, in bytes, at which the last group of the last segment ends.
     end: usize,
 }
 
@@ -67,7 +68,7 @@ impl LogRecovery {
     /// Returns the damage that was found. The log must not be used then.
     ///
     /// # Panics
-    /// If the segments are not passed in ascending order.
+    /// Panics if the segments are not passed in ascending order.
     pub fn segment(&mut self, id: SegmentId, bytes: &[u8]) -> Result<(), LogDamage> {
         let last = self.segments.last_key_value().map(|(last, _)| *last);
         assert!(last < Some(id), "segments are read in ascending order");
@@ -136,7 +137,8 @@ impl LogRecovery {
         header.number == self.chain.number + 1 && header.previous == self.chain.seal
     }
 
-    /// Reads the facts in the head of a segment. They must be those of the segments before it.
+    /// Reads the facts in the head of a segment. They must equal the facts of the segments before
+    /// it.
     fn head(
         &mut self,
         reader: &SegmentReader<'_>,
@@ -174,8 +176,8 @@ impl LogRecovery {
     }
 
     /// Checks the bytes behind the end of the chain. A torn group may be there, and groups that
-    /// were written after it without a sync. A group there that names a group after the end as synced
-    /// shows that synced bytes are lost.
+    /// were written after it without a sync. If a group there states that a group after the end was
+    /// synced, synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The log as its writer knows it, and its writes.
+//! State of the log for its writer, and the writes to the log.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,8 @@ pub struct LogWriter {
 pub struct LogWrite {
     /// Segment to write to.
     pub segment: SegmentId,
-    /// Length in bytes with which the segment must be made first; `None` if the segment exists. If
-    /// a segment must be made, the one before it must be synced first.
+    /// Length, in bytes, of the segment that must be created before the write; `None` if the
+    /// segment exists. Before a segment is created, the previous segment must be synced.
     pub begins: Option<usize>,
     /// Offset in the segment, in bytes.
     pub offset: usize,
@@ -65,18 +65,18 @@ pub struct LogWrite {
 
 impl LogWriter {
     /// Plans a write of these records as one group; `None` if none of them belongs in the log.
-    /// Nothing changes before [`LogWriter::complete`]. The contents of `buffer` are replaced; it is only
-    /// there to reuse its memory.
+    /// Nothing changes before [`LogWriter::complete`]. The contents of `buffer` are replaced; it is
+    /// passed only so that its memory is reused.
     ///
     /// # Panics
-    /// If the records take 4 GiB or more.
+    /// Panics if the records take 4 GiB or more.
     pub fn plan(&self, records: &[Record], buffer: Vec<u8>) -> Option<LogWrite> {
         let records: Vec<Logged<'_>> = records.iter().filter_map(Logged::of).collect();
         (!records.is_empty()).then(|| self.plan_logged(&records, buffer))
     }
 
-    /// Plans the first write of a run. The caller must sync it. It raises the incarnation above that of
-    /// every earlier run, and above `other`.
+    /// Plans the first write of a run. The caller must sync this write. The write raises the
+    /// incarnation above that of every earlier run, and above `other`.
     pub fn plan_incarnation(&self, other: Incarnation) -> LogWrite {
         let raised = Incarnation(self.facts.incarnation.max(other).0 + 1);
         let record = Logged::Fact(Fact::Incarnation(raised));
@@ -159,13 +159,13 @@ impl LogWriter {
         self.chain.number
     }
 
-    /// Returns the number of the last group that was synced: a start must find it.
+    /// Returns the number of the last group that was synced. A start must find this group.
     pub fn synced(&self) -> u64 {
         self.synced
     }
 
     /// Returns the last segment that the start found, and the offset at which its last group ends;
-    /// `None` if it found none. Only before the first write of a run.
+    /// `None` if it found none. Must be called only before the first write of a run.
     pub fn found(&self) -> Option<(SegmentId, usize)> {
         let (last, _) = self.segments.last_key_value()?;
         Some((*last, self.found_end))

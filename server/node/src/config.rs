@@ -58,7 +58,7 @@ pub struct ClusterConfig {
     /// Maximum traffic for choosing lease holders, in KB per second at each replica; see
     /// [`Settings::holders_bytes_s`].
     pub holders_kb_s: u64,
-    /// Limits on the resources of a replica that clients may take.
+    /// Limits on the resources that clients may take from a replica.
     pub limits: Limits,
     /// Conditions under which replicas and clients may connect.
     pub security: Security,

@@ -136,7 +136,7 @@ impl Driver {
     /// Closes the storage.
     ///
     /// # Errors
-    /// Returns the error met while closing.
+    /// Returns the error that occurred while the storage was closed.
     pub(super) fn close(self) -> Result<(), StorageError> {
         self.writer.close()
     }

@@ -53,8 +53,8 @@ pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Resu
     serve_until(config, name, options, terminated)
 }
 
-/// Runs a node as [`serve`] does, but until the future from `shutdown` completes. `shutdown` is
-/// called before any other step, so that a signal is handled from the start.
+/// Runs a node in the same way as [`serve`], but until the future from `shutdown` completes.
+/// `shutdown` is called before any other step, so that a signal is handled from the start.
 ///
 /// # Errors
 /// Returns the same errors as [`serve`].

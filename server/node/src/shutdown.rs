@@ -15,13 +15,13 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time for a node to transfer leadership before it ends. A transfer takes less time unless
+/// Maximum time for a leadership transfer before the node ends. A transfer takes less time unless
 /// other nodes are down or cannot be reached.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum total time for a node to end. Closing the directory takes some ms, unless the disk is
 /// slow.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to write the last lines of the log, which another thread writes.
+/// Time that another thread has to write the last lines of the log.
 const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 
 /// Watchdog over the end of a node. It is dropped when the node has ended.

@@ -385,8 +385,8 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     node.stop().unwrap();
 }
 
-/// All requests of the client have arrived completely before it takes the answers that had blocked
-/// them. No further bytes arrive.
+/// All requests of the client have arrived completely before the client takes the answers that had
+/// blocked the requests. No further bytes arrive.
 #[test]
 fn a_client_that_reads_at_last_waits_for_nothing() {
     let dir = tempfile::tempdir().unwrap();

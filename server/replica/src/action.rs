@@ -30,7 +30,7 @@ pub enum Action {
         /// Records to make durable.
         records: Vec<Record>,
     },
-    /// Make all changes of the state durable that were persisted so far, then return
+    /// Make durable all changes of the state that were persisted so far, then return
     /// `Input::Flushed`. At most one flush is requested at a time.
     Flush,
     /// Send an answer to a client.
@@ -61,7 +61,7 @@ pub enum Action {
     ReadLog {
         /// Log to read.
         log: LogId,
-        /// Requester of the entries, which is returned unchanged.
+        /// Requester of the entries. `Input::LogRead` returns this value unchanged.
         to: Requester,
         /// First slot to read.
         from: Slot,
@@ -112,7 +112,8 @@ pub enum Record {
         /// Lowest ballot for which the first slot is still remembered.
         below: Ballot,
     },
-    /// Longest restart wait of all lease parameters under which this replica has made promises.
+    /// Longest restart wait that is required by any lease parameters under which this replica has
+    /// made promises.
     RestartWait(Duration),
     /// The first life that this replica received for the data directory of another replica (hazard
     /// 33).
@@ -124,9 +125,9 @@ pub enum Record {
     },
     /// Enough other replicas know the life of this data directory.
     Joined,
-    /// A batch of changes of the executed state. It is applied to the state after all records before
-    /// it are durable. It is durable itself after a flush ([`Action::Flush`]), or at any earlier
-    /// time.
+    /// A batch of changes of the executed state. It is applied to the state once all earlier
+    /// records are durable. The batch itself becomes durable with a flush ([`Action::Flush`]) at
+    /// the latest.
     Changes(StateChanges),
 }
 
@@ -188,19 +189,19 @@ pub struct RecoveredState {
     /// Whether an earlier run of this replica has joined with this life.
     pub joined: bool,
     /// For each other replica, the first life that this replica received for the data directory of
-    /// that one.
+    /// the other replica.
     pub lives: Vec<(ReplicaId, u64)>,
     /// Highest ballot that this replica has promised.
     pub promised: Ballot,
-    /// Accepted commands above the executed ones of `state`, and all accepted configurations.
+    /// Accepted commands above the last executed slot of `state`, and all accepted configurations.
     /// Configurations are executed again from the first one.
     pub accepted: Vec<super::message::ReportedEntry>,
     /// Slots at which ballots began: (log, ballot, slot).
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
-    /// Longest restart wait of all lease parameters under which this replica has made promises;
-    /// `None` at the first start on this directory.
+    /// Longest restart wait that is required by any lease parameters under which this replica has
+    /// made promises; `None` at the first start on this directory.
     pub restart_wait: Option<Duration>,
-    /// The whole executed state, as changes of an empty one.
+    /// The whole executed state, as changes to an empty state.
     pub state: StateChanges,
 }
 

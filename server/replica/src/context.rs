@@ -22,7 +22,7 @@ struct Peer {
     rtt: Option<Duration>,
     /// Time at which the last message came from the peer; the beginning of this run if none came.
     last_contact: Time,
-    /// The peer's estimate of the average wait of clients if the peer led, in ms; 0 if the peer
+    /// Average wait of clients, in ms, if the peer led, as the peer estimates it; 0 if the peer
     /// should not lead.
     cost_ms: u32,
 }
@@ -100,7 +100,7 @@ impl ReplicaContext {
         self.members.is_member(from) && from != self.me()
     }
 
-    /// Notes a message that run `incarnation` of a peer sent.
+    /// Notes the arrival of a message from the run `incarnation` of a peer.
     pub(super) fn note_contact(
         &mut self,
         now: Time,
@@ -149,7 +149,7 @@ impl ReplicaContext {
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
     }
 
-    /// Notes the peer's estimate of the average wait of clients if the peer led.
+    /// Notes the average wait of clients, in ms, if the peer led, as the peer estimates it.
     pub(super) fn note_cost(&mut self, from: ReplicaId, cost_ms: u32) {
         assert!(
             self.is_other(from),
@@ -256,8 +256,8 @@ impl ReplicaContext {
     }
 
     /// Returns the maximum duration of a leadership transfer. One round trip is enough to commit
-    /// everything proposed, and another one to receive the campaign of the transfer target. Each
-    /// may in addition wait for a heartbeat.
+    /// all proposals, and another one to receive the campaign of the transfer target. Each of these
+    /// two steps may first have to wait for a heartbeat.
     pub(super) fn transfer_timeout(&self) -> Duration {
         (self.rtt_max() + self.settings.timing.heartbeat) * 2
     }
@@ -287,9 +287,9 @@ impl ReplicaContext {
         self.writable && !self.is_deaf(now)
     }
 
-    /// Whether lately messages have arrived from too few other replicas to form a majority. Without
-    /// this check, a replica that can send but not receive would lead forever without a commit, or
-    /// depose every other leader with its campaigns.
+    /// Whether this replica has lately received messages from too few other replicas for a
+    /// majority. Without this check, a replica that can send but not receive would lead forever
+    /// without a commit, or depose every other leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
         let timeout = (timing.election_timeout * 2).max(timing.ping * 3);

@@ -24,7 +24,7 @@ mod tests;
 /// is charged in addition.
 const READ: usize = 300;
 /// Cost, in units, of a read that another replica answers or confirms. The units cover the message
-/// to that replica and its answer.
+/// to that replica and the answer of that replica.
 const PASSED_ON: usize = 1000;
 /// Cost, in units, of a command that goes through the log. The units cover the messages, the sync
 /// and the answer.
@@ -111,7 +111,7 @@ pub enum Request<'a> {
 pub struct Sizes {
     /// Number of key ranges with a strategy of their own.
     pub ranges: usize,
-    /// Total number of bytes of the first keys of all ranges.
+    /// Total size, in bytes, of the first keys of all ranges.
     pub starts_bytes: usize,
     /// Number of keys with known demand.
     pub demand_keys: usize,
@@ -368,7 +368,7 @@ fn of_batched(command: &Command) -> usize {
 
 /// Number of units of [`Cost`] that take as long as one unit of [`merging`].
 pub const MERGING: usize = 2;
-/// Work of each field of a record into which fields are merged, in units of merging.
+/// Work, in units of merging, for each field of a record into which fields are merged.
 const FIELD: usize = 1;
 /// Number of bytes of a record that are copied in the time of one unit of merging.
 const COPIED_BYTES: usize = 128;

@@ -1,5 +1,5 @@
-//! Identifiers that inputs and actions share: of clients' requests, of persists, and of the clients
-//! and replicas that made requests.
+//! Identifiers that inputs and actions share. They identify clients' requests, persists, and the
+//! clients and replicas that made requests.
 
 use leasehold_leases::{Incarnation, Key, ReplicaId};
 use leasehold_wire::Command;
@@ -19,8 +19,8 @@ pub struct ClientHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// The run of a replica that made a request. Only this run may receive the answer, which may take a
-/// while.
+/// The run of a replica that made a request. The answer may take a while, and only this run may
+/// receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {
     /// Replica that made the request.
@@ -34,7 +34,7 @@ pub struct Requester {
 pub enum ReadFrom {
     /// A client of this replica.
     Client(ClientHandle),
-    /// A peer that forwarded the read, and its name for the attempt.
+    /// A peer that forwarded the read, and the peer's name for the attempt.
     Peer(ReplicaId, RequestId),
 }
 

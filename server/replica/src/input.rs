@@ -69,8 +69,8 @@ pub enum Input {
 /// Requests that an operator may make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorRequest {
-    /// Transfer leadership to this replica, once everything proposed is committed. A replica that
-    /// does not lead passes the request on to the leader.
+    /// Transfer leadership to this replica, once all proposals are committed. A replica that does
+    /// not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),
     /// Put other strategies and durations in force. A replica that does not lead passes the request
     /// on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is lost; the

@@ -116,14 +116,14 @@ impl Replica {
         self.ctx.incarnation_of(grantor) == incarnation
     }
 
-    /// Returns the promises of `grantor` to this replica, and the time until which each lasts by
-    /// this replica's own clock.
+    /// Returns the promises of `grantor` to this replica: the configuration of each promise, and
+    /// the time until which the promise lasts, by this replica's own clock.
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.parts.leasing.holder().promised_by(grantor)
     }
 
-    /// Returns the grants of this replica to `holder`: the configuration of each, and the time
-    /// until which it lasts by this replica's own clock.
+    /// Returns the grants of this replica to `holder`: the configuration of each grant, and the
+    /// time until which the grant lasts, by this replica's own clock.
     pub fn grants_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.parts.leasing.grantor().granted_to(holder)
     }

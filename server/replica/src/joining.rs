@@ -22,10 +22,11 @@
 //! can make it answer with another life. So all replicas in both sets lost their disks. Together
 //! with r they are more than f: a contradiction. A peer may therefore answer even if it has not
 //! joined itself, or was wiped and does not know it yet: q includes f replicas to allow for lost
-//! memories. If only replicas that have joined answered, no replica could be the first to join.
+//! memories. If a replica could answer only after it has joined, no replica could be the first to
+//! join.
 //!
 //! With more losses than f there is no guarantee. But one peer among the first q that answer is
-//! enough to detect the replica, if it did not lose its disk.
+//! enough to detect the replica, if this peer did not lose its disk.
 //!
 //! The price is paid when a cluster starts for the first time: q others must be running (both of
 //! the others with 3 replicas, three of the other four with 5), although a majority is enough
@@ -41,8 +42,8 @@ use super::persist::Continuation;
 use super::step::Step;
 use super::timers::Timer;
 
-/// Returns the number of others that must know a replica's life before it takes part in a cluster
-/// of `n`.
+/// Returns the number of others that must know a replica's life before the replica takes part in a
+/// cluster of `n` replicas.
 pub fn witnesses(n: usize) -> usize {
     let lost_max = n.saturating_sub(1) / 2;
     (n.saturating_sub(1) + lost_max).div_ceil(2)
@@ -151,8 +152,8 @@ impl Joining {
         step.when_durable(Continuation::Joined { to: from });
     }
 
-    /// Sends to `to` the life that this replica remembers for `to`. The record of it is durable
-    /// now.
+    /// Sends to `to` the life that this replica remembers for `to`. The record of this life is
+    /// durable now.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
         assert!(life != 0, "only a known life is confirmed");

@@ -42,7 +42,7 @@ impl Durations {
     /// a lease of years, replicas would wait for years after a restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
-    /// Maximum cap on the age of an ack, which is a multiple of the interval between renewals.
+    /// Maximum cap on the age of an ack. The cap is a multiple of the interval between renewals.
     pub const T0_MAX: Duration = Duration::from_secs(24 * 3600 * RENEWALS_PER_ACK as u64);
 
     /// Shortest interval between renewals that an operator may set.
@@ -104,7 +104,7 @@ impl Refusal {
     }
 }
 
-/// Answer to a request for other leases, which are now in force.
+/// Answer to a request to change leases. The requested leases are now in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InForce {
     /// Configuration since which the request is in force.

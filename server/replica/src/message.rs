@@ -160,8 +160,8 @@ pub enum Message {
     Ping {
         /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// Average wait of a client if the sender led, in ms; 0 if the sender should not lead or
-        /// cannot estimate it.
+        /// Average wait of a client, in ms, if the sender led; 0 if the sender should not lead or
+        /// cannot estimate the wait.
         cost_ms: u32,
     },
     /// Answer to a ping.
@@ -255,7 +255,7 @@ pub enum Message {
         ballot: Ballot,
         /// Sequence number of the probe in the heartbeat.
         probe: u64,
-        /// Peers that have not answered the lease promises of the sender for t_grace.
+        /// Peers that have left the sender's lease promises unanswered for t_grace.
         suspects: ReplicaSet,
     },
     /// Requests committed entries.
@@ -302,8 +302,7 @@ pub enum Message {
     Demand(DemandReport),
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
-    /// The leader transfers leadership to the addressee. Everything that the leader has proposed is
-    /// committed.
+    /// The leader transfers leadership to the addressee. All proposals of the leader are committed.
     Transfer {
         /// Ballot of the leader that transfers leadership.
         ballot: Ballot,
@@ -332,7 +331,8 @@ pub enum Message {
     },
 }
 
-/// Report of a replica to the leader, from which the leader chooses holders.
+/// Report of demand that a replica sends to the leader. The leader chooses holders by these
+/// reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DemandReport {
     /// Numbers of reads and writes of the replica's clients since the replica's last report.

@@ -13,9 +13,9 @@ use super::message::LogId;
 use super::per_log::PerLog;
 use super::size_estimate::record_size_estimate;
 
-/// Maximum number of bytes that may wait for the disk, besides changes of the state. If more bytes wait,
-/// a replica accepts nothing more until the disk has caught up, because everything that waits stays
-/// in memory.
+/// Maximum number of bytes that may wait for the disk, not counting changes of the state. If more
+/// bytes wait, a replica accepts nothing more until the disk has caught up, because all waiting
+/// data stays in memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// Size estimate of one persist without its records, in bytes.
 const PERSIST_BYTES: usize = 128;
@@ -28,8 +28,8 @@ pub(super) enum Continuation {
         log: LogId,
         slot: Slot,
         ballot: Ballot,
-        /// Tag and origins of a slot that is executed already, because its entry may no longer be
-        /// in memory; `None` if the slot is not executed.
+        /// Tag and origins of the slot if it is executed already; otherwise `None`. They are kept
+        /// here because the entry of an executed slot may no longer be in memory.
         executed: Option<(ReplicaSet, ReplicaSet)>,
     },
     /// Send the Accept: the leader's own acceptance is durable.
@@ -92,8 +92,8 @@ struct PendingPersist {
     continuations: Continuations,
     /// Size estimate of this persist, with its records.
     bytes: BacklogBytes,
-    /// Last slot of each log that was executed when the persist was requested: everything up to it
-    /// had been recorded before.
+    /// Last slot of each log that was executed when the persist was requested: everything up to
+    /// this slot had been recorded before.
     executed: PerLog<Slot>,
 }
 
@@ -118,7 +118,7 @@ impl Persister {
         self.records.push(record);
     }
 
-    /// Queues `continuation`. It is done once everything recorded so far is durable.
+    /// Queues `continuation`, which runs once everything recorded so far is durable.
     pub(super) fn when_durable(&mut self, continuation: Continuation) {
         self.bytes.others += size_of::<Continuation>();
         self.continuations.push(continuation);
@@ -140,7 +140,7 @@ impl Persister {
         self.wants_flush = true;
     }
 
-    /// Returns the number of bytes that wait for the disk, without those of changes of the state.
+    /// Returns the number of bytes that wait for the disk, not counting changes of the state.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.backlog.others + self.bytes.others
     }

@@ -72,7 +72,8 @@ pub struct SanityBaseline {
     pub log_time_ms: u64,
 }
 
-/// Whether a message may be believed, compared with the numbers known here.
+/// Compares the numbers in a message with the numbers known here. Returns whether the message may
+/// be believed.
 pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
     if off(Rule::H81Leaps) {
         return true;

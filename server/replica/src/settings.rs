@@ -41,8 +41,8 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// Returns intervals and timeouts that are as short as possible in a world-wide network without
-    /// false suspicion (`results/durations`).
+    /// Returns the shortest intervals and timeouts that cause no false suspicion in a world-wide
+    /// network (`results/durations`).
     fn default() -> Self {
         let ms = Duration::from_millis;
         Timing {
@@ -76,8 +76,9 @@ impl Default for ElectionSettings {
     }
 }
 
-/// Granularity, in log time, at which the activity of sessions is remembered. A coarse value makes
-/// updates of a busy session rare. As a result each session may live this much longer than it must.
+/// Granularity, in log time, of the remembered activity of sessions. With a coarse granularity,
+/// updates of a busy session are rare. As a result each session may live this much longer than it
+/// must.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
 /// Limits on the number of clients' sessions, and on how long a session lives.
@@ -112,16 +113,16 @@ impl SessionLimits {
         }
     }
 
-    /// Returns the maximum time for which a session is protected from being ended to free capacity
-    /// for others.
+    /// Returns the maximum time for which a session is protected. A protected session is not ended
+    /// to free capacity for others.
     pub fn busy(&self) -> Duration {
         self.stay + SESSION_STEP
     }
 
-    /// Returns the maximum number of sessions that clients of each of `n` replicas may open in a
-    /// second, so that new sessions alone never take all capacity. Within the time for which a
-    /// session is protected, half of the capacity is for sessions that are opened in one burst, and
-    /// half for those that follow.
+    /// Returns the maximum number of sessions that clients of one of `n` replicas may open in a
+    /// second. With this maximum, new sessions alone never take all capacity. Within the time for
+    /// which a session is protected, half of the capacity is for sessions that are opened in one
+    /// burst, and half for those that follow.
     pub fn session_opens_max(&self, n: usize) -> u32 {
         let spans = 2 * self.busy().as_secs() * n as u64;
         (u64::from(self.max) / spans) as u32
@@ -208,7 +209,7 @@ const MERGES_OF_KEY_MAX: usize = 64;
 /// A replica is behind if the work that is left to execute exceeds one `BEHIND_SHARE`-th of the
 /// maximum.
 const BEHIND_SHARE: usize = 4;
-/// Equal to the number of bytes that may wait for the disk.
+/// This maximum equals the number of bytes that may wait for the disk.
 const TO_EXECUTE_WORK_MAX: usize = BACKLOG_BYTES_MAX;
 
 impl Settings {
@@ -235,13 +236,13 @@ impl Settings {
         }
     }
 
-    /// Returns the work left to execute above which a replica is behind, in units of
-    /// [`crate::cost`].
+    /// Returns a limit on the work that is left to execute, in units of [`crate::cost`]. A replica
+    /// with more work left is behind.
     pub(super) fn behind_work(&self) -> usize {
         self.to_execute_work_max / BEHIND_SHARE
     }
 
-    /// Returns the maximum number of bytes of a report of demand.
+    /// Returns the maximum size of a demand report, in bytes.
     pub(super) fn report_bytes_max(&self) -> usize {
         let ms = self.timing.report.as_millis() as usize;
         (self.holders_bytes_s / 2).saturating_mul(ms) / 1000

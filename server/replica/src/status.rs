@@ -9,7 +9,7 @@ use super::Replica;
 use super::message::LogId;
 use crate::cost::Sizes;
 
-/// Returns the names of replicas, which are their indexes.
+/// Returns the names of replicas. The name of a replica is its index.
 fn names(replicas: ReplicaSet) -> Vec<String> {
     replicas
         .iter()
@@ -27,7 +27,7 @@ pub struct ShortTimeout {
 }
 
 impl ShortTimeout {
-    /// Returns the smallest election timeout that is long enough, in ms.
+    /// Returns the smallest election timeout, in ms, that is long enough.
     pub fn least_ms(&self) -> u64 {
         (self.rtt * 2).as_micros().div_ceil(1000) as u64
     }

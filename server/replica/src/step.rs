@@ -55,7 +55,7 @@ impl Step<'_> {
         self.persister.record(record);
     }
 
-    /// Queues `continuation`. It is done once everything recorded so far is durable.
+    /// Queues `continuation`, which runs once everything recorded so far is durable.
     pub(super) fn when_durable(&mut self, continuation: Continuation) {
         self.persister.when_durable(continuation);
     }

@@ -23,22 +23,22 @@ pub fn sent_again() -> Outcome {
     unavailable(SENT_AGAIN)
 }
 
-/// Returns the answer to a client that needs a session when there is no room for one.
+/// Returns the answer to a client that needs a session while there is no room for one.
 pub fn no_room() -> Outcome {
     unavailable(NO_ROOM)
 }
 
-/// Returns the answer to a client that needs a session when too many are being opened.
+/// Returns the answer to a client that needs a session while too many sessions are being opened.
 pub fn too_many_session_opens() -> Outcome {
     unavailable(TOO_MANY_SESSION_OPENS)
 }
 
-/// Returns the answer to a client that merges long fields when merges must wait.
+/// Returns the answer to a merge of long fields that arrives while merges must wait.
 pub fn too_many_merges() -> Outcome {
     unavailable(TOO_MANY_MERGES)
 }
 
-/// Returns the answer to a client that has disconnected and does not receive it.
+/// Returns the answer to a disconnected client. The client does not receive this answer.
 pub fn client_disconnected() -> Outcome {
     unavailable(CLIENT_DISCONNECTED)
 }
@@ -47,8 +47,8 @@ fn says(outcome: &Outcome, message: &str) -> bool {
     matches!(&outcome.result, Some(Answer::Error(error)) if error.message == message)
 }
 
-/// Whether an outcome tells a client that it has sent the command again, and that the later request
-/// will be answered.
+/// Whether an outcome tells a client that the client has sent the command again, and that the later
+/// request will be answered.
 pub fn is_sent_again(outcome: &Outcome) -> bool {
     says(outcome, SENT_AGAIN)
 }

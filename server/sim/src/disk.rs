@@ -134,7 +134,8 @@ impl Image {
     }
 }
 
-/// Returns a batch of changes without its changes, and nothing of other records.
+/// If `record` is a batch of changes, returns the batch without its entries and sessions; otherwise
+/// `None`.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
@@ -172,7 +173,8 @@ pub struct Disk {
     applied: Vec<StateChanges>,
     /// Last slots that the durable state covers.
     flushed: PerLog<Slot>,
-    /// A flush was requested after the persist with this sequence number.
+    /// Sequence number of the last persist that the requested flush must cover; `None` if no flush
+    /// is requested.
     flush_after: Option<Sequence>,
     /// Number of batches that the flush in progress covers; `None` if there is no flush.
     flushing: Option<usize>,
@@ -199,8 +201,8 @@ impl Disk {
         }
     }
 
-    /// Makes the disk keep its log as bytes, in segments of this length in bytes. Reads of the log and
-    /// crashes then use the bytes. The disk must be empty, and must remember its contents.
+    /// Makes the disk keep its log as bytes, in segments of this length in bytes. Reads of the log
+    /// and crashes then use the bytes. The disk must be empty, and must remember its contents.
     pub fn with_log(self, segment_bytes: usize) -> Disk {
         assert!(self.image.is_some() && self.life == 0, "the disk is empty");
         Disk {
@@ -281,7 +283,7 @@ impl Disk {
     }
 
     /// Begins the requested flush, if everything that was persisted before the request is applied.
-    /// Returns whether it begins.
+    /// Returns whether the flush begins.
     pub fn begin_flush(&mut self) -> bool {
         let first = self.syncing.first().or(self.queued.first());
         let waits = |after| first.is_some_and(|(sequence, _)| *sequence <= after);
@@ -334,8 +336,8 @@ impl Disk {
         true
     }
 
-    /// Returns the number of persists in the sync that is in progress, which a crash now would
-    /// interrupt.
+    /// Returns the number of persists in the sync that is in progress. A crash now would interrupt
+    /// this sync.
     pub fn interrupted(&self) -> usize {
         self.syncing.len()
     }
@@ -345,9 +347,9 @@ impl Disk {
         self.log.is_some()
     }
 
-    /// Handles a crash of a disk that has the log as bytes. Sectors of the interrupted sync are lost
-    /// if `survives` returns false. If none is lost, all its records
-    /// are in the log. `flushed` is as for [`Disk::crash`].
+    /// Handles a crash of a disk that has the log as bytes. A sector of the interrupted sync is
+    /// lost if `survives` returns false for it. If no sector is lost, all records of the sync are
+    /// in the log. `flushed` has the same meaning as in [`Disk::crash`].
     pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool, flushed: usize) {
         let is_whole = self
             .log

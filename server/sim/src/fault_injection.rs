@@ -82,7 +82,7 @@ pub struct ClientWrite {
     pub site: usize,
     /// Time at which the write was sent, in ns.
     pub requested_ns: u64,
-    /// Time at which the write was answered, in ns; `None` if it was not.
+    /// Time at which the write was answered, in ns; `None` if it was not answered.
     pub answered_ns: Option<u64>,
     /// Whether the answer to the write was an error.
     pub failed: bool,

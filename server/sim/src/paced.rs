@@ -19,7 +19,7 @@ const READER: usize = 4;
 const KEYS: usize = 10_000;
 /// Number of keys that are read more often than the others. These are the last keys in key order.
 const BUSY: usize = 500;
-/// Maximum bytes a second of reports, and also of configurations.
+/// Maximum traffic of reports, and also maximum traffic of configurations, in bytes a second.
 const A_SECOND: usize = 20_000;
 
 fn settings(seed: u64) -> WorldSettings {
@@ -55,7 +55,8 @@ fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
     world.request(READER, requests.collect());
 }
 
-/// Returns how many of `keys` the leader's configuration lists with holders of their own.
+/// Returns the number of those `keys` that the leader's configuration lists with holders of their
+/// own.
 fn listed(world: &World, keys: impl Iterator<Item = usize>) -> usize {
     let leader = world.replica(LEADER).expect("all run");
     let is_listed = |nth: &usize| leader.configs().listed(&key(*nth)).is_some();

@@ -98,7 +98,7 @@ impl Choices {
 const BATCH_NARROW: usize = 3;
 /// Duration that is longer than any run.
 const NEVER: Duration = Duration::from_secs(86_400);
-/// Sessions may expire within a run if their lifetime is not longer than this.
+/// Maximum lifetime of sessions that may expire within a run.
 const SHORT_TTL: Duration = Duration::from_secs(8);
 
 impl Default for Choices {
@@ -335,8 +335,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether disks keep their logs as bytes, of which a crash may lose any sectors. This has
-    /// a random generator of its own, too. Other runs stay the same, because they take less time.
+    /// Draws whether disks keep their logs as bytes, of which a crash may lose any sectors. This
+    /// has a random generator of its own, too. Other runs do not keep their logs as bytes, because
+    /// they take less time without the bytes.
     fn draw_log_bytes(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ LOG_BYTES_SALT);
         if rng.random::<f64>() < LOG_BYTES {
@@ -435,8 +436,8 @@ fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
 }
 
 /// Returns half of the number of merges a second that replicas can serve if each has one merge in
-/// the log at a time; the other half is a margin. Each merge takes two round trips: in the first it
-/// is forwarded, and in the second it is proposed.
+/// the log at a time; the other half is a margin. Each merge takes two round trips: in the first,
+/// the merge is forwarded, and in the second, it is proposed.
 fn carries_queued(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }

@@ -82,7 +82,7 @@ pub enum WorldEvent {
     /// An alarm that was set with [`World::alarm`] went off, with this token.
     Alarm(u64),
     /// The process of this replica has ended, because it was told to end or was killed during a
-    /// sync. It starts again after this many ns; `None` if it does not start again.
+    /// sync. The process starts again after this many ns; `None` if it does not start again.
     Ended(usize, Option<u64>),
 }
 

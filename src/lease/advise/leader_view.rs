@@ -19,7 +19,7 @@ pub struct LeaderView {
     pub ranges: usize,
     pub conditions: Conditions,
     pub profile: Profile,
-    /// Longest time for which a write waits if a holder has failed, in seconds.
+    /// Longest time, in seconds, for which a write waits if a holder has failed.
     pub stall_s: f64,
 }
 

@@ -1,15 +1,14 @@
-//! Decision, based on forecasts, about whether a change is worth it, and a description of the
-//! decision.
+//! Decision, based on forecasts, whether a change is worthwhile, and a description of the decision.
 
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::Forecast;
 
 use crate::advice::AdviceContext;
 
-/// Smallest gain for which a change is worth it, as a share of the present mean latency.
+/// Smallest gain, as a share of the present mean latency, for which a change is worthwhile.
 const GAIN_MIN: f64 = 0.02;
 
-/// Smallest gain for which a change is worth it, in ms. The gain must reach this value and also
+/// Smallest gain, in ms, for which a change is worthwhile. The gain must reach this value and also
 /// `GAIN_MIN`; otherwise leadership would alternate between two equally good sites.
 const GAIN_MIN_MS: f64 = 1.0;
 

@@ -49,8 +49,8 @@ impl Sequential {
 /// acknowledged.
 const WINDOW: u64 = 1 << 20;
 
-/// Error for an answered insertion with a number that is higher by 2^20 or more than the number of
-/// the oldest unanswered insertion.
+/// Error: the number of an answered insertion exceeds the number of the oldest unanswered insertion
+/// by 2^20 or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;

@@ -115,7 +115,7 @@ impl Table {
 /// A Feistel network over a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Network {
-    /// Number of bits of the lower part of a block. The upper part has the same number of bits, or
+    /// Number of bits in the lower part of a block. The upper part has the same number of bits, or
     /// one bit less.
     low_bits: u32,
     high_mask: u64,

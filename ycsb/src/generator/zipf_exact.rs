@@ -96,7 +96,7 @@ fn area(x: f64, theta: f64) -> f64 {
     }
 }
 
-/// Returns the `x` for which [`area`] returns `area`.
+/// Returns the `x` for which the function [`area`] returns the value of the argument `area`.
 #[inline]
 fn area_inverse(area: f64, theta: f64) -> f64 {
     let scaled = (area * (1.0 - theta)).max(-1.0);

@@ -67,7 +67,7 @@ impl Zipfian {
         Zipfian::with_zeta(first, items, theta, zeta(items, theta))
     }
 
-    /// As [`Zipfian::new`], if the zeta of the items is already known.
+    /// Creates the same distribution as [`Zipfian::new`], with a zeta that is already known.
     pub fn with_zeta(first: u64, items: u64, theta: f64, zetan: f64) -> Self {
         Zipfian {
             first,

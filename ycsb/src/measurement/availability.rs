@@ -42,7 +42,7 @@ impl OpClass {
 /// A time without a successful answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AvailabilityGap {
-    /// Time at which the gap began, which is the time of the last answer before the gap.
+    /// Time at which the gap began: the time of the last answer before the gap.
     pub began: Duration,
     /// Duration of the gap.
     pub length: Duration,

@@ -24,8 +24,8 @@ const ALL: &str = "latency.hlog";
 /// failure nothing more is written, because a log with a gap would mislead readers.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
-/// Histogram files of one run. A file that cannot be written does not stop the run or the other
-/// files; the first error is kept for the end.
+/// Histogram files of one run. If a file cannot be written, neither the run nor the other files are
+/// stopped; the first error is kept for the end.
 pub struct IntervalFiles {
     /// Prefix of every file name, as the user wrote it. So if the prefix is a folder, it must end
     /// with `/`.

@@ -64,7 +64,7 @@ pub enum Metric {
     /// Successful scans. The latency of each scan is divided by the number of records that this
     /// scan found.
     PerRecord,
-    /// Checks of records that were read (`dataintegrity=true`).
+    /// Checks of the contents of records that were read (`dataintegrity=true`).
     Verify,
     /// Every operation that was due, regardless of the outcome.
     All,
@@ -239,7 +239,8 @@ impl Measurements {
         measurements
     }
 
-    /// Returns the kept times: the service time, the time from the intended start, or both.
+    /// Returns the setting for the times that are kept: the service time, the time from the
+    /// intended start, or both.
     pub fn interval(&self) -> Interval {
         self.interval
     }
@@ -328,7 +329,7 @@ impl Measurements {
     }
 
     /// Ends an interval, and returns the histograms of this interval by key. The totals of the run
-    /// still include them.
+    /// still include these histograms.
     pub fn end_interval(&mut self) -> Vec<(SeriesKey, Histogram<u64>)> {
         let mut ended = Vec::new();
         for (key, series) in &mut self.series {

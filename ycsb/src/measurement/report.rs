@@ -17,8 +17,8 @@ pub struct WorkloadReport<'a> {
     pub account: &'a Account,
     /// Times at which requests of each site were answered, and the replicas that answered.
     pub availability: &'a Availability,
-    /// Names of the sites, in the order of their indexes. Empty if there is only one site and it
-    /// has no name.
+    /// Names of the sites, in the order of their indexes. Empty if there is only one site and this
+    /// site has no name.
     pub sites: &'a [String],
     /// Percentiles to report, in percent.
     pub percentiles: &'a [f64],

@@ -42,7 +42,7 @@ pub use outcome::{BenchmarkOutcome, Shortfall};
 pub use cancellation_token::CancellationToken;
 pub use cores::{Core, Cores};
 
-/// Time for which a run that has ended waits for the operations in flight.
+/// Time for which a run, after its end, waits for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Phase of a benchmark: load or run.
@@ -105,7 +105,7 @@ pub struct SiteStore<S> {
     pub store: S,
 }
 
-/// An interval of a run that has just ended, with its measurements.
+/// An interval that has just ended in a run, and the measurements of this interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
     /// Time from the start of the run to the start of the interval.

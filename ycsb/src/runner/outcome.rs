@@ -1,4 +1,4 @@
-//! Results of a run, and the ways in which it can miss its goals.
+//! Results of a run, and the ways in which a run can miss its goals.
 
 use std::fmt;
 

@@ -16,7 +16,7 @@ pub(super) struct RunState {
     pub start: Instant,
     /// Start of the measured phase.
     pub measured_from: Instant,
-    /// From this time on, no operation is due and none is sent; `None` means no limit.
+    /// Time after which no operation is due and none is sent; `None` means no limit.
     pub deadline: Option<Instant>,
     /// Time at which the last operation of the run is due; `None` if there is no limit or no target
     /// rate.
@@ -27,9 +27,9 @@ pub(super) struct RunState {
     /// Number of operations that ended, including those of the warm-up.
     pub done: AtomicU64,
     end: OnceLock<Instant>,
-    /// Raised to stop the threads from starting further operations.
+    /// Flag that stops the threads from starting further operations.
     pub stop: CancellationToken,
-    /// Raised to stop the threads from waiting for answers.
+    /// Flag that stops the threads from waiting for answers.
     pub abandon: CancellationToken,
 }
 
@@ -90,8 +90,8 @@ impl RunState {
         self.books.iter().map(lock)
     }
 
-    /// Returns the record of answers by site and by replica. All threads share it, because an
-    /// answer to any thread ends a gap.
+    /// Returns the record of answers by site and by replica. All threads share this record, because
+    /// an answer to any thread ends a gap.
     pub fn availability(&self) -> MutexGuard<'_, Availability> {
         lock(&self.availability)
     }

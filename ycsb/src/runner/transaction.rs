@@ -49,7 +49,7 @@ pub(super) struct Transaction {
     /// Request that is under way.
     request: Option<PendingStep>,
     pub check: Option<(ReturnCode, Duration)>,
-    /// Number of records that a scan found, and its duration.
+    /// Number of records that a scan found, and the duration of the scan.
     pub scanned: Option<(u32, Duration)>,
     /// Reason why the latest failed request has no result.
     pub failure: Option<String>,
@@ -140,8 +140,8 @@ async fn scan<S: KvStore>(store: &S, operation: &WorkloadOperation, transaction:
 }
 
 /// Carries out a read-modify-write. As in YCSB, the update is sent regardless of the result of the
-/// read. The record that was read is checked after the update, so that the measured time does not
-/// include the check.
+/// read. The check of the record follows the update, so that the measured time does not include the
+/// check.
 async fn read_modify_write<S: KvStore>(
     store: &S,
     workload: &CoreWorkload,

@@ -1,5 +1,5 @@
 //! One thread of a run: it carries out one operation after another and measures each. At the end of
-//! the run, the thread adds the operations that it did not carry out to the account.
+//! the run, the thread adds to the account the operations that it did not carry out.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -18,8 +18,9 @@ use crate::sample::OpKind;
 use crate::store::KvStore;
 use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
-/// Maximum number of random choices of a kind for operations that were never sent, of all threads
-/// together. If there are more such operations, one choice applies to several of them.
+/// Maximum number of random choices for operations that were never sent, over all threads together.
+/// Each choice determines the kind of an operation. If there are more such operations, one choice
+/// applies to several of them.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
@@ -291,7 +292,7 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Adds the operations that were due before `end` and never sent to the account. Without a
+    /// Adds to the account the operations that were due before `end` and were never sent. Without a
     /// target rate there are none, because a closed loop sends an operation only after an answer.
     fn never_sent(&self, issued: u64, end: Instant, stream: &mut ThreadWorkload) {
         let Some(schedule) = self.schedule() else {

@@ -7,7 +7,7 @@ use crate::generator::{Discrete, LengthHistogram, Uniform, ZIPFIAN_CONSTANT, Zip
 use crate::properties::{Properties, PropertyError};
 use crate::sample::OpKind;
 
-/// Distribution of the lengths of fields or of scans.
+/// Distribution of field lengths or scan lengths.
 #[derive(Clone, Debug)]
 pub(super) enum Length {
     Constant(u64),

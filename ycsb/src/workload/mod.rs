@@ -215,8 +215,8 @@ impl ThreadWorkload {
         Some(self.operation(kind, record))
     }
 
-    /// Chooses the kind of the next operation, but does not create the operation, which will not be
-    /// carried out. Returns `None` if every proportion is zero.
+    /// Chooses the kind of the next operation without creating the operation. This is for an
+    /// operation that will not be carried out. Returns `None` if every proportion is zero.
     pub fn next_kind(&mut self) -> Option<OpKind> {
         self.workload.config.kinds.draw(&mut self.random)
     }
@@ -371,8 +371,8 @@ impl Chooser {
         }
     }
 
-    /// Returns a random record among those that have been inserted. The time that this takes hardly
-    /// depends on the number of operations and records.
+    /// Returns a random record among those that have been inserted. The duration of this call
+    /// hardly depends on the number of operations and records.
     fn draw(&mut self, shared: &SharedCounters, random: &mut Random) -> u64 {
         match self {
             Chooser::Uniform(uniform) => uniform.draw(random),

@@ -35,7 +35,7 @@ pub enum HistoryError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The file does not begin as a history does.
+    /// The file does not begin with the magic string of histories.
     #[error("not a history: the magic is missing")]
     NotAHistory,
     /// The file was written by another version of this program.
@@ -79,7 +79,7 @@ impl History {
     }
 
     /// Returns true if a file begins like the files that [`History::save`] writes. The file may
-    /// still have another version, or be damaged.
+    /// still have another format version, or be damaged.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.

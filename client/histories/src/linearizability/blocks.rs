@@ -77,7 +77,7 @@ impl Blocks {
     /// block, the interval is shortened so that it does not.
     ///
     /// # Errors
-    /// The forward block that contains the whole interval.
+    /// Returns the forward block that contains the whole interval, if there is one.
     pub fn fit(&self, begin: OpTime, end: OpTime) -> Result<(OpTime, OpTime), &Block> {
         let around = |at: OpTime| {
             let begun = self.forward.partition_point(|block| block.first_end < at);

@@ -93,13 +93,14 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
 pub(crate) struct Frontier<H> {
     /// Set of the slots of unanswered operations.
     unanswered: u128,
-    /// States that remain to be expanded, by the number of unanswered operations that took effect
-    /// in them.
+    /// States that remain to be expanded, grouped by the number of unanswered operations that took
+    /// effect.
     waiting: Vec<Vec<SearchState<H>>>,
     /// Index in `waiting` below which all lists are empty.
     fewest: usize,
-    /// States that were returned. The key is the state without its unanswered operations, and the
-    /// value has the sets of unanswered operations with which that state was returned.
+    /// Map of the states that were returned. A key is a state without its unanswered operations.
+    /// The value for the key holds the sets of unanswered operations with which this state was
+    /// returned.
     given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 

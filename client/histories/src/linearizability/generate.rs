@@ -33,7 +33,7 @@ struct PlannedOp {
     lost: bool,
 }
 
-/// Returns the history of a correct register, which is always linearizable.
+/// Returns the history of a correct register. The history is always linearizable.
 pub(super) fn honest(shape: &HistoryShape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);

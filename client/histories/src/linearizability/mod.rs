@@ -6,7 +6,8 @@
 //!
 //! 1. `prepare` finds answers that no order can explain (such as a value that no operation wrote),
 //!    and decides about writes without an answer. If an operation saw such a write, the write took
-//!    effect before the end of the first such operation. If no operation saw it, it can be omitted.
+//!    effect before the end of the first such operation. If no operation saw the write, the write
+//!    can be omitted.
 //! 2. If there are only reads and writes, `blocks` decides in O(n log n), because every value has
 //!    one write (Gibbons & Korach, "Testing shared memories", 1997).
 //! 3. Absence has many writes. With deletions and compare-and-swaps, `sweep` places all other
@@ -47,7 +48,7 @@ pub enum LinearizabilityVerdict {
     Violation {
         /// Key at which the violation was found. There may be violations at other keys, too.
         key: u64,
-        /// Operations that contradict each other, with their times.
+        /// Description of the operations that contradict each other, with their times.
         explanation: String,
         /// Operations that contradict each other, in the order in which they began.
         events: Vec<HistoryEvent>,
@@ -135,7 +136,7 @@ pub fn check(history: &History) -> LinearizabilityVerdict {
     unknown.unwrap_or(LinearizabilityVerdict::Linearizable { ops, keys })
 }
 
-/// Judges the operations of one key, which must be sorted by the time at which they began.
+/// Judges the operations of one key. The operations must be sorted by the time at which they began.
 fn check_key(events: &[&HistoryEvent], budget: &mut search::Budget) -> Result<(), Flaw> {
     let key = prepare::prepare(events)?;
     if key.is_plain() {

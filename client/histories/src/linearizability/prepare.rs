@@ -55,7 +55,7 @@ pub(super) struct Op<'a> {
     pub event: &'a HistoryEvent,
     pub kind: OpKind,
     pub begin: OpTime,
-    /// End of the operation; `NEVER` if it may or may not have taken effect.
+    /// End of the operation; `NEVER` if the operation may or may not have taken effect.
     pub end: OpTime,
 }
 
@@ -116,7 +116,7 @@ fn written_by(event: &HistoryEvent) -> Option<ValueId> {
     }
 }
 
-/// Returns the value that an operation must have found, if it took effect.
+/// Returns the value that an operation must have found, if the operation took effect.
 fn found_by(event: &HistoryEvent) -> Option<ValueId> {
     match event.action {
         HistoryAction::Read { value } => value,
@@ -234,8 +234,8 @@ fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Turns events into operations. Omits an event if it is not certain that it took effect, and if
-/// its effect could not help to explain any answer.
+/// Turns events into operations. Omits an event if its effect is uncertain and could not help to
+/// explain any answer.
 struct PreparedKeyBuilder<'a, 'b> {
     events: &'b [&'a HistoryEvent],
     ends: &'b [OpTime],
@@ -330,7 +330,7 @@ fn observes_absence(event: &HistoryEvent) -> bool {
     }
 }
 
-/// Describes a moment as the history gives it, for explanations.
+/// Describes a moment by its time in the history, for explanations.
 pub(super) fn describe_time(at: OpTime) -> String {
     match at {
         0 => "the beginning".to_owned(),

@@ -19,8 +19,8 @@
 //!   not hidden ([`Relevance`]).
 //! - Of several deletions, or of several writes with values that no operation finds, the one that
 //!   must end first takes effect first.
-//! - Of two states that differ only in which unanswered operations have taken effect, the one is
-//!   enough in which a subset of the other's operations have taken effect.
+//! - Take two states that differ only in which unanswered operations have taken effect. If one set
+//!   is contained in the other, the state with the smaller set is enough.
 
 use super::Flaw;
 use super::frontier::{self, Bounds, SLOTS, bits};
@@ -92,7 +92,7 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// For each operation, true if no failed swap needs it, so that it may be hidden.
+    /// For each operation, true if no failed swap needs the operation, so that it may be hidden.
     hidable: Vec<bool>,
     /// For each slot, the operation in flight that occupies it.
     slots: [usize; SLOTS],

@@ -51,7 +51,7 @@ pub(super) enum SweepOutcome {
 /// Judges one key.
 ///
 /// # Errors
-/// If there is a violation that does not depend on failed swaps.
+/// Returns an error if there is a violation that does not depend on failed swaps.
 pub(super) fn check(key: &PreparedKey) -> Result<SweepOutcome, Flaw> {
     let blocks = Blocks::of(key)?;
     let ticks = ticks(key, &blocks)?;

@@ -25,12 +25,12 @@ pub(super) struct TransactionsShape {
     pub duration_ns: u64,
     /// Number of transactions in a hundred that are never answered.
     pub unanswered: u32,
-    /// Number of transactions, of a hundred on several keys, with parts that take effect at
-    /// different moments. With 0, the history is always strictly serializable.
+    /// Number of transactions with parts that take effect at different moments, among a hundred
+    /// transactions on several keys. With 0, the history is always strictly serializable.
     pub torn: u32,
 }
 
-/// The part of a transaction on one key, with the moment at which it takes effect.
+/// Part of a transaction on one key, with the moment at which the part takes effect.
 struct PlannedPart {
     effect_ns: u64,
     transaction: usize,

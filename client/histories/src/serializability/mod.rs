@@ -67,7 +67,7 @@ pub enum SerializabilityVerdict {
     Violation {
         /// Keys on which the transactions in `transactions` contradict each other.
         keys: Vec<u64>,
-        /// Transactions that contradict each other, with their times.
+        /// Description of the transactions that contradict each other, with their times.
         explanation: String,
         /// Transactions that contradict each other, in the order in which they began, without the
         /// parts that do not matter.

@@ -65,7 +65,7 @@ pub(super) struct Txn {
     /// Parts of the transaction, each as (index of the key, effect on the key).
     pub parts: SmallVec<[(usize, Effect); 2]>,
     pub begin: TxnTime,
-    /// End of the transaction; `NEVER` if it may or may not have taken effect.
+    /// End of the transaction; `NEVER` if the transaction may or may not have taken effect.
     pub end: TxnTime,
     /// Whether the transaction changes nothing.
     pub is_read: bool,
@@ -112,7 +112,7 @@ impl PreparedTransactions {
     }
 }
 
-/// Refuses transactions with an effect that would depend on the order of their parts.
+/// Refuses a transaction if its effect would depend on the order of its parts.
 fn check_keys(transaction: &Transaction) -> Result<(), String> {
     let is_read = |(_, action): &(u64, HistoryAction)| matches!(action, HistoryAction::Read { .. });
     if transaction.parts.iter().all(is_read) {
@@ -129,7 +129,7 @@ fn check_keys(transaction: &Transaction) -> Result<(), String> {
     }
 }
 
-/// Transaction that wrote, or may have written, each value of each key.
+/// Map from each value of each key to the transaction that wrote, or may have written, the value.
 type Writers = Map<(u64, ValueId), usize>;
 
 /// Returns the value that the action wrote or may have written.
@@ -141,7 +141,7 @@ fn written(action: &HistoryAction, open: bool) -> Option<ValueId> {
     }
 }
 
-/// Returns the value that the action must have found, if it took effect.
+/// Returns the value that the action must have found, if the action took effect.
 fn found(action: &HistoryAction, open: bool) -> Option<Option<ValueId>> {
     match *action {
         HistoryAction::Read { value } => Some(value),

@@ -1,7 +1,7 @@
 //! Follows all possible orders in parallel, as `linearizability::search` does for one key (Wing &
 //! Gong 1993, Lowe 2017). The search goes through begins and ends in order of time. A [`TxnState`]
 //! is a possible content of the keys at the current moment. At the end of a transaction, states in
-//! which it has not taken effect are expanded until it has taken effect. States in which it cannot
+//! which the transaction has not taken effect are expanded until it has. States in which it cannot
 //! take effect are dropped.
 //!
 //! Rules that keep the number of states small, with the reasons why they lose no order:

@@ -69,8 +69,8 @@ impl Trust {
         Ok(Trust(Arc::new(config)))
     }
 
-    /// Creates the client's side of a connection to any replica, which must belong to `cluster`
-    /// unless this is `None`.
+    /// Creates the client's side of a connection to any replica. The replica must belong to
+    /// `cluster`, unless `cluster` is `None`.
     ///
     /// # Errors
     /// Returns a description of what is wrong with the cluster's name.

@@ -120,7 +120,7 @@ impl SharedRunState {
         }
     }
 
-    /// Returns the time at which the measured interval began or will begin, in ns; `None` if it is
+    /// Returns the time, in ns, at which the measured interval began or will begin; `None` if it is
     /// unknown.
     pub(super) fn begin_ns(&self) -> Option<u64> {
         self.interval.borrow().begin_ns()

@@ -78,8 +78,8 @@ impl LocalCluster {
     /// Starts the links and the replicas of a plan.
     ///
     /// # Errors
-    /// If a port cannot be bound, a file cannot be written, or a process cannot be started; the
-    /// error names it.
+    /// If a port cannot be bound, a file cannot be written, or a process cannot be started. The
+    /// error names the port, file or process.
     pub fn start(plan: &RunPlan<'_>, settings: &LocalSettings) -> anyhow::Result<LocalCluster> {
         if !leasehold_node::HAS_STORE {
             return Err(StorageError::NotBuilt.into());
@@ -164,7 +164,7 @@ impl LocalCluster {
     }
 
     /// Carries out an effect, or begins to carry it out. [`LocalCluster::poll`] completes effects
-    /// that take time. For example, a replica that is restarted must end before it can be started.
+    /// that take time. For example, at a restart the replica must end before it can be started.
     ///
     /// # Errors
     /// If the effect is impossible, such as the pause of a dead process; the error says what is
@@ -233,8 +233,7 @@ impl LocalCluster {
         self.wait_ready(plan, n - (n / 2 + 1), data).await
     }
 
-    /// Waits until all replicas that have not ended are ready. At most `lost` replicas may have
-    /// ended.
+    /// Waits until all remaining replicas are ready. At most `lost` replicas may have ended.
     async fn wait_ready(
         &mut self,
         plan: &RunPlan<'_>,

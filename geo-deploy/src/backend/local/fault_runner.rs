@@ -1,4 +1,4 @@
-//! Carries out the faults and changes of strategy of an experiment on the replicas of a run, while
+//! Carries out an experiment's faults and changes of strategy on the replicas of a run, while
 //! clients send requests.
 
 use std::convert::Infallible;
@@ -17,8 +17,9 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Time for each key by which a query to replicas begins before a fault. The query asks for the
-/// possible holders of every key, and begins [`LEAD`] plus this time for each key before the fault.
+/// Lead of a query to replicas over a fault, for each key. The query asks for the possible holders
+/// of every key. It begins before the fault, by [`LEAD`] plus this time multiplied by the number of
+/// keys.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
 /// Replicas are asked for their roles this long before a fault.

@@ -319,7 +319,7 @@ struct Cluster {
     access: ClientAccess,
 }
 
-/// Returns the processor time that each replica has used so far, in µs.
+/// Returns the processor time, in µs, that each replica has used so far.
 async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     let mut all = Vec::new();
     for client in clients {

@@ -14,12 +14,12 @@ use super::clients::{ClientAlarm, Clients};
 use crate::backend::key_name;
 use crate::backend::outage::ATTEMPT_S;
 
-/// Time that a replica may take to answer, in ns. After this time, another replica is tried, too.
+/// Time, in ns, that a replica may take to answer. After this time, another replica is tried, too.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
 /// Time in ns before the next request is sent to a replica that has reported that it cannot answer
 /// yet.
 const PAUSE_NS: u64 = 50_000_000;
-/// Time between two probes of a replica that did not answer, in ns.
+/// Time, in ns, between two probes of a replica that did not answer.
 const PROBE_NS: u64 = 250_000_000;
 /// Lowest ID of a connection for a probe. The connections of clients have lower IDs.
 const PROBES: u64 = 1 << 48;

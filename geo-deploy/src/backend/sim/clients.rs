@@ -21,7 +21,7 @@ use crate::backend::{IntervalTracker, OperationRecord, ProgressFn, Recorder, Run
 use crate::fault::Effect;
 use crate::run::RunEvent;
 
-/// Time after which a client abandons an operation with all its attempts, in ns.
+/// Time, in ns, after which a client abandons an operation with all its attempts.
 const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Interval in ns at which it is checked whether all promises to a failed replica have expired.
 const PROMISE_CHECK_NS: u64 = 10_000_000;
@@ -263,8 +263,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Checks whether all promises to a replica that is down or paused have expired. If so, adds an
-    /// event; otherwise checks again later.
+    /// Checks, for a replica that is down or paused, whether all promises to this replica have
+    /// expired. If so, adds an event; otherwise checks again later.
     fn check_promises(&mut self, node: usize) {
         let now_ns = self.world.now_ns();
         if self.world.is_up(node) {

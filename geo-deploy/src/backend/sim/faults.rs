@@ -43,8 +43,8 @@ impl LinkFaults {
         self.apply(world, from, to);
     }
 
-    /// Applies the effect to the world. Returns the index of the replica if the effect has ended
-    /// the process of a replica immediately; otherwise `None`.
+    /// Applies the effect to the world. If the effect has immediately ended the process of a
+    /// replica, returns the index of this replica; otherwise `None`.
     pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
         match effect {
             Effect::Kill(node) => {
@@ -108,8 +108,8 @@ pub(super) fn snapshot(plan: &RunPlan<'_>, world: &World) -> ClusterSnapshot {
     }
 }
 
-/// Returns the configurations under which running replicas have made promises to the replica `node`
-/// that have not expired.
+/// Returns the configurations of the unexpired promises that running replicas have made to the
+/// replica `node`.
 fn promised(world: &World, node: usize) -> Vec<ConfigId> {
     let mut ids = BTreeSet::new();
     for grantor in (0..world.n()).filter(|grantor| *grantor != node) {
@@ -123,7 +123,7 @@ fn promised(world: &World, node: usize) -> Vec<ConfigId> {
     ids.into_iter().collect()
 }
 
-/// Whether any running replica has made a promise to the replica `node` that has not expired.
+/// Whether any running replica has made an unexpired promise to the replica `node`.
 pub(super) fn is_promised(world: &World, node: usize) -> bool {
     !promised(world, node).is_empty()
 }

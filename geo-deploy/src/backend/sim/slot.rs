@@ -9,7 +9,7 @@ use crate::backend::{key_name, value};
 /// Client, with its operation in flight if there is one.
 pub(super) struct ClientSlot {
     pub(super) process: HistoryProcess,
-    /// Time of the replicated clock at which the client's session began, in ms.
+    /// Time, in ms of the replicated clock, at which the client's session began.
     opened_ms: u64,
     sequence: u64,
     /// Number of attempts so far, over all operations of the client. This count is also the ID of
@@ -58,7 +58,7 @@ impl ClientSlot {
         Command::session(session, self.sequence, self.sequence, op).opened(self.opened_ms)
     }
 
-    /// Returns the replica that an attempt of the operation in flight was sent to; `None` if the
+    /// Returns the replica to which an attempt of the operation in flight was sent; `None` if the
     /// attempt belongs to another operation.
     pub(super) fn target(&self, attempt: u64) -> Option<usize> {
         let operation = self.operation.as_ref()?;

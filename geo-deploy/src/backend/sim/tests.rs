@@ -209,8 +209,8 @@ fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
     );
 }
 
-/// Returns the median latency in ms of the answered writes at `site` that started in `span`, which
-/// is given in s.
+/// Returns the median latency, in ms, of the answered writes at `site` that started in `span`. The
+/// span is given in s.
 fn median_write_ms(run: &StrategyRun, site: u8, span: std::ops::Range<f64>) -> f64 {
     let meant = run.samples.iter().filter(|sample| {
         sample.site == site

@@ -205,7 +205,7 @@ fn axis(low: f64, high: f64, from_px: f64, width: f64) -> LogAxis {
     }
 }
 
-/// Returns the shortest and the longest latency in the panels of a class, in ms.
+/// Returns the shortest and the longest latency, in ms, in the panels of a class.
 fn extent(class: usize, cdf: &Cdf) -> (f64, f64) {
     let (mut low, mut high) = (f64::INFINITY, 0f64);
     for panel in cdf.rows.iter().map(|(_, panels)| &panels[class]) {

@@ -59,7 +59,7 @@ pub(super) fn figure(report: &ExperimentReport) -> Option<Figure> {
     })
 }
 
-/// Returns the marks of all runs. A change that occurs in several runs is marked once.
+/// Returns the marks of all runs. A change is marked once, even if it occurs in several runs.
 fn all_marks(report: &ExperimentReport) -> Vec<ChangeMark> {
     let mut all: Vec<ChangeMark> = Vec::new();
     for mark in report.runs.iter().flat_map(|run| marks(report, run)) {

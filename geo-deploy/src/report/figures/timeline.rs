@@ -261,7 +261,7 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
-/// Returns the upper end of the throughput axis, which is chosen for the usual throughputs. After
+/// Returns the upper end of the throughput axis. The end is chosen for the usual throughputs. After
 /// an outage, many operations are answered in a short time. The bars for such times exceed the
 /// axis, and are cut off and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {

@@ -121,8 +121,8 @@ impl OutageGroup {
         super::in_words(self.operation, self.leased)
     }
 
-    /// Returns the number of bounds that were exceeded, and the longest time without an answer in
-    /// s.
+    /// Returns the number of bounds that were exceeded, and the longest time, in s, without an
+    /// answer.
     pub(super) fn severity(&self) -> (usize, f64) {
         (self.bounded - self.kept, self.outage_s.max(self.longest_s))
     }

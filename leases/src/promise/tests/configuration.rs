@@ -25,7 +25,8 @@ pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration
     assert_eq!(w.accept(acceptor, 1, KEY), set(&[0, 1]));
 }
 
-/// Rule H14 at the holder: the keys that an unknown configuration assigns are not known either.
+/// Rule H14 at the holder: if a configuration is not known, its assignment of keys is not known
+/// either.
 #[test]
 pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -39,7 +40,7 @@ pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     assert!(w.deliver(&promise).is_none());
 }
 
-/// A replica with a log that lags loses freshness, but not its leases.
+/// If the log of a replica lags, the replica loses freshness, but not its leases.
 #[test]
 fn a_promise_is_under_the_newest_configuration_both_know() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -265,8 +266,8 @@ fn exclude(ids: &[u8]) -> ConfigChange {
     }
 }
 
-/// Rule H41: a suspect with a log that lags is not renewed under the old configuration that it
-/// still knows.
+/// Rule H41: if the log of a suspect lags, promises to the suspect are not renewed under the old
+/// configuration that it still knows.
 #[test]
 pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
@@ -292,8 +293,8 @@ pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     assert_eq!(w.tag(G, KEY), set(&[2]));
 }
 
-/// A grantor with a configuration log that lags may not know for which holders it must stop
-/// renewals.
+/// If the configuration log of a grantor lags, the grantor may not know for which holders it must
+/// stop renewals.
 #[test]
 fn a_grantor_that_must_not_promise_still_listens() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Makes the restart wait durable that the grantor `id` requires, and polls the grantor.
+    /// Makes durable the restart wait that the grantor `id` requires, and polls the grantor.
     /// Returns its messages, and whether a grant has ended.
     fn poll(&mut self, id: ReplicaId) -> (Vec<Envelope>, bool) {
         let now = self.now(id);

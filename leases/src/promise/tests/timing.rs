@@ -83,8 +83,8 @@ impl World {
     }
 }
 
-/// Rule H04: the holder stops with a promise in its buffer. It resumes after the grantor's grant
-/// has ended.
+/// Rule H04: the holder stops with a promise in its buffer. The holder resumes after the grantor's
+/// grant has ended.
 #[test]
 pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -1,4 +1,4 @@
-//! State of a campaign, which is stored on disk so that the campaign can be continued.
+//! State of a campaign. The state is stored on disk so that the campaign can be continued.
 //!
 //! A campaign can be continued only with the same options and the same simulated code. Otherwise
 //! its results would mix two different campaigns. A file that another program wrote is refused.

@@ -1,4 +1,4 @@
-//! Damage to synced bytes. A start refuses it, or it has no effect.
+//! Damage to synced bytes. A start refuses the damage, or the damage has no effect.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -24,7 +24,7 @@ fn filled(segment_bytes: usize, segments: usize) -> Written {
 /// Recovers the log with a bit flipped. Returns whether the damage was noticed.
 ///
 /// # Panics
-/// If the damage was not noticed, and the contents are not those that were written.
+/// Panics if the damage was not noticed and the contents are not those that were written.
 fn is_noticed(written: &mut Written, segment: SegmentId, bit: usize) -> bool {
     written.flip(segment, bit);
     let noticed = match written.recover() {
@@ -51,7 +51,7 @@ impl Written {
     }
 }
 
-/// Flips every bit of one segment of a log of three segments.
+/// Flips every bit of one segment, in a log with three segments.
 fn flip_all(segment_bytes: usize, segment: usize) {
     let mut written = filled(segment_bytes, 3);
     let (id, bytes) = written.lengths()[segment];
@@ -94,7 +94,7 @@ fn flipped_bits_of_a_large_log_are_noticed_or_have_no_effect() {
     assert!(noticed.count() > 0);
 }
 
-/// The last group of a segment is damaged, and the next segment shows that it was synced.
+/// The last group of a segment is damaged, and the next segment shows that this group was synced.
 pub(super) fn a_damaged_group_is_followed_by_another_segment() {
     let mut written = filled(4096, 3);
     let (second, bytes) = written.lengths()[1];
@@ -122,8 +122,9 @@ fn h117_a_segment_continues_the_one_before_it() {
     a_damaged_group_is_followed_by_another_segment();
 }
 
-/// A group in the middle of the last segment is damaged. The marker is from before it: the machine
-/// lost its power. The groups behind it show that it was synced.
+/// A group in the middle of the last segment is damaged. The marker is older than this group,
+/// because the machine lost its power. The groups behind the damaged one show that the damaged one
+/// was synced.
 pub(super) fn a_damaged_group_is_followed_by_groups_that_name_it_as_synced() {
     let mut written = Written::new(65536);
     let marked = written.marked();

@@ -1,4 +1,4 @@
-//! The directed tests fail without the rules that they are for.
+//! Checks that the directed tests fail without the rules that they test.
 
 use std::panic::catch_unwind;
 

@@ -1,8 +1,8 @@
 //! The registry of metrics. It contains every number in a status, from all parts of a node.
 //!
-//! To add a metric, add its name to the list that its part of the node returns here, and add a row
-//! to the table in `docs/operating.md`. A test compares the two. If a part of the node is new, add
-//! its list to [`Driver::metrics`]. Metrics of the replica itself are declared in
+//! To add a metric, add the metric's name to the list that its part of the node returns here, and
+//! add a row to the table in `docs/operating.md`. A test compares the two. If a part of the node is
+//! new, add its list to [`Driver::metrics`]. Metrics of the replica itself are declared in
 //! `leasehold_replica::metrics`, and come first in a status.
 
 use crate::driver::Driver;

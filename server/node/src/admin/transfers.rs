@@ -39,8 +39,8 @@ pub(crate) struct TransferContext<'a> {
 
 /// Outcome of admitting a request for a transfer.
 pub(crate) enum TransferAdmission {
-    /// The requested replica already leads. The request is still passed to it, so that it remains
-    /// the leader.
+    /// The requested replica already leads. The request is still passed to this replica, so that it
+    /// remains the leader.
     AlreadyLeads(ReplicaId),
     /// The transfer to this replica has begun, and the request must be passed to the core.
     Started(ReplicaId),

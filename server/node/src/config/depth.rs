@@ -1,4 +1,4 @@
-//! Parser of TOML that bounds the nesting depth of the text first.
+//! Parser of TOML that checks the nesting depth of a text before it parses the text.
 //!
 //! The TOML library makes a nested call for every array and table. It has a limit of its own, but
 //! malformed tables reset its count. So a file that contains only brackets would overflow the stack

@@ -23,7 +23,7 @@ pub struct LeaseSection {
     pub t_guard_ms: u64,
     /// Interval in ms between renewals of promises.
     pub renew_ms: u64,
-    /// Interval at which the lease holders are chosen again.
+    /// Interval in ms at which the lease holders are chosen again.
     pub reconfigure_ms: u64,
     /// Duration in ms for which a replica may send nothing before other replicas suspect that it
     /// has failed.

@@ -1,5 +1,5 @@
-//! `[limits]`: limits on the resources of a replica that clients may take, and on the time for
-//! which they may make it wait.
+//! `[limits]`: limits on the resources that clients may take from a replica, and on the time for
+//! which clients may make a replica wait.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ const COUNT_MAX: u64 = 1 << 20;
 /// left over from earlier runs, and each takes a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
-/// Limits on the resources of a replica that clients may take, and on the time for which they may
-/// make it wait.
+/// Limits on the resources that clients may take from a replica, and on the time for which clients
+/// may make a replica wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of requests of one connection that the replica works on at the same time.
     pub connection_requests: usize,
     /// Maximum number of bytes that all requests of one connection are charged together. The last
-    /// request admitted may exceed it by its own charge.
+    /// request admitted may exceed the maximum by its own charge.
     pub connection_in_flight_bytes: usize,
     /// Maximum number of bytes that the requests of all connections are charged together.
     pub in_flight_bytes: usize,
     /// Maximum number of bytes that the replica works on at the same time in writes of more than 4
-    /// KiB. One write may exceed it.
+    /// KiB. One write may exceed the maximum.
     pub large_writes_bytes: usize,
     /// Number of bytes of unread answers above which the connection of a client is closed. The last
-    /// encoded answer may exceed it by a frame.
+    /// encoded answer may exceed the number by a frame.
     pub connection_unread_bytes: usize,
     /// Number of bytes that all clients together leave unread above which the connection of the
     /// client with the most unread bytes is closed.

@@ -1,4 +1,5 @@
-//! `[security]`: the means by which nodes prove their identity, and clients their rights.
+//! `[security]`: the means by which nodes prove their identity, and by which clients prove their
+//! rights.
 
 use std::path::{Path, PathBuf};
 

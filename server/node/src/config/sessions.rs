@@ -1,4 +1,4 @@
-//! Limits on the sessions of clients, which are a part of `[limits]`.
+//! Limits on the sessions of clients. These limits are a part of `[limits]`.
 
 use super::check::{CheckResult, Checker};
 use super::limits::LimitsSection;

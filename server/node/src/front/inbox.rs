@@ -277,8 +277,8 @@ impl Inbox {
     }
 
     /// Takes the requests to change leases that one event-loop iteration handles. Their cost
-    /// depends on the `sizes` of the replica. `changes` returns true for a request of which some
-    /// part is not in force yet.
+    /// depends on the `sizes` of the replica. `changes` returns true for a request with a part that
+    /// is not in force yet.
     pub(crate) fn take_leases(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -305,8 +305,8 @@ impl Inbox {
     }
 }
 
-/// Counts one more waiting connection until this guard is dropped, also if the connection's task is
-/// dropped while it waits.
+/// Guard that counts one more waiting connection until the guard is dropped. The guard is also
+/// dropped if the connection's task is dropped during the wait.
 struct WaitingReader<'a>(&'a Cell<usize>);
 
 impl WaitingReader<'_> {
@@ -393,8 +393,8 @@ mod tests {
         })
     }
 
-    /// Takes the inputs for one event-loop iteration. Returns for each whether it is a peer's, and
-    /// its number.
+    /// Takes the inputs for one event-loop iteration. Returns, for each input, whether a peer sent
+    /// it, and its number.
     fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
         let mut inputs = Vec::new();
         inbox.take(&mut inputs);

@@ -50,7 +50,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Time without traffic after which the kernel probes a client's machine.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Cost for the node of closing a connection, in units of [`leasehold_replica::cost`].
+/// Cost of closing a connection, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
 /// Time that a refused client has to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);

@@ -164,8 +164,8 @@ impl Peers {
     }
 
     /// Answers a hello. Returns the replica at the other end, or the reason for refusing the peer,
-    /// as text for this node's log. The refused peer may be any machine. So it is only told which
-    /// field is wrong, and receives no information that it did not send itself.
+    /// as text for this node's log. The refused peer may be any machine. So the peer is only told
+    /// which field is wrong, and receives no information that it did not send itself.
     fn reply_to_hello(
         &self,
         read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,

@@ -196,7 +196,8 @@ impl Peers {
     }
 
     /// Returns two counters by name. Both count connections on the peers' port that lost their slot
-    /// to a newer connection: the first before the peer was identified, the second after that.
+    /// to a newer connection: the first counts losses before the peer was identified, and the
+    /// second counts losses after that.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             (
@@ -414,8 +415,8 @@ mod tests {
 
     const TO: ReplicaId = ReplicaId(1);
 
-    /// Returns the connections of a member to one other member, which is connected and reads
-    /// nothing, and the socket of the latter.
+    /// Returns the connections of a member to one other member, and the socket of that other
+    /// member. The other member is connected and reads nothing.
     async fn unread_peers() -> (Peers, TcpStream) {
         let member = |name: &str| Member {
             name: name.to_owned(),

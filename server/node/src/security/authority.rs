@@ -20,8 +20,8 @@ const PKCS8_PREFIX: [u8; 16] = [
 const SEED_BYTES: usize = 32;
 /// Salt that separates these keys from any other keys that are derived from the same secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Maximum time by which the clock of a node may be behind if the node is still to accept a new
-/// certificate as valid.
+/// Time by which the validity of a certificate begins before the certificate is made. So a node
+/// accepts a new certificate even if the node's clock is behind by this time.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
 /// Period in which a certificate is valid.

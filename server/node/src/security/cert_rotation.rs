@@ -37,7 +37,7 @@ pub(crate) struct CertRotation {
     watcher: FileWatcher<CertificateCheck>,
 }
 
-/// Result of the check that another thread makes of the files.
+/// Result of a check of the files. Another thread makes the check.
 enum CertificateCheck {
     Same,
     New(Box<NodeCredentials>, FileStamps),

@@ -35,8 +35,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Interval between reminders to the operator that a certificate has expired.
 const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
-/// Time before a certificate's expiry from which on the operator is told that it is about to
-/// expire.
+/// Time before a certificate's expiry from which on the operator is told that the certificate is
+/// about to expire.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Role of the machine at the other end of a connection.
@@ -149,8 +149,8 @@ impl Handshakes {
         ]
     }
 
-    /// Performs a handshake with the other end, which must be complete before `until`. If the
-    /// returned future is dropped, the connection is closed.
+    /// Performs a handshake with the other end. The handshake must be complete before `until`. If
+    /// the returned future is dropped, the connection is closed.
     pub(crate) async fn perform(
         &self,
         stream: TcpStream,
@@ -227,8 +227,8 @@ async fn submit(
 struct HandshakeWorker {
     config: ClusterConfig,
     credentials: NodeCredentials,
-    /// Last warning to the operator: true if it said that the certificate has expired, false if it
-    /// said that it is about to expire; and the time of the warning.
+    /// Last warning to the operator: true if the warning said that the certificate has expired,
+    /// false if it said that the certificate is about to expire; and the time of the warning.
     reminded: Option<(bool, Instant)>,
 }
 

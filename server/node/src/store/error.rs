@@ -118,7 +118,7 @@ pub enum StorageError {
         /// Path of the data directory.
         path: PathBuf,
     },
-    /// The store reports that the disk has no space, although it has.
+    /// The store reports that the disk has no space, although the disk has space.
     #[error(
         "data directory {}: there is room again, and the store still refuses every write: it has to \
          be opened anew, so the process ends. Start the node again; nothing that was acknowledged is \

@@ -28,8 +28,8 @@ const ENDING: &str = ".seg";
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
-/// Length in bytes of a write buffer that is kept for the next write. Groups that are kept in memory
-/// are written when they have this length.
+/// Length in bytes of a write buffer that is kept for the next write. Groups that are kept in
+/// memory are written when they have this length.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// The log of a data directory, open for writing.
@@ -43,7 +43,7 @@ pub(super) struct LogFiles {
     spare: SpareMaker,
     /// Length of the first segment of a run in bytes.
     segment_bytes: usize,
-    /// Memory of the last write, for the next one.
+    /// Memory of the last write, which the next write reuses.
     buffer: Vec<u8>,
     pending: PendingGroups,
 }
@@ -66,7 +66,7 @@ impl PendingGroups {
         self.bytes.extend(bytes);
     }
 
-    /// Returns the bytes at this offset of the last segment, if they are here.
+    /// Returns the bytes at this offset of the last segment, if they are in these groups.
     fn get(&self, offset: usize, bytes: usize) -> Option<&[u8]> {
         let start = offset.checked_sub(self.offset)?;
         self.bytes.get(start..start + bytes)
@@ -137,8 +137,8 @@ impl LogFiles {
         })
     }
 
-    /// Allows that groups without a sync are kept in memory for a while, so that a crash of the
-    /// process loses them.
+    /// Allows groups without a sync to be kept in memory for a while. A crash of the process loses
+    /// these groups.
     pub(super) fn keep_in_memory(&mut self) {
         self.pending.is_allowed = true;
     }
@@ -170,7 +170,7 @@ impl LogFiles {
     ///
     /// # Errors
     /// `Full`: nothing counts as written, and the call may be repeated. Any other error is final:
-    /// after a failed sync nobody knows what the disk holds (hazard 119).
+    /// after a failed sync, the contents of the disk are unknown (hazard 119).
     pub(super) fn write(&mut self, records: &[Record], sync: bool) -> Result<(), StorageError> {
         if self.pending.bytes.len() >= BUFFER_BYTES_MAX {
             self.write_pending()?;
@@ -208,7 +208,7 @@ impl LogFiles {
     /// Writes the groups that are only in memory.
     ///
     /// # Errors
-    /// As [`LogFiles::write`].
+    /// The same errors as [`LogFiles::write`].
     pub(super) fn write_pending(&mut self) -> Result<(), StorageError> {
         if !self.pending.bytes.is_empty() {
             self.write_at(&self.pending.bytes, self.pending.offset)?;
@@ -242,7 +242,7 @@ impl LogFiles {
     /// Syncs everything that was written.
     ///
     /// # Errors
-    /// As [`LogFiles::write`].
+    /// The same errors as [`LogFiles::write`].
     pub(super) fn sync(&mut self) -> Result<(), StorageError> {
         self.write_pending()?;
         self.sync_current()?;
@@ -253,7 +253,7 @@ impl LogFiles {
     /// Syncs everything that was written, unless it was synced already.
     ///
     /// # Errors
-    /// As [`LogFiles::write`].
+    /// The same errors as [`LogFiles::write`].
     pub(super) fn sync_written(&mut self) -> Result<(), StorageError> {
         if self.log.synced() < self.log.written() {
             self.sync()?;
@@ -285,7 +285,7 @@ impl LogFiles {
     }
 
     /// Checks that the segment in use is still the file at its path. If it was deleted or replaced,
-    /// the next start would not find what is written to it.
+    /// the next start would not find the data that is written to the segment.
     ///
     /// # Errors
     /// `Gone`, `Directory`.
@@ -400,8 +400,8 @@ impl LogFiles {
     }
 }
 
-/// Returns the offset at which a read that begins at `first` may end, so that it holds as many of
-/// the `following` entries as fit into one read.
+/// Returns the offset at which a read that begins at `first` may end, so that the read holds as
+/// many of the `following` entries as fit into one read.
 fn chunk_end(first: RecordPlace, following: impl Iterator<Item = RecordPlace>) -> usize {
     let start = first.offset as usize;
     let mut end = start + first.bytes as usize;
@@ -488,10 +488,10 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     File::open(path)?.read_to_end(bytes).map(|_| ())
 }
 
-/// Makes the last segment that a start found durable. The run before may have been killed before it
-/// synced the groups that this start has read, and they will be relied on. Or its sync has failed:
-/// then the operating system may take the file for synced although it is not (hazard 119). So the
-/// groups are written again before they are synced.
+/// Makes the last segment that a start found durable. The previous run may have been killed before
+/// it synced the groups that this start has read, and other replicas will rely on these groups. Or
+/// a sync of the previous run has failed: then the operating system may treat the file as synced
+/// although it is not (hazard 119). So the groups are written again before they are synced.
 fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
     if let Some((last, end)) = log.found() {
         let path = path_of(folder, last);

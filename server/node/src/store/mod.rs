@@ -40,7 +40,7 @@ pub enum Durability {
     /// of the machine. A machine that loses power may lose votes that other replicas rely on. Then
     /// replicas may differ permanently.
     Async,
-    /// A write counts as durable when it is in memory; it is written to disk later. A crash loses
+    /// A write counts as durable when it is in memory, and reaches the disk later. A crash loses
     /// the write, and with it votes that other replicas rely on, so replicas may differ
     /// permanently. This setting is only for experiments.
     None,
@@ -87,14 +87,14 @@ pub struct StorageOptions {
     pub segment_bytes: Option<usize>,
 }
 
-/// Function that a store calls when a flush has ended, with the last slots of which the state is
-/// durable.
+/// Function that a store calls when a flush has ended. Its argument is the last slots that the
+/// durable state covers, or an error.
 pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
 
 /// Operations that a replica needs from its store. Records become durable in the order in which
 /// they are written. The log's records of one call become durable atomically: after a crash either
-/// all of them are present or none. The same holds for its changes of the executed state, which
-/// become durable after the log's records.
+/// all of them are present or none. The same holds for the changes of the executed state in one
+/// call, which become durable after the log's records.
 ///
 /// A replica recovers [`RecoveredState`] from a store: its promises and accepted entries, a
 /// checkpoint of the executed state, and the entries after the checkpoint.
@@ -119,11 +119,11 @@ pub trait Store: Send + 'static {
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError>;
 
-    /// Begins to make all changes of the state durable that were written so far. `report` is called
+    /// Begins to make durable all changes of the state that were written so far. `report` is called
     /// when this has ended, possibly by another thread.
     ///
     /// # Errors
-    /// As [`Store::write`].
+    /// The same errors as [`Store::write`].
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError>;
 
     /// Whether the disk has space for writes, tested without a write to the store. A store that

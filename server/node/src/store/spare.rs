@@ -10,8 +10,8 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Number of bytes after which a file is synced while it is filled. Otherwise syncs of the log would
-/// wait for one long sync.
+/// Number of bytes after which a file is synced while it is filled. Otherwise syncs of the log
+/// would wait for one long sync.
 const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -20,7 +20,8 @@ pub(super) struct SpareMaker {
     folder: PathBuf,
     orders: Option<Sender<usize>>,
     made: Receiver<io::Result<File>>,
-    /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is none.
+    /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is
+    /// none.
     ordered: Option<usize>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,7 +64,7 @@ impl SpareMaker {
         }
     }
 
-    /// Moves a file of this length to `path`, and waits until it is durable there.
+    /// Moves a file of this length to `path`, and waits until the file is durable there.
     ///
     /// # Errors
     /// Any error of the operating system. The call may be repeated if the disk was full.

@@ -89,9 +89,9 @@ struct LogReadRequest {
     last: Slot,
 }
 
-/// Handle to the storage's thread. Dropping the handle ends the thread as [`Writer::close`] does,
-/// and waits until it has ended, because RocksDB aborts a process that exits while a database is
-/// still being closed.
+/// Handle to the storage's thread. Dropping the handle ends the thread in the same way as
+/// [`Writer::close`], and waits until it has ended, because RocksDB aborts a process that exits
+/// while a database is still being closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<StorageJob>,
@@ -202,8 +202,8 @@ impl Writer {
     /// are durable, and a slow disk would take seconds to write them.
     ///
     /// # Errors
-    /// Returns the errors met while closing. A write that failed earlier was reported as
-    /// `StorageReport::Failed`.
+    /// Returns the errors that occur while the directory is closed. A write that failed earlier was
+    /// reported as `StorageReport::Failed`.
     pub fn close(mut self) -> Result<(), StorageError> {
         match self.join() {
             Ok(result) => result,
@@ -392,8 +392,8 @@ impl WriterThread {
         Ok(())
     }
 
-    /// Begins the flush that was requested, because everything before the request is written. If the
-    /// disk is full, the flush begins at the next attempt to write.
+    /// Begins the flush that was requested, because everything before the request is written. If
+    /// the disk is full, the flush begins at the next attempt to write.
     fn flush(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let report = self.report.clone();
         let report = move |flushed| {

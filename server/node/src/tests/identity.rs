@@ -44,7 +44,7 @@ enum Shown {
     Others,
     /// The certificate of the very node to which the peer connects.
     Own,
-    /// A certificate for a JP of another cluster, issued by the same authority.
+    /// A certificate for a replica JP of another cluster, issued by the same authority.
     OtherCluster,
     /// A certificate that was issued by another authority with the same name.
     OtherAuthority,
@@ -254,7 +254,7 @@ fn on_the_peers_port_only_the_member_itself_is_let_in() {
     node.stop().unwrap();
 }
 
-/// The peer sends no further bytes after these ones, so nothing else makes the node write.
+/// The peer sends no further bytes after these, so nothing else makes the node write.
 #[test]
 fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
     use std::io::Write as _;
@@ -300,7 +300,7 @@ fn wrong_hellos() -> Vec<proto::Hello> {
     wrong.into()
 }
 
-/// Returns a first message from JP, which contains the number `stamp`.
+/// Returns a first message from JP. The message contains the number `stamp`.
 fn ping(stamp: u64) -> Envelope {
     Envelope {
         from: ReplicaId(1),

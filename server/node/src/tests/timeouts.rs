@@ -109,7 +109,7 @@ impl Port {
     }
 }
 
-/// Lets connections continue to read again and again, as a driver does that always runs iterations.
+/// Lets connections continue to read again and again, like a driver that always runs iterations.
 async fn give_turns(inbox: Rc<Inbox>) {
     loop {
         inbox.arrival().await;

@@ -9,7 +9,7 @@ use super::check::{CodecResult, at_most, duration, number, present, put_duration
 use super::{proto, value};
 use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// Maximum length of the text that explains a refusal, in bytes.
+/// Maximum length, in bytes, of the text that explains a refusal.
 const REFUSAL_BYTES_MAX: u64 = 4096;
 
 pub(super) fn encode(ask: u64, set: &LeaseSet) -> proto::SetLease {

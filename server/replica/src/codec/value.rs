@@ -14,7 +14,7 @@ use super::proto::{self, strategy::Kind};
 use super::{CodecError, batch};
 use crate::message::Value;
 
-/// Maximum length of a key at which a range begins or ends, in bytes.
+/// Maximum length, in bytes, of a key at which a range begins or ends.
 const KEY_MAX: u64 = KEY_BYTES_MAX as u64;
 
 pub(super) fn encode(value: &Value) -> proto::Value {

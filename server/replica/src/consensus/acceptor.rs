@@ -92,8 +92,8 @@ pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
 
 impl Consensus {
     /// Adopts a ballot that began at `start`. Entries of lower ballots above that slot can no
-    /// longer be chosen, so they are dropped. Returns the keys written by the dropped entries,
-    /// which have lost their marks.
+    /// longer be chosen, so they are dropped. Returns the keys that the dropped entries write. The
+    /// marks of these entries on the keys are removed.
     pub fn adopt(
         &mut self,
         step: &mut Step<'_>,
@@ -171,8 +171,8 @@ impl Consensus {
     }
 
     /// Puts an entry into a slot. Returns `None` if the slot is beyond the window. Otherwise
-    /// returns `Some` with the value that the slot held before, which is `None` if the slot held
-    /// none.
+    /// returns `Some(before)`, where `before` is the value that the slot held, or `None` if it held
+    /// no value.
     fn put(
         &mut self,
         step: &Step<'_>,
@@ -216,7 +216,7 @@ impl Consensus {
         Some(old)
     }
 
-    /// Counts the vote of the leader, which is the Accept itself.
+    /// Counts the leader's vote. The Accept itself is this vote.
     pub fn count_leader(&mut self, accept: &Accept) {
         let Accept {
             ballot,
@@ -349,7 +349,7 @@ impl Consensus {
     }
 }
 
-/// Queues the vote on a slot. It is sent once everything recorded so far is durable.
+/// Queues the vote on a slot. The vote is sent once everything recorded so far is durable.
 pub fn vote_once_durable(
     step: &mut Step<'_>,
     log: LogId,

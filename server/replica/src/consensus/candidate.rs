@@ -28,8 +28,9 @@ pub struct Prepared {
 impl Prepared {
     /// Returns whether the replier may have accepted all these entries. No replica accepts an entry
     /// further than a window above its own commit point. If a replica falsely reports an entry far
-    /// above, the candidate must not fill all slots up to that entry. The whole answer is ignored,
-    /// not just the entry: any entry left out of an answer could be a chosen one.
+    /// above its commit point, the candidate must not fill all slots up to that entry. The whole
+    /// answer is ignored, not just the entry: any entry left out of an answer could be a chosen
+    /// one.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -89,8 +90,8 @@ pub struct CandidateState {
     /// Time at which promises were last requested from others; `None` until this replica's own
     /// promise is durable.
     requested_at: Option<Time>,
-    /// Time at which the replicas that have promised were last notified that promises are still
-    /// arriving.
+    /// Time of the last notification to the replicas that have promised. It tells them that
+    /// promises are still arriving.
     notified_at: Time,
     replies: BTreeMap<ReplicaId, Reply>,
     /// Time at which a new part last arrived from each replica.
@@ -98,8 +99,8 @@ pub struct CandidateState {
 }
 
 impl Hash for CandidateState {
-    /// Omits times. These only decide when the candidate asks again or gives up, which is after the
-    /// horizon of `Replica::fingerprint`.
+    /// Omits times. These only decide when the candidate asks again or gives up. It does so only
+    /// after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
@@ -141,9 +142,9 @@ impl CandidateState {
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether it is time to notify the replicas that have promised that promises are still
-    /// arriving. This is the case once the time `again` has passed since the last such
-    /// notification.
+    /// Returns whether it is time for another notification to the replicas that have promised. It
+    /// tells them that promises are still arriving. The next notification is due once the time
+    /// `again` has passed since the last one.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {
@@ -234,7 +235,7 @@ impl CandidateState {
         );
     }
 
-    /// Returns the highest value of the replicated clock in the reported entries, in ms.
+    /// Returns the highest value, in ms, of the replicated clock in the reported entries.
     pub(super) fn log_time_ms(&self) -> u64 {
         let times = self
             .entries(LogId::Commands)
@@ -243,7 +244,7 @@ impl CandidateState {
     }
 }
 
-/// Returns the value of the replicated clock that a batch states, in ms; 0 for other kinds of
+/// Returns the value, in ms, of the replicated clock that a batch states; 0 for other kinds of
 /// values.
 pub(super) fn time(value: &Value) -> u64 {
     match value {

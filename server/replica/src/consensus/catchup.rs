@@ -24,8 +24,8 @@ pub(super) struct FetchRequest {
 }
 
 impl Hash for FetchRequest {
-    /// Omits the time of the request. It only decides when the request is repeated, which is after
-    /// the horizon of `Replica::fingerprint`.
+    /// Omits the time of the request. It only decides when the request is repeated. The request is
+    /// repeated only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
     }
@@ -40,8 +40,8 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
-    /// Returns whether the newest fetch request for this log was sent to `from`. Entries that were
-    /// not requested are not believed. A leader ignores fetched entries: before its election it had
+    /// Returns whether the newest fetch request for this log was sent to `from`. Unrequested
+    /// entries are not believed. A leader ignores fetched entries: before its election it had
     /// recovered everything that it had requested.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
@@ -61,8 +61,8 @@ impl Consensus {
         }
     }
 
-    /// Requests from replica `of` the entries above the commit point, up to slot `to`. A request
-    /// that was just made is not repeated. Every message that shows that a log lags is a reason to
+    /// Requests from replica `of` the entries above the commit point, up to slot `to`. Does not
+    /// repeat a request that was just made. Every message that shows a lag of a log is a reason to
     /// request entries, and so is every answer. If each led to a request, many open requests would
     /// ask for the same entries, and each answer would take a whole frame. Entries beyond the
     /// window are requested only after a checkpoint has moved the window.
@@ -125,7 +125,7 @@ impl Consensus {
         step.send(from, Message::Fetched { log, entries });
     }
 
-    /// Requests that the shell reads entries from the disk, but only slots for which the disk
+    /// Requests that the shell reads entries from the disk, but only for slots of which the disk
     /// certainly holds the executed value. In other slots the disk may still hold an entry of an
     /// earlier ballot, until the chosen value is written.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {

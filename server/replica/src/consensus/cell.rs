@@ -28,9 +28,9 @@ pub struct Accepted {
     /// Tag at the time of acceptance. Only a deliberately broken variant for tests (hazard 7) votes
     /// with this old tag.
     pub early_tag: Option<ReplicaSet>,
-    /// Used only by a leader: time at which the value was proposed.
+    /// Time at which the value was proposed. Only a leader uses this field.
     pub proposed: Time,
-    /// Used only by a leader: time at which the value was last sent.
+    /// Time at which the value was last sent. Only a leader uses this field.
     pub sent: Time,
 }
 
@@ -45,7 +45,7 @@ impl Accepted {
 
 impl Hash for Accepted {
     /// Omits the times at which the value was proposed and sent. These times only decide which
-    /// replica to suspect and what to send again, which is after the horizon of
+    /// replica to suspect and what to send again. Both are done only after the horizon of
     /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);

@@ -138,9 +138,9 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Does the same as [`Self::value_at_commit`] for all keys of a committed, unexecuted slot for
-    /// which a read waits. `wanted` returns whether a read waits for a key. A key is omitted if the
-    /// slot's last command on the key may not answer reads.
+    /// Does the same as [`Self::value_at_commit`] for every key of a committed, unexecuted slot if
+    /// a read waits for the key. `wanted` returns whether a read waits for a key. A key is omitted
+    /// if the slot's last command on the key may not answer reads.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -182,8 +182,8 @@ impl Consensus {
         LogId::ALL.into_iter().any(wants)
     }
 
-    /// Moves the windows of both logs, because the executed state up to these slots is durable. Returns
-    /// whether a window was full.
+    /// Moves the windows of both logs, because the executed state up to these slots is durable now.
+    /// Returns whether a window was full.
     pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
         let waited = PerLog::of(|log| self.logs[log].note_flushed(slots[log]));
         waited.commands || waited.configs
@@ -274,8 +274,8 @@ fn may_write(command: &Command, key: &[u8]) -> bool {
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// Returns the result of reading the key of an infallible blind write after that write; `None` for
-/// any other command.
+/// Returns the result of a read that directly follows an infallible blind write of the same key;
+/// `None` for any other command.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
     if !accepted.is_infallible(index) {
         return None;

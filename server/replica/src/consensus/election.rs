@@ -61,7 +61,7 @@ pub enum ElectionProgress {
 /// Results of Phase 1.
 #[derive(Debug)]
 pub struct Recovery {
-    /// Time from which the replicated clock continues, in ms.
+    /// Time, in ms, from which the replicated clock continues.
     pub log_time_ms: u64,
     /// Values to propose again in each log, in the slots above the log's commit point.
     pub values: PerLog<Vec<Value>>,
@@ -221,8 +221,8 @@ impl Consensus {
     }
 
     /// Returns the first slots of ballots, and the entries accepted above the commit points of both
-    /// replicas, split into parts of one message each. There is at least one part, because even a
-    /// promise without entries must be sent.
+    /// replicas. They are split into parts, one for each message. There is at least one part,
+    /// because even a promise without entries must be sent.
     fn promise_pieces(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
@@ -311,7 +311,7 @@ impl Consensus {
         })
     }
 
-    /// Returns the highest value of the replicated clock in the recovered entries, in ms. The new
+    /// Returns the highest value, in ms, of the replicated clock in the recovered entries. The new
     /// leader continues from this value, because the replicated clock never goes back.
     fn recovered_log_time_ms(&self, candidate: &CandidateState) -> u64 {
         let own = self.logs.commands.unexecuted();

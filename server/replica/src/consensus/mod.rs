@@ -3,8 +3,8 @@
 //! parts. The caller passes in the tags that votes carry, and the sessions, which determine the
 //! writes that are *infallible*.
 //!
-//! `pre_vote` comes before a campaign. `candidate` and `recover` are Phase 1, `acceptor` and
-//! `proposer` Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
+//! `pre_vote` comes before a campaign. `candidate` and `recover` implement Phase 1; `acceptor` and
+//! `proposer` implement Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
 //! `preference` decides when the preferred leader may lead again. `commits` tracks commits,
 //! `catchup` fetches missed entries, and `lead` is the state of a leader. A slot is *chosen* when
 //! the votes commit it, and *committed* here when this replica knows that.
@@ -72,8 +72,8 @@ pub(super) struct Consensus {
     promised: Ballot,
     /// Highest round seen in any message or promise.
     round_seen: u64,
-    /// Ballot of the leader from which the last leader's message came. If no leader is known, the
-    /// round of this ballot is 0.
+    /// Ballot of the leader that sent the last message received from any leader. If no leader is
+    /// known, the round of this ballot is 0.
     leader: Ballot,
     /// State of pre-votes. It includes the time of the last message from a leader or from a
     /// candidate that this replica has promised.
@@ -94,8 +94,8 @@ pub(super) struct Consensus {
 }
 
 impl std::hash::Hash for Consensus {
-    /// Omits random delays. These only decide when an election begins, which is after the horizon
-    /// of `Replica::fingerprint`.
+    /// Omits random delays. These only decide when an election begins. An election begins only
+    /// after the horizon of `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);

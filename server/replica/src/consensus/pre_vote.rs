@@ -160,8 +160,8 @@ impl Consensus {
     }
 
     /// Extends the wait of this candidate, because something that it waits for has arrived. The
-    /// whole campaign lasts at most `timeouts` times `ReplicaContext::majority_timeout`. The
-    /// replicas that have promised are notified, so that they wait longer as well.
+    /// whole campaign lasts at most `timeouts` times `ReplicaContext::majority_timeout`. Notifies
+    /// the replicas that have promised, so that they wait longer as well.
     fn candidate_progressed(&mut self, step: &mut Step<'_>, timeouts: u32) {
         let (timeout, jitter) = (step.ctx.majority_timeout(), self.jitter(step));
         let Role::Candidate(candidate) = &mut self.role else {

@@ -21,7 +21,7 @@ use super::{Consensus, Role};
 use crate::context::PeerContact;
 use crate::step::Step;
 
-/// Observations that this replica has made of the preferred leader.
+/// Observations about the preferred leader, made by this replica.
 #[derive(Clone, Debug)]
 pub(super) struct Preference {
     backoff: FlapBackoff,
@@ -158,8 +158,8 @@ impl Consensus {
         }
     }
 
-    /// Notes that a transfer to the preferred replica has failed, so that it is not repeated
-    /// immediately.
+    /// Notes that a transfer to the preferred replica has failed, so that the transfer is not
+    /// repeated immediately.
     pub(super) fn transfer_failed(&mut self, now: Time) {
         self.preference.backoff.chosen(since_epoch(now));
         self.preference.backoff.failed(since_epoch(now));

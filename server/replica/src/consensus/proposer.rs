@@ -24,8 +24,8 @@ const RETRANSMIT_MAX: usize = 256;
 /// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
 /// Maximum silence of a nearby replica. If a nearby replica has not answered for longer, commands
-/// that do not need its vote do not wait for it. The same holds if it has not voted for this long
-/// on a slot that waits for its vote.
+/// that do not need its vote do not wait for it. The same is true if a slot has waited longer for
+/// the vote of this replica.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// To find replicas that block slots, the leader searches this many of the oldest uncommitted
 /// slots, and as many of the newest.
@@ -152,8 +152,8 @@ impl Consensus {
         assert!(replaced.is_empty(), "a fresh slot replaces no value");
     }
 
-    /// Proposes an entry in the next slot of a log. An entry that the slot already holds is
-    /// replaced. If the replaced entry has a different value, returns the keys of that value.
+    /// Proposes an entry in the next slot of a log. Replaces an entry that the slot already holds.
+    /// If the replaced entry has a different value, returns the keys of that value.
     pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: SlotEntry) -> Vec<Key> {
         let Some(leadership) = self.leadership_mut() else {
             return Vec::new();
@@ -195,8 +195,8 @@ impl Consensus {
         }
     }
 
-    /// Sends an Accept for each of `proposals`, which the leader itself has accepted durably. Each
-    /// Accept is also the leader's vote.
+    /// Sends an Accept for each of `proposals`. The leader itself has accepted these proposals
+    /// durably. Each Accept is also the leader's vote.
     pub fn send_accepts(
         &mut self,
         step: &mut Step<'_>,
@@ -355,8 +355,8 @@ impl Consensus {
         })
     }
 
-    /// Returns the number of the newest probe that was sent, and of the newest probe that a
-    /// majority has answered; `None` if this replica does not lead.
+    /// Returns two sequence numbers: that of the newest probe that was sent, and that of the newest
+    /// probe that a majority has answered; `None` if this replica does not lead.
     pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
         let leadership = self.leadership()?;
         let majority = step.ctx.members.majority();

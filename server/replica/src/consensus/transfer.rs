@@ -158,7 +158,7 @@ impl Consensus {
     }
 
     /// Begins the transfer that an operator wants, and tells the transfer target to take over once
-    /// everything that this leader has proposed is committed.
+    /// all proposals of this leader are committed.
     pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.leadership_mut() else {
             return;

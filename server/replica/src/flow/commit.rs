@@ -40,8 +40,7 @@ const CHANGES_SHARE: u32 = 10;
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// Time up to which the merges done so far have used up the share of the time that merges may
-    /// take.
+    /// Time up to which the merges done so far have used up their share of the time.
     merged_until: Time,
 }
 
@@ -113,7 +112,8 @@ impl Parts {
         self.plan_changes(step);
     }
 
-    /// Sets the time at which changes of the state are handed over, and at which the state is flushed.
+    /// Sets the time at which changes of the state are handed over, and the time at which the state
+    /// is flushed.
     fn plan_changes(&self, step: &mut Step<'_>) {
         let reached = self.reached();
         if self.machine.has_many_changes() {
@@ -144,7 +144,7 @@ impl Parts {
         }
     }
 
-    /// Requests that the state is flushed.
+    /// Requests a flush of the state.
     pub(super) fn flush_state(&mut self, step: &mut Step<'_>) {
         self.hand_over_changes(step);
         self.machine.flush(step);

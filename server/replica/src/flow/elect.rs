@@ -169,8 +169,8 @@ impl Parts {
         }
     }
 
-    /// Begins to lead once a majority has promised, and every slot that this majority knows to be
-    /// committed is committed here too (hazard 27).
+    /// Begins to lead once a majority has promised, and all slots that this majority has committed
+    /// are committed here, too (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
         match self.consensus.election_progress(step) {
             ElectionProgress::Waiting => {}
@@ -220,7 +220,7 @@ impl Parts {
 
     /// Campaigns, if the followed leader has transferred leadership to this replica. There is no
     /// pre-vote, because the leader agrees. This is done once in each group of steps, after all
-    /// messages of the group: a replica that was paused may find a later message that shows another
+    /// messages of the group: after a pause, a replica may find a later message that shows another
     /// leader.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
         let Some(by_operator) = self.consensus.take_transfer_notice() else {

@@ -7,7 +7,7 @@ use crate::message::LogId;
 use crate::step::Step;
 
 impl Parts {
-    /// Handles a message of the leader of `ballot`, under that ballot.
+    /// Handles a message that the leader of `ballot` sent under that ballot.
     pub(super) fn hear_leader(&mut self, step: &mut Step<'_>, ballot: Ballot) {
         self.consensus.promise(step, ballot);
         if !self.consensus.is_follower() {

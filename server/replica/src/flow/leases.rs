@@ -130,8 +130,8 @@ impl Parts {
         self.suspect_blockers(step, grace);
     }
 
-    /// Transfers leadership, because this leader is to end. It waits for some time for a message
-    /// from its successor before it ends.
+    /// Transfers leadership, because this leader is to end. The leader waits for some time for a
+    /// message from its successor before the leader ends.
     pub(super) fn transfer_before_leaving(&mut self, step: &mut Step<'_>) {
         if step.ctx.others().next().is_none() {
             return;

@@ -49,10 +49,10 @@ impl Parts {
         }
     }
 
-    /// Returns the class of each command, which is the set of holders of its keys. If all replicas
-    /// are nearby, any batch is suitable for every command, so no key is looked up. Otherwise the
-    /// keys of all commands are looked up together, so that the processor waits for several memory
-    /// accesses at a time.
+    /// Returns the class of each command: the set of the holders of the command's keys. If all
+    /// replicas are nearby, any batch is suitable for every command, so no key is looked up.
+    /// Otherwise the keys of all commands are looked up together, so that the processor waits for
+    /// several memory accesses at a time.
     fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<CommandClass> {
         if let Some(all) = self.consensus.all_nearby(step) {
             return vec![CommandClass::AllNearby(all); commands.len()];
@@ -124,8 +124,8 @@ impl Parts {
             .propose(step, log, value, early_tag, sessions);
     }
 
-    /// Proposes in the next slot a value that Phase 1 recovered. An entry that the slot already
-    /// holds is replaced. The recovered commands are never *infallible*, so they are answered only
+    /// Proposes in the next slot a value that Phase 1 recovered. Replaces an entry that the slot
+    /// already holds. The recovered commands are never *infallible*, so they are answered only
     /// after execution.
     pub(super) fn propose_recovered(
         &mut self,

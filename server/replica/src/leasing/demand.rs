@@ -26,7 +26,7 @@ pub(super) struct DemandTracker {
     pub(super) matrix: RttMatrix,
     bytes_max: usize,
     n: usize,
-    /// Size of the last report that was sent, in bytes.
+    /// Size, in bytes, of the last report that was sent.
     reported_bytes: usize,
 }
 
@@ -57,7 +57,7 @@ pub struct DemandUse {
     pub keys: usize,
     /// Estimated memory, in bytes.
     pub bytes: usize,
-    /// Size of the last report that was sent, in bytes.
+    /// Size, in bytes, of the last report that was sent.
     pub reported_bytes: usize,
 }
 

@@ -42,7 +42,7 @@ use reconfigure::LeaderState;
 /// knows.
 const CONFIGS_KEPT: u64 = 3;
 
-/// Number of renewals without an answer after which a holder is promised nothing until it answers.
+/// Number of unanswered renewals after which a holder receives no promises until it answers.
 const QUIET_RENEWALS: u32 = 2;
 
 /// Delay between two steps of the search for listed keys that may be forgotten.
@@ -286,8 +286,8 @@ impl Leasing {
         lapsed
     }
 
-    /// Makes the restart wait durable before the first promise is made for which a later run would
-    /// have to wait that long (hazard 23).
+    /// Makes a longer restart wait durable before the first promise that requires it: a later run
+    /// must then wait that long (hazard 23).
     fn persist_restart_wait(&mut self, step: &mut Step<'_>) {
         let newest = self.configs.newest();
         if newest == ConfigId(0) {
@@ -306,8 +306,8 @@ impl Leasing {
         }
     }
 
-    /// Notes that the restart wait `wait` is durable. Promises for which a later run would have to
-    /// wait that long may be made now.
+    /// Notes that the restart wait `wait` is durable. Promises that require this restart wait may
+    /// be made now.
     pub(super) fn restart_wait_durable(&mut self, step: &mut Step<'_>, wait: Duration) {
         self.grantor.wait_persisted(wait);
         step.set_timer(Timer::Lease, step.now);

@@ -28,15 +28,15 @@ const HURRIED_PERIODS: u32 = 2;
 /// Delay between two configurations if the first one had no capacity for all changed keys.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
-/// Interval to which the limit on the bytes of keys in configurations applies: one second.
+/// Interval for the limit on the bytes of keys in configurations: the limit is for one second.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Delay before a leader makes another pass over the keys, if the last pass had more findings than
 /// it could keep.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Returns the number of keys to examine in one step, which takes about a millisecond. If there are
-/// too many replicas for a table of all sets of holders, a key takes forty times as long.
+/// Returns the number of keys to examine in one step. A step then takes about a millisecond. If
+/// there are too many replicas for a table of all sets of holders, a key takes forty times as long.
 fn keys_a_step(n: usize) -> usize {
     if Costs::tabulates(n) { 4096 } else { 128 }
 }
@@ -105,8 +105,8 @@ impl Leasing {
         self.demand_tracker.forget_reports(now);
     }
 
-    /// Notes that a leadership of this replica ends. The replicas that this replica suspected are
-    /// remembered until its next leadership begins.
+    /// Notes that a leadership of this replica ends. The suspicions of this replica are remembered
+    /// until its next leadership begins.
     pub fn step_down(&mut self, now: Time) {
         self.leader_state.requests.clear();
         self.leader_state.survey = None;

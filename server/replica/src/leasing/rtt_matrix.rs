@@ -7,15 +7,15 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Minimum round trip assumed between two replicas that have not measured it, in ms. If the longest
-/// measured round trip is longer than this, the measured one is assumed instead.
+/// Minimum round trip, in ms, that is assumed between two replicas without a measurement. If the
+/// longest measured round trip is longer than this, the measured one is assumed instead.
 const UNMEASURED_MS: f64 = 1000.0;
 
-/// Maximum round trip that is believed, in us. If a peer reports a longer one, this maximum is used
-/// instead, because a peer may report any number.
+/// Maximum round trip, in us, that is believed. If a peer reports a longer one, this maximum is
+/// used instead, because a peer may report any number.
 const RTT_MAX_US: u32 = 60_000_000;
 
-/// Round trips that the other replicas have measured, in us. Each replica has a row, with one
+/// Round trips, in us, that the other replicas have measured. Each replica has a row, with one
 /// number for each peer: 0 if that replica has not measured the round trip to the peer.
 #[derive(Clone, Debug)]
 pub(super) struct RttMatrix {

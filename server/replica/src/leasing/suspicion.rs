@@ -7,17 +7,18 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Minimum time without suspicion after which an excluded replica is included again, in grace
-/// periods.
+/// Minimum time without suspicion, in grace periods, after which an excluded replica is included
+/// again.
 const QUIET_GRACES: u32 = 2;
 
 /// Replicas that a leader suspects, and the time at which each was last suspected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
-    /// Replicas that are suspected, by the replica that reports the suspicion.
+    /// Map from each reporting replica to the replicas that it suspects.
     reports: BTreeMap<ReplicaId, ReplicaSet>,
-    /// Back-off of each replica that was ever suspected. The back-off stores since when the replica
-    /// is not suspected any more, and how many times it was suspected again soon after its return.
+    /// Back-off of each replica that was ever suspected. The back-off stores the time since which
+    /// the replica is no longer suspected, and the number of times that it was suspected again soon
+    /// after its return.
     backoffs: BTreeMap<ReplicaId, FlapBackoff>,
     /// Replicas that have blocked a slot for too long, because they have not accepted it.
     blockers: ReplicaSet,

@@ -25,9 +25,9 @@ const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
 /// Maximum number of bytes that an entry takes on the wire in addition to its key and value.
 const ENTRY_OVERHEAD: usize = 64;
 
-/// Returns the version that a command gives to the values that it writes (hazard 42). It consists
-/// of the slot and the index of the command in its batch, so no two commands in the log give the
-/// same version.
+/// Returns the version that a command gives to the values that it writes (hazard 42). The version
+/// consists of the slot, and of the command's index in its batch. So no two commands in the log
+/// give the same version.
 pub fn version_of(slot: Slot, index: usize) -> Version {
     let index = if off(Rule::H42Index) { 0 } else { index as u32 };
     Version {
@@ -282,8 +282,8 @@ impl Kv {
         })
     }
 
-    /// Returns the extra work of a merge that is the first one into its record since a batch of changes.
-    /// The batch still refers to the old record, so the merged record needs new memory.
+    /// Returns the extra work of the first merge into a record after a batch of changes. The batch
+    /// still refers to the old record, so the merged record needs new memory.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0
@@ -325,8 +325,8 @@ impl Kv {
     }
 }
 
-/// Copies a value out of its frame. A value that arrives is a slice of a whole frame. If the state
-/// stored this slice, the whole frame would stay in memory.
+/// Copies a value out of its frame. At its arrival, a value is a slice of a whole frame. If the
+/// state stored this slice, the whole frame would stay in memory.
 fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }

@@ -7,7 +7,7 @@ use prost::encoding::{WireType, decode_varint, message};
 
 use crate::cost::merging;
 
-/// Maximum size of a record into which fields are merged, in bytes. Every replica reads the whole
+/// Maximum size, in bytes, of a record into which fields are merged. Every replica reads the whole
 /// record for each merge, and thousands of merges may arrive at the same time.
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of fields of a record into which fields are merged. The reason is the same as for
@@ -18,10 +18,10 @@ const FIELDS_MAX: usize = 1024;
 const FIELDS_COUNTED: usize = 64;
 
 /// Size in bytes above which a record is copied before it is read. If the record is not in the
-/// processor's cache, copying it loads it faster than reading it field by field.
+/// processor's cache, a copy of the whole record loads it faster than a read field by field.
 const COPIED_FIRST_BYTES: usize = 32 << 10;
 
-/// Protobuf tags of the fields of `Record` and `Field`, which are all of type bytes.
+/// Protobuf tags of the fields of `Record` and `Field`. All these fields have the type bytes.
 const FIELD: u32 = 1;
 const NAME: u32 = 1;
 const VALUE: u32 = 2;

@@ -40,7 +40,7 @@ pub(super) struct StateMachine {
     handed_over: (Slot, ConfigId),
     /// Last slot of commands and last configuration that the newest requested flush covers.
     flush_requested: (Slot, ConfigId),
-    /// Whether a flush is requested and not reported yet.
+    /// Whether a flush was requested and its end is not reported yet.
     is_flushing: bool,
     /// Bytes of the writes that were handed over since the newest flush was requested.
     unflushed_bytes: usize,

@@ -109,7 +109,7 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     stay_ms: u64,
-    /// Maximum number of sessions, which the last batch named; 0: any number.
+    /// Maximum number of sessions, as the last batch named it; 0: any number.
     max: u32,
     /// Log time, in ms. A session that was opened before this time may have ended to make room for
     /// another.
@@ -319,14 +319,14 @@ impl Sessions {
         self.touch(client, count);
     }
 
-    /// Cost of the changes since [`Sessions::take_dirty`], in units of a session with one result,
-    /// which costs as much as a key.
+    /// Cost of the changes since [`Sessions::take_dirty`]. The unit is the cost of a session with
+    /// one result, and a key has the same cost.
     pub fn dirty_cost(&self) -> usize {
         self.dirty_cost
     }
 
-    /// Takes the sessions that have changed since the last call, each with its client. A session
-    /// that has ended is `None`.
+    /// Takes the sessions that have changed since the last call, each with its client. The entry of
+    /// a session that has ended is `None`.
     pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
         let dirty = std::mem::take(&mut self.dirty);
         self.dirty_cost = 0;
@@ -382,7 +382,7 @@ impl Sessions {
         self.by_client.len()
     }
 
-    /// Maximum number of sessions, which the last batch named; 0: any number.
+    /// Maximum number of sessions, as the last batch named it; 0: any number.
     pub fn max(&self) -> u32 {
         self.max
     }

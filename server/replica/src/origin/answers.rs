@@ -1,4 +1,5 @@
-//! Answers to reads of other replicas' clients, collected until the end of the group of steps.
+//! Answers to reads of other replicas' clients. They are collected until the end of the group of
+//! steps.
 
 use std::collections::BTreeMap;
 

@@ -36,7 +36,7 @@ const BUSY_TIMEOUT_FACTOR: u32 = 8;
 /// State of a request that another replica is to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ForwardState {
-    /// No peer is known that the request could be sent to.
+    /// No peer is known to which the request could be sent.
     NoPeer,
     /// The request waits until it may be sent to this peer.
     Queued(ReplicaId),
@@ -61,8 +61,8 @@ struct ForwardedRead {
 }
 
 impl Hash for ForwardedRead {
-    /// Omits the time of the request. This time decides only when the read is sent again, which is
-    /// after the horizon of `Replica::fingerprint`.
+    /// Omits the time of the request. This time decides only when the read is sent again. The read
+    /// is sent again only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.key, self.attempts).hash(state);
         (self.state, self.of_leader).hash(state);
@@ -110,8 +110,8 @@ struct Window {
 }
 
 impl Hash for Window {
-    /// Omits the time of the last answer. This time decides only when reads are sent again, which
-    /// is after the horizon of `Replica::fingerprint`.
+    /// Omits the time of the last answer. This time decides only when reads are sent again. Reads
+    /// are sent again only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.waiting, self.sent).hash(state);
     }

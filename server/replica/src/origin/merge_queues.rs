@@ -27,7 +27,7 @@ const WORK_MIN_OF_MANY: usize = 512;
 /// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size of a command that is not long, in bytes. A merge in a longer command does not wait
+/// Maximum size, in bytes, of a command that is not long. A merge in a longer command does not wait
 /// here: the node already makes large writes, merges included, wait for each other.
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Long merges may use at most one `LONG_SHARE`-th of the cost limit.

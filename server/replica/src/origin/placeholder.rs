@@ -1,7 +1,7 @@
 //! Placeholders for reads of several keys that go through the log. The read itself stays at the
-//! replica that received it. The log holds a placeholder: a command that only causes as much work
-//! as the read. So reads do not fill disks, and replicas need not send or store the keys that reads
-//! name.
+//! replica that received it. The log holds a placeholder: a command without effect that causes as
+//! much work as the read. So reads do not fill disks, and replicas need not send or store the keys
+//! that reads name.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, SCAN_ENTRIES_MAX};

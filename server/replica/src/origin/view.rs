@@ -1,4 +1,4 @@
-//! Read-only view of the state that reads need, which belongs to other parts of the replica.
+//! Read-only view of the state that reads need. This state belongs to other parts of the replica.
 
 use leasehold_leases::{NoPermit, Permit, Slot, Time};
 use leasehold_wire::Outcome;

@@ -51,8 +51,8 @@ struct SendAttempts {
 }
 
 impl Hash for PendingCommand {
-    /// Omits the times and number of attempts. They decide only when the command is sent again,
-    /// which is after the horizon of `Replica::fingerprint`.
+    /// Omits the times and number of attempts. They decide only when the command is sent again. The
+    /// command is sent again only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
         (self.cost, self.sent.is_some()).hash(state);
@@ -190,8 +190,8 @@ impl Writes {
     }
 
     /// Sends queued merges as far as the limit permits. `work` returns the present estimate of the
-    /// work of a merge, which may have risen because writes executed meanwhile have made the record
-    /// large.
+    /// work of a merge. The estimate may have risen, because writes executed meanwhile may have
+    /// made the record large.
     fn send_queued(&mut self, step: &mut Step<'_>, work: impl Fn(&Command) -> usize) {
         let work_max = step.ctx.settings.merge_work_max;
         let mut recounted = 0;
@@ -214,7 +214,7 @@ impl Writes {
         }
     }
 
-    /// Drops the queued writes of disconnected clients, which were never sent.
+    /// Drops the queued writes of disconnected clients. These writes were never sent.
     pub fn forget_queued(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         let queued = self.writes.iter().filter(|(_, it)| it.sent.is_none());
         let of_disconnected = queued.filter(|(_, it)| disconnected.has(it.from));

@@ -20,8 +20,8 @@ pub trait Host {
     /// [`Input::Persisted`] to the replica.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
 
-    /// Makes all changes of the state durable that were persisted so far. Afterwards the host passes
-    /// [`Input::Flushed`] to the replica.
+    /// Makes durable all changes of the state that were persisted so far. Afterwards the host
+    /// passes [`Input::Flushed`] to the replica.
     fn flush(&mut self);
 
     /// Answers a client.

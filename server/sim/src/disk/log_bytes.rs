@@ -87,7 +87,7 @@ impl LogBytes {
     /// Reads the log from its bytes, compares it with the model, and begins a run.
     ///
     /// # Panics
-    /// If the log is not as the model says.
+    /// Panics if the log differs from the model.
     pub(super) fn recover(&mut self, image: &Image) {
         let marked = Marked {
             group: self.log.synced(),

@@ -263,8 +263,8 @@ mod tests {
         BarrierOracle::new(3).read(reads(&world.snapshot()), &taken, until, again)
     }
 
-    /// Returns a record with one promise. Replica 0 made it with this barrier, and replica 1 has
-    /// taken it.
+    /// Returns a record with one promise. Replica 0 made the promise with this barrier, and replica
+    /// 1 has taken the promise.
     fn taken(world: &TestWorld, barrier: u64) -> Promises {
         let mut taken = Promises::new(3);
         for (node, to, envelope) in [

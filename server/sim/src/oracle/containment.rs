@@ -1,6 +1,6 @@
 //! Containment (oracle 1; §3.5, §3.7): in true time, a holder's belief ends before the grant from
-//! which it follows. A belief in an earlier run of the grantor ends before the restart wait of the
-//! grantor's present run.
+//! which the belief follows. A belief in an earlier run of the grantor ends before the restart wait
+//! of the grantor's present run.
 
 use leasehold_leases::{ConfigId, Time};
 use smallvec::SmallVec;

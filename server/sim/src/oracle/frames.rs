@@ -20,7 +20,7 @@ pub struct FrameOracle {
 }
 
 impl FrameOracle {
-    /// Encodes a message, and returns it as its addressee decodes it.
+    /// Encodes a message, and returns the message that the addressee decodes.
     ///
     /// # Errors
     /// The message does not fit into a frame, or the decoder refuses it.

@@ -1,4 +1,4 @@
-//! Oracles: checks with full knowledge of the world, including true time, which judge every step.
+//! Oracles: checks that judge every step with full knowledge of the world, including true time.
 //! Each file checks one property. Its description names the rule that requires the property, and
 //! the source of the rule.
 //!

@@ -39,7 +39,7 @@ struct ReceivedPromise {
     sequence: u64,
 }
 
-/// Belief that promises of one grantor under one configuration justify at a holder.
+/// Belief that a holder has because of promises of one grantor under one configuration.
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     config: ConfigId,

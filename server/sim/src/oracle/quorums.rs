@@ -152,8 +152,8 @@ impl QuorumOracle {
     }
 
     /// Judges `entry` when the acting replica is the first to know that the entry is chosen. The
-    /// replica's own tag is computed again: the replica does not send its vote to itself, and its
-    /// tag may have shrunk since it last sent one.
+    /// replica's own tag is computed again: the replica does not send its vote to itself, and the
+    /// tag may have shrunk since the replica last sent a vote.
     pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;

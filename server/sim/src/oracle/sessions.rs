@@ -1,7 +1,7 @@
-//! All copies of a write, which have the same (client, sequence number), get the same result
-//! (oracle 11; protocol §1 "Sessions"). Every answer of a replica to a write, or to a read that
-//! went through the log, equals the result of the state machine in `reference`. No command takes
-//! effect twice.
+//! All copies of a write have the same (client, sequence number), and get the same result (oracle
+//! 11; protocol §1 "Sessions"). Every answer of a replica to a write, or to a read that went
+//! through the log, equals the result of the state machine in `reference`. No command takes effect
+//! twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -67,8 +67,8 @@ struct LoggedRead {
     outcome: Option<Outcome>,
 }
 
-/// Oracle that judges sessions: all copies of a write, which have the same (client, sequence
-/// number), must get the same result.
+/// Oracle that judges sessions: all copies of a write must get the same result. Copies have the
+/// same (client, sequence number).
 #[derive(Debug)]
 pub struct SessionOracle {
     reference: ReferenceMachine,

@@ -181,7 +181,8 @@ fn start(node: usize, state: ReplicaState) -> Node {
     started
 }
 
-/// Returns `message` from run `from.1` of replica `from.0` to run `to.1` of replica `to.0`.
+/// Returns the sender, the addressee and the envelope of `message`. Replica `from.0` sends it in
+/// run `from.1` to run `to.1` of replica `to.0`.
 pub fn says(
     from: (usize, u64),
     to: (usize, u64),

@@ -25,8 +25,8 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 /// Size in bytes of the buffer in which values are allocated together.
 const VALUES_BYTES: usize = 4096;
 
-/// For each key, the last version and value that a client has seen. Compare-and-swap operations of
-/// the client expect them.
+/// For each key, the last version and value that a client has seen. The client's compare-and-swap
+/// operations expect this version or value.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
 /// Returns the name of a key. Names are static, because all threads of a campaign copy them. Copies
@@ -45,7 +45,7 @@ pub(super) struct Chooser {
     values: u64,
     /// Number of further values that may be large.
     large: u32,
-    /// Shape of the values, if they are records.
+    /// Shape of the records, if the values are records; otherwise `None`.
     records: Option<RecordShape>,
     /// Buffer in which the bytes of the next values are allocated side by side.
     bytes: BytesMut,

@@ -37,14 +37,15 @@ pub struct ClientLoad {
     /// after it has sent the group. A client that abandons requests no longer waits for the
     /// answers, and its low-water mark moves past the writes among the requests.
     pub abandons: f64,
-    /// Time in ns from sending a group of requests until it is abandoned, if it is.
+    /// Time, in ns, from the sending of a group of requests until the client abandons the group, if
+    /// the client abandons it.
     pub abandon_timeout_ns: u64,
     /// Probability that a client begins a new session when it is about to send new requests.
     pub renews: f64,
     /// Probability that a client's connection ends when the client is about to send new requests.
     /// The client continues on another one.
     pub hangs_up: f64,
-    /// Shape of the values, if they are records.
+    /// Shape of the records, if the values are records; otherwise `None`.
     pub records: Option<RecordShape>,
 }
 

@@ -62,8 +62,8 @@ const DRAWS: usize = 16;
 const RETRY: u64 = 1 << 62;
 /// Bit in the token of a client's alarm: the client abandons requests now.
 const ABANDON: u64 = 1 << 60;
-/// Number of the lowest bits in an alarm's token that contain the number of operations sent
-/// together.
+/// Number of low bits in an alarm's token. These bits contain the number of operations that were
+/// sent together.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 

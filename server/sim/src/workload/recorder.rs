@@ -54,8 +54,8 @@ impl HistoryRecorder {
         self.push(operation, operation.ops.clone(), None);
     }
 
-    /// Records the effects of an operation. `return_ns` is the time of its answer; `None` if it may
-    /// be executed at any time, or never.
+    /// Records the effects of an operation. `return_ns` is the time of the answer; `None` if the
+    /// operation may be executed at any time, or never.
     pub(super) fn push(&mut self, operation: &Operation, parts: Parts, return_ns: Option<u64>) {
         let process = (operation.client * self.window + operation.lane) as u32;
         let invoke_ns = operation.began_ns;

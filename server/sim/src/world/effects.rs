@@ -146,7 +146,7 @@ impl World {
         self.queue.schedule(at, QueuedEvent::Flushed { node, run });
     }
 
-    /// Ends a flush. A full disk cannot end it, and tries again.
+    /// Ends a flush. If the disk is full, the flush does not end, and is tried again later.
     pub(super) fn flushed(&mut self, node: usize) {
         if self.nodes[node].disk.is_full() {
             return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);

@@ -30,8 +30,8 @@ pub struct LogInterval<'a> {
 }
 
 impl LogInterval<'_> {
-    /// Returns each recorded value in microseconds with the number of times that it was recorded,
-    /// in rising order of the values.
+    /// Returns each recorded value, in microseconds, and the number of times that it was recorded.
+    /// The values are in rising order.
     ///
     /// # Errors
     /// If the histogram cannot be read. The error is the reason.

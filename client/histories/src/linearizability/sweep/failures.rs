@@ -114,8 +114,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Lets take effect all waiting blocks and operations that must take effect by `until`. Returns
-    /// false if a block or operation that has not begun yet has to take effect by then.
+    /// Applies all waiting blocks and operations that must take effect by `until`. Returns false if
+    /// a block or operation that has not begun yet has to take effect by then.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

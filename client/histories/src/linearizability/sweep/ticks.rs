@@ -28,7 +28,7 @@ pub(super) struct SweepTick {
 /// Returns all steps on a key, in order of time.
 ///
 /// # Errors
-/// If an operation would have to take effect inside a forward block.
+/// Returns an error if an operation would have to take effect inside a forward block.
 pub(super) fn ticks(key: &PreparedKey, blocks: &Blocks) -> Result<Vec<SweepTick>, Flaw> {
     let mut ticks = Vec::with_capacity(key.ops.len() + 2 * blocks.all.len());
     let mut tick = |at, step| ticks.push(SweepTick { at, step });

@@ -111,7 +111,8 @@ impl KeyConstraints {
     }
 
     /// Whether any failed swap may have found the value that `txn` left. A swap cannot have found
-    /// the value if it was overwritten before the swap began, or written after the swap ended.
+    /// the value if the value was overwritten before the swap began, or written after the swap
+    /// ended.
     pub(super) fn may_explain(&self, txn: &Txn) -> bool {
         let until = self.overwritten(txn.end);
         let begun = self

@@ -29,8 +29,8 @@ pub(super) struct TimelinePanel<'a> {
     pub scale: &'a Scale,
     pub left: f64,
     pub top: f64,
-    /// Upper end of the throughput axis, which is in the lower part of the panel, in successes a
-    /// second.
+    /// Upper end of the throughput axis, in successes a second. The axis is in the lower part of
+    /// the panel.
     pub throughput_max: f64,
 }
 
@@ -139,8 +139,8 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws the names of the faults above the panel, in two lines. A name that would touch the
-    /// previous names is omitted.
+    /// Draws the names of the faults above the panel, in two lines. Omits a name if it would touch
+    /// the previous names.
     pub(super) fn named(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         // Names start to the right of the title, which is at most this wide.
         let mut free_from = [self.left, self.left + 96.0];

@@ -20,7 +20,7 @@ use super::table::{AuthState, TokenTable};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
 use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 
-/// The table of tokens in force, which follows the changes of the token file.
+/// The table of tokens in force. It follows the changes of the token file.
 #[derive(Debug)]
 pub(crate) struct Access {
     file: PathBuf,
@@ -139,7 +139,7 @@ fn unix_s() -> i64 {
     since.map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Result of a check of the token file, which another thread makes.
+/// Result of a check of the token file. Another thread makes the check.
 enum TokenFileCheck {
     Same,
     Other(Arc<str>, Result<TokenTable, AccessError>),

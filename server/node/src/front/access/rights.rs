@@ -4,9 +4,9 @@
 //! A right covers the keys that begin with a prefix. The right *read* is for requests that reveal
 //! stored data, and *write* is for requests that change data. A request that does both needs both
 //! rights. This includes a compare-and-swap, because its answer contains a version, and the merging
-//! of fields, because it fails if the value is no record. The right *admin* is for the cluster: the
-//! holders of keys, the demand of clients, and changes of leases and of the leader. It includes no
-//! right to any key.
+//! of fields, because merging fails if the value is not a record. The right *admin* is for the
+//! cluster: the holders of keys, the demand of clients, and changes of leases and of the leader. It
+//! includes no right to any key.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
@@ -27,11 +27,12 @@ pub struct Rights {
     pub admin: bool,
 }
 
-/// Set of keys that consists of all keys that begin with any of some prefixes.
+/// Set of all keys that begin with any of several prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// Disjoint spans of keys, in ascending order. Each is its first key, and the first key after
-    /// it (`None` if the span has no end). Between two spans there are other keys.
+    /// Disjoint spans of keys, in ascending order. Each span is given by its first key and the
+    /// first key after the span (`None` if the span has no end). Between two spans there are other
+    /// keys.
     spans: Vec<(Bytes, Option<Bytes>)>,
 }
 

@@ -24,7 +24,7 @@ const TOKEN_BYTES: usize = 32;
 pub const ANONYMOUS: &str = "anonymous";
 const NAME_BYTES_MAX: usize = 64;
 
-/// SHA-256 digest of a token, which identifies the token in files and tables.
+/// SHA-256 digest of a token. The digest identifies the token in files and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -142,7 +142,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 /// Entry of one token in a token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenEntry {
-    /// Name of the entry, which is for readers of the file and for logs.
+    /// Name of the entry, for readers of the file and for logs.
     pub name: String,
     /// Digest of the token. `None` in the entry [`ANONYMOUS`], which is for clients without a
     /// token.

@@ -45,8 +45,9 @@ pub(crate) struct FdShortage {
 }
 
 impl FdBudget {
-    /// Raises this process's limit as far as it may without privileges. Divides the descriptors for
-    /// a cluster of `members` nodes, each of which may have `per_peer` connections to this node.
+    /// Raises this process's limit as far as is allowed without privileges. Divides the descriptors
+    /// for a cluster of `members` nodes, each of which may have `per_peer` connections to this
+    /// node.
     pub(crate) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {
@@ -134,8 +135,8 @@ impl ConnectionSlots {
         Some(ConnectionSlot(self.taken.clone()))
     }
 
-    /// Counts a refusal. Returns true if it is the first since at least an eighth of the slots was
-    /// free.
+    /// Counts a refusal. Returns true if this is the first refusal since at least an eighth of the
+    /// slots was free.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)

@@ -12,7 +12,7 @@ use leasehold_wire::{Response, outcome};
 use leasehold_replica::round_robin::RoundRobinQueue;
 
 /// Number of bytes of large answers that one event-loop iteration encodes. The last answer may
-/// exceed it.
+/// exceed this number.
 const BYTES_PER_ITERATION: usize = 2 << 20;
 /// Maximum size of a small answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;

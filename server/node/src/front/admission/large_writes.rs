@@ -3,15 +3,15 @@
 //! A log is a queue. If one client wrote a hundred values of 1 MiB at once, all other clients would
 //! wait for all of these values. Renewals of leases behind the values on the same sockets would
 //! wait, too. So the replica receives only a limited number of bytes of large writes at a time, and
-//! further ones as it answers. The other large writes wait here, where small commands overtake
+//! further bytes as it answers. The other large writes wait here, where small commands overtake
 //! them.
 //!
 //! The best number of bytes depends on the reason for which an answer takes time. If the other
 //! replicas are near, an answer waits for disks, and each further write only makes the queue of the
-//! disks longer. If they are far, it waits for messages, and several writes may be in flight
-//! together. The time of an answer distinguishes the two cases. If a write is answered soon, the
-//! next write follows after the answer. If it is not answered soon, the next write is sent in
-//! addition to it.
+//! disks longer. If the other replicas are far, an answer waits for messages, and several writes
+//! may be in flight together. The time of an answer distinguishes the two cases. If a write is
+//! answered soon, the next write follows after the answer. If a write is not answered soon, the
+//! next write is sent before the answer.
 
 use std::time::Duration;
 
@@ -86,9 +86,9 @@ impl LargeWrites {
         self.waiting.push(connection, (input, bytes));
     }
 
-    /// Time at which [`LargeWrites::pop`] returns a write, unless an answer arrives earlier and
-    /// changes that time. `None` if no write waits, or if the next write can follow only after an
-    /// answer.
+    /// Returns the time at which [`LargeWrites::pop`] returns a write, unless an answer arrives
+    /// earlier and changes that time. `None` if no write waits, or if the next write can follow
+    /// only after an answer.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;

@@ -56,7 +56,7 @@ impl Clients {
     }
 
     /// Counts the bytes of an incomplete frame that have arrived. If all incomplete frames together
-    /// take too much memory, closes connections, those with frames that hardly grow first.
+    /// take too much memory, closes connections, beginning with those with frames that hardly grow.
     pub(crate) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // Bytes that an idle connection would hold, too, are not counted.
@@ -73,8 +73,8 @@ impl Clients {
         }
     }
 
-    /// Returns two groups of counters by name: the resources that clients take of this replica, and
-    /// how often each limit took effect.
+    /// Returns two groups of counters by name: the resources that clients take from this replica,
+    /// and how often each limit took effect.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
         let counted = &budget.limit_counters;

@@ -1,4 +1,4 @@
-//! Admission: every bound on what clients may take of a node, on one page.
+//! Admission: every bound on what clients may take from a node, on one page.
 //!
 //! A request meets the bounds in this order. `limit_` counters in a status show the values in
 //! force. Settings are described in `docs/operating.md#limits`.

@@ -1,5 +1,5 @@
-//! Account of one connection, which holds the charge of each request until the replica has answered
-//! the request.
+//! Account of one connection. The account holds the charge of each request until the replica has
+//! answered the request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -17,7 +17,7 @@
 //!
 //! The charge covers the memory that is kept. A request that was read together with others is a
 //! part of a shared buffer, and keeps the whole buffer in memory. So the request is copied where
-//! the difference matters.
+//! the difference in size matters.
 //!
 //! The time for which a client may make the replica wait is also bounded ([`timeouts`]).
 
@@ -68,7 +68,7 @@ const SMALL_BYTES: usize = 4 << 10;
 /// Maximum size in bytes of an answer of each kind. The kinds are those of
 /// [`Connection::expected`].
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
-/// Lower bound, in bytes, of the likely size that is assumed for an answer on a new connection.
+/// Minimum for the likely size of an answer on a new connection, in bytes.
 const USUAL_BYTES: usize = 64 << 10;
 /// Minimum expected number of entries in an answer to a Scan or MultiGet on a new connection.
 const USUAL_ENTRIES: usize = 1000;
@@ -89,8 +89,8 @@ pub(crate) struct Connection {
     account: Rc<Account>,
     /// Request number of the newest request.
     last_request: Cell<u64>,
-    /// For each request with a hint, the key about which the client requested it, by number of the
-    /// request.
+    /// Map from the number of each request that asks for a hint to the key that the hint must be
+    /// about.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
     /// Expected size of an answer in bytes for each of three kinds of requests: a Get; a Scan or
     /// MultiGet; a request for all ranges of leases or for the demand. `None` before the first
@@ -518,8 +518,8 @@ impl Connection {
     }
 
     /// Waits until all requests are answered and the client has taken all answers, after the client
-    /// has ended its stream of requests. Returns earlier if neither number of [`Self::outstanding`]
-    /// changes for `limits.stalled_s` or the connection breaks.
+    /// has ended its stream of requests. Returns earlier if the connection breaks, or if neither
+    /// number of [`Self::outstanding`] changes for `limits.stalled_s`.
     pub(crate) async fn wait_until_drained(&self) {
         // The client cannot finish a frame any more.
         self.track_partial_frame(0, 0);

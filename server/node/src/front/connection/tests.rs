@@ -190,7 +190,7 @@ async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() 
 }
 
 /// If the entries found by earlier scans were ignored, a scan that finds little would be charged as
-/// one of 10,000 entries.
+/// a scan of 10,000 entries.
 #[tokio::test]
 async fn scans_are_charged_for_as_many_entries_as_scans_before_found() {
     let budget = budget(Limits::default());

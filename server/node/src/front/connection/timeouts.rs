@@ -51,7 +51,7 @@ pub(super) struct ClientTimeouts {
     idle_for: Cell<u64>,
     frame_for: Cell<u64>,
     stalled_for: Cell<u64>,
-    /// Numbers of bytes of the unfinished frame at the last check but one and at the last check.
+    /// Numbers of bytes of the unfinished frame at the second-to-last check and at the last check.
     partial_at: Cell<(usize, usize)>,
     /// Number of bytes that the client had taken when `stalled_for` was last reset.
     taken_before: Cell<u64>,
@@ -68,8 +68,8 @@ impl ClientTimeouts {
         self.framed.set(true);
     }
 
-    /// Returns the number of bytes by which the unfinished frame has grown since the last check but
-    /// one. The frame now has `bytes` bytes. `None` if the frame has begun since that check.
+    /// Returns the number of bytes by which the unfinished frame has grown since the second-to-last
+    /// check. The frame now has `bytes` bytes. `None` if the frame has begun since that check.
     pub(super) fn growth(&self, bytes: usize) -> Option<usize> {
         let (before, _) = self.partial_at.get();
         (self.frame_for.get() > 1).then(|| bytes.saturating_sub(before))

@@ -1,12 +1,12 @@
-//! RocksDB, in which the executed state is. It has no write-ahead log: the log of the replica is the
-//! write-ahead log of the state.
+//! RocksDB, which stores the executed state. It has no write-ahead log: the log of the replica is
+//! the write-ahead log of the state.
 //!
 //! # Rules
 //! - A flush names all column families and is atomic, so that the position never becomes durable
-//!   without its rows (hazards 88 and 121). RocksDB may also flush by itself at any time; the option
-//!   `atomic_flush` makes this atomic, too.
-//! - A batch of changes is applied after the log's records before it are synced, so that the state on
-//!   disk never gets ahead of the log (hazard 120).
+//!   without its rows (hazards 88 and 121). RocksDB may also flush by itself at any time; the
+//!   option `atomic_flush` makes this atomic, too.
+//! - A batch of changes is applied only after the records that precede it in the log are synced, so
+//!   that the state on disk never gets ahead of the log (hazard 120).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Applies a batch to the state in memory. A flush makes it durable.
+    /// Applies a batch to the state in memory. A flush makes the changes durable.
     pub(super) fn apply(&self, batch: WriteBatch) -> Result<(), StorageError> {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
@@ -42,7 +42,7 @@ impl Engine {
         written.map_err(|error| self.failed("writing", error))
     }
 
-    /// Makes everything durable that was applied, and records that a start must find `position`.
+    /// Makes all applied changes durable, and records that a start must find `position`.
     pub(super) fn flush(&self, position: PerLog<Slot>) -> Result<(), StorageError> {
         // RocksDB would write to whatever is at the path now.
         self.marker.check_place()?;
@@ -60,8 +60,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Leaves RocksDB open if its directory was taken away. When it is closed it flushes the state,
-    /// and so it would write files to whatever is at the path now.
+    /// Leaves RocksDB open if its directory is no longer at its path. RocksDB flushes the state
+    /// when it is closed, so it would write files to whatever is at the path now.
     fn drop(&mut self) {
         if self.marker.check_place().is_err() {
             std::mem::forget(self.db.clone());
@@ -97,7 +97,7 @@ impl Flusher {
         })
     }
 
-    /// Orders a flush. `report` is called when it has ended.
+    /// Orders a flush. `report` is called when the flush has ended.
     pub(super) fn order(&self, position: PerLog<Slot>, report: FlushReport) {
         if let Some(orders) = &self.orders {
             // The thread has ended if a flush has failed, which was reported.
@@ -116,8 +116,8 @@ impl Drop for Flusher {
     }
 }
 
-/// Performs flushes until no more can be ordered, or until one fails. A flush that finds no space is
-/// tried again.
+/// Performs flushes until no more can be ordered, or until one fails. A flush that finds no space
+/// is tried again.
 fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>) {
     let mut next = ordered.recv().ok();
     while let Some(FlushOrder { position, report }) = next {

@@ -152,7 +152,7 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Paths that contain words which mean something at other positions of an error text.
+    /// Paths that contain words with a meaning at other positions of an error text.
     const PATHS: [&str; 6] = [
         "/data/A/000012.log",
         "/sync/LOCK/fsync/No space left on device/000012.log",

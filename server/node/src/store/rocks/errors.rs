@@ -24,7 +24,7 @@ impl Engine {
             .unwrap_or(StorageError::Directory { path, source })
     }
 
-    /// Returns the error `Gone` instead of an error that it explains.
+    /// Returns the error `Gone` if it explains `error`; otherwise returns `error`.
     pub(super) fn unless_gone(&self, error: StorageError) -> StorageError {
         match error {
             StorageError::Full { .. } => error,

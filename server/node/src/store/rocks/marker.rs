@@ -6,9 +6,9 @@
 //! off, looks like a write that was torn by a crash. A torn write was never acknowledged and may be
 //! forgotten. And a directory without the file `CURRENT` looks new to RocksDB. So after each sync,
 //! and before any acknowledgement, the number of the log's last durable group is written into this
-//! file. After each flush of the state, the last slots that the state covers are written, and the
-//! length and the checksum of RocksDB's manifest. A start that finds less data than that refuses the
-//! directory. Nothing is counted that the log does not hold (hazard 89).
+//! file. After each flush of the state, the last slots that the state covers and the length and the
+//! checksum of RocksDB's manifest are written. A start that finds less data than that refuses the
+//! directory. The marker never counts data that the log does not hold (hazard 89).
 //!
 //! # Damage that is detected, and damage that is not
 //! The marker file is overwritten in place. The operating system writes it to disk within about
@@ -18,7 +18,7 @@
 //!   is detected.
 //! - The machine lost its power: the marker may be some moments old. A torn group at the end of the
 //!   log is rightly forgotten. Damage after the last flush that *also* looks like a torn group is
-//!   not detected, unless a group behind it shows that it was synced.
+//!   not detected, unless a group behind the damage shows that the damaged group was synced.
 //! - Durability `async`: a loss of power may take acknowledged writes. If the marker had reached
 //!   the disk, the directory is then refused; otherwise the loss is not detected. Durability
 //!   `none`: the marker covers only the data that was synced.
@@ -311,8 +311,8 @@ impl Marker {
         self.file.sync_data()
     }
 
-    /// Replaces the file, if it may be one from before the log had files of its own. An overwrite in
-    /// place could leave a file of the one length with the contents of the other.
+    /// Replaces the marker file if it may be from before the log had files of its own. An overwrite
+    /// in place could leave a file with the length of one format and the contents of the other.
     pub(super) fn convert(&mut self) -> io::Result<()> {
         let path = self.directory.join(NAME);
         let unready = write_unready(&self.directory, &self.contents())?;

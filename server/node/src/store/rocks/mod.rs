@@ -44,18 +44,20 @@ use super::{
 /// Name of the file that is written to test whether a full disk has space again. RocksDB resumes
 /// writes only if there is more space than its largest write buffer takes.
 const PROBE: &str = "LEASEHOLD.probe";
-/// Size of this file in bytes.
+/// Size in bytes of the file [`PROBE`].
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
 /// An open data directory.
 pub struct Storage {
-    /// Closed before the database, which holds the lock of the directory.
+    /// Files of the log. They are closed before the database, which holds the lock of the
+    /// directory.
     log: LogFiles,
-    /// `None` while the directory is being opened.
+    /// Thread that flushes the state; `None` while the directory is being opened.
     flusher: Option<Flusher>,
     engine: Arc<Engine>,
     durability: Durability,
-    /// Number of the first records of a refused [`Storage::write`] that are in the log already.
+    /// Number of records at the beginning of a refused [`Storage::write`] that are in the log
+    /// already.
     logged: usize,
     /// Last slots of the newest batch of changes that was applied.
     applied: PerLog<Slot>,
@@ -91,8 +93,8 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Writes the records of the log atomically. Then applies all changes of the executed state,
-    /// which a flush makes durable.
+    /// Writes the records of the log atomically. Then applies all changes of the executed state. A
+    /// flush makes these changes durable.
     ///
     /// # Errors
     /// `Full`: the call must be repeated, and may have further records then. Any other error is
@@ -130,11 +132,11 @@ impl Storage {
         self.log.check_place()
     }
 
-    /// Begins to make all changes durable that were applied so far. `report` is called when this has
-    /// ended.
+    /// Begins to make durable all changes that were applied so far. `report` is called when this
+    /// has ended.
     ///
     /// # Errors
-    /// As [`Storage::write`].
+    /// The same errors as [`Storage::write`].
     pub fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
         self.refuse_by_order()?;
         // If the machine loses its power, the state should not be ahead of the log.
@@ -147,7 +149,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Writes records to the log, except for those that are there since a refused call.
+    /// Writes records to the log, except those that a refused call has already written to it.
     fn log_once(&mut self, records: &[Record]) -> Result<(), StorageError> {
         let records = &records[self.logged..];
         // A run that ended as planned has left a restart wait of zero. If the next run lost the

@@ -164,12 +164,14 @@ impl Storage {
         Ok(incarnation)
     }
 
-    /// Returns the engine while the directory is opened, when nothing else uses it.
+    /// Returns the engine. Must be called only while the directory is being opened, when nothing
+    /// else uses the engine.
     pub(super) fn engine_mut(&mut self) -> &mut Engine {
         Arc::get_mut(&mut self.engine).expect("the flusher is not started yet")
     }
 
-    /// Returns RocksDB while the directory is opened, when nothing else uses it.
+    /// Returns RocksDB. Must be called only while the directory is being opened, when nothing else
+    /// uses RocksDB.
     pub(super) fn db_mut(&mut self) -> &mut DB {
         Arc::get_mut(&mut self.engine_mut().db).expect("only the engine uses RocksDB")
     }
@@ -182,7 +184,7 @@ impl Storage {
     }
 }
 
-/// Stamp of a directory, as it was found and as it should be.
+/// Format that was found in a directory, and identity that the directory should have.
 struct DirectoryIdentity {
     /// Format that the directory has; `None` if the directory is new.
     format: Option<u32>,
@@ -277,7 +279,7 @@ fn check_identity(
 }
 
 /// Syncs the directories above a new one, so that a loss of power does not take the new one away.
-/// Directories that may not be opened are left alone: they were not made just now.
+/// Directories that this process may not open are skipped, because they were not created just now.
 fn sync_above(path: &Path) {
     for above in path.ancestors().skip(1).filter(|it| it.parent().is_some()) {
         _ = std::fs::File::open(above).and_then(|above| above.sync_all());

@@ -71,8 +71,8 @@ impl Column {
     }
 }
 
-/// Keys of the column family `meta`. All but the identity and the position occur only in directories
-/// of older formats. The current format keeps those facts in the log.
+/// Keys of the column family `meta`. All but the identity and the position occur only in
+/// directories of older formats. The current format keeps those facts in the log.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId};
 
@@ -133,8 +133,8 @@ pub mod meta {
     }
 }
 
-/// Returns the checksum of a value, which also covers its column family and its key. So a value
-/// under the wrong key is detected as damage.
+/// Returns the checksum of a value. The checksum also covers the column family and the key of the
+/// value. So a value under the wrong key is detected as damage.
 fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(column.name().as_bytes());

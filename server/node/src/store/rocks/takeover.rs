@@ -1,8 +1,9 @@
 //! Takeover of directories with the log in RocksDB (formats 4 and 5).
 //!
-//! Everything that belongs in the log is copied to the files of a new log and synced. Long values of
-//! the state, which had rows of their own, become part of the state's rows. Then the identity of the
-//! directory names the new format. A start that is interrupted before begins again.
+//! Everything that belongs in the log is copied to the files of a new log and synced. Long values
+//! of the state, which had rows of their own, become part of the state's rows. Then the identity of
+//! the directory names the new format. If a start is interrupted before that, the next start begins
+//! again.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ impl Storage {
         self.complete_rows()
     }
 
-    /// Writes the rows of the state whole that only refer to a staged value.
+    /// Replaces each row of the state that only refers to a staged value by a row that contains the
+    /// value.
     fn complete_rows(&self) -> Result<(), StorageError> {
         let engine = &self.engine;
         if engine.db.cf_handle(Column::Staged.name()).is_none() {

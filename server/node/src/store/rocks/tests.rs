@@ -637,7 +637,7 @@ fn a_log_without_the_rest_of_its_directory_is_refused() {
     assert!(dir.path().join("log/0000000001.seg").exists());
 }
 
-/// Places something in the folder of the log that is no segment of this program.
+/// Places an object that is not a segment of this program in the folder of the log.
 fn foreign(place: impl Fn(&Path)) -> Result<(), StorageError> {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));

@@ -20,8 +20,8 @@ pub(super) const BLOCK_BYTES: usize = 32 << 10;
 /// such logs.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Returns the problem of a log with bytes on which RocksDB may hang or fail; `None` if there is no
-/// problem. A torn end, as a crash may leave it, is accepted here, because the marker file is used
+/// Returns the problem of a log if the log has bytes on which RocksDB may hang or fail; otherwise
+/// `None`. A torn end, as a crash may leave it, is accepted here, because the marker file is used
 /// to check the end.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;

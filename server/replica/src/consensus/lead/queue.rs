@@ -33,8 +33,8 @@ pub struct BatchLimits<'a> {
     pub cost: &'a dyn Fn(&Command) -> usize,
 }
 
-/// Queued commands by class, which is the set of the holders of their keys. A write does not wait
-/// for the holders of another write's keys, unless they are nearby.
+/// Queued commands by class. The class of a command is the set of the holders of its keys. A write
+/// does not wait for the holders of another write's keys, unless these holders are nearby.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposal>>,

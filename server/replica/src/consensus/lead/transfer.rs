@@ -1,6 +1,5 @@
 //! Transfer of leadership. During a transfer the leader proposes nothing new. It hands leadership
-//! over once everything that it has proposed is committed; if that takes too long, it abandons the
-//! transfer.
+//! over once all its proposals are committed; if that takes too long, it abandons the transfer.
 
 use std::time::Duration;
 
@@ -59,7 +58,7 @@ impl Transfer {
     }
 
     /// Returns the replica that an operator wants to lead once it is ready, and the time until
-    /// which the request is valid. A request that has expired is dropped.
+    /// which the request is valid. Drops the request if it has expired.
     pub fn wanted(&mut self, now: Time) -> Option<(ReplicaId, Time)> {
         self.wanted = self.wanted.filter(|(_, deadline)| now < *deadline);
         self.wanted
@@ -113,8 +112,9 @@ impl Transfer {
         (self.active, self.wanted) = (None, None);
     }
 
-    /// Returns the replica that is to be told now to take over, and whether an operator wants the
-    /// transfer. Once `again` has passed without a new leader, returns the same replica again.
+    /// Returns the replica that should now receive a notice to take over, and whether an operator
+    /// wants the transfer. Once `again` has passed without a new leader, returns the same replica
+    /// again.
     pub fn next_notification(&mut self, now: Time, again: Duration) -> Option<(ReplicaId, bool)> {
         let active = self.active.as_mut()?;
         if active.notified_at.is_some_and(|at| now.since(at) < again) {

@@ -195,8 +195,8 @@ fn a_session_that_made_room_is_not_opened_again() {
     assert_eq!(sessions.admit(&other.opened(2000), 9000), Admission::Fresh);
 }
 
-/// Tests every order of copies of three commands and of commands that open other sessions, with or
-/// without a pause before each. There is room for one session only.
+/// Tests every order of two kinds of commands, with or without a pause before each: copies of three
+/// commands, and commands that open other sessions. There is room for one session only.
 #[test]
 fn what_was_refused_or_executed_is_not_executed_later_however_sessions_make_room() {
     let commands = [write(7, 1, 1), write(7, 2, 2), write(7, 3, 3)];

@@ -31,7 +31,7 @@ fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
     all.into_iter().map(Bytes::from).collect()
 }
 
-/// Returns all keys of up to `longest` bytes. The empty one is included because it is a valid
+/// Returns all keys of up to `longest` bytes. The empty key is included because it is a valid
 /// prefix or end of a range.
 pub(crate) fn keys(longest: usize) -> Vec<Bytes> {
     texts(&BYTES, longest)
