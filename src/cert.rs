@@ -92,7 +92,7 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the text that must be written in the configuration for this directory. Paths in a
+/// Returns the path by which the configuration file `config` must refer to `directory`. Paths in a
 /// configuration are relative to the directory that contains the configuration.
 fn as_configured(directory: &Path, config: &Path) -> PathBuf {
     let base = config.parent().filter(|base| !base.as_os_str().is_empty());

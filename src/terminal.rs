@@ -139,8 +139,8 @@ impl std::error::Error for Interrupted {}
 pub struct TargetMissed(pub String);
 
 impl TargetMissed {
-    /// Exit status of this error. It differs from success (0), failure (1) and a wrong command line
-    /// (2).
+    /// Exit status of a load generator that did not reach its target rate. It differs from success
+    /// (0), failure (1) and a wrong command line (2).
     pub const STATUS: u8 = 3;
 }
 

@@ -67,8 +67,8 @@ pub struct OperationTrace {
     pub silent: Vec<usize>,
 }
 
-/// A caller's operation. It consists of one request, or of two if the first was refused and it is
-/// certain that the refused write never takes effect.
+/// A caller's operation. It consists of one request. A second request is possible if the first was
+/// refused and it is certain that the refused write never takes effect.
 pub(crate) struct OperationAttempts<'a> {
     replicas: &'a Replicas,
     deadline: Instant,
@@ -114,7 +114,7 @@ impl<'a> OperationAttempts<'a> {
         self.sent.store(false, Ordering::Relaxed);
     }
 
-    /// Sends a request, again if necessary, until a final answer arrives: one that another attempt
+    /// Sends a request, several times if necessary, until an answer arrives that another attempt
     /// could not change.
     pub async fn request(&self, body: Body) -> Result<Answer<'_>, Error> {
         let mut copies = Copies::new(self, body);
@@ -431,8 +431,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Returns each replica that was tried or could not be used, with the reason why it gave no
-    /// result.
+    /// Returns all replicas that were tried or could not be used. Each is given with the reason why
+    /// it gave no result.
     fn tried(&self) -> Vec<FailedAttempt> {
         let reason = |(index, connection): (usize, &Connection)| {
             let is_in_flight = self.in_flight.iter().any(|(other, _)| *other == index);

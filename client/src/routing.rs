@@ -36,16 +36,17 @@ pub enum Routing {
 
 /// Age after which the holders of a key, or the leader, are requested again.
 const REFRESH: Duration = Duration::from_secs(10);
-/// Time that is added in a comparison of distances. A replica is about as near as the nearest one
-/// if its round trip is at most twice that of the nearest one, plus this time.
+/// Tolerance in a comparison of distances. A replica is about as near as the nearest one if its
+/// round trip is at most twice that of the nearest one, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
-/// Maximum number of calls by which a replica may exceed the least loaded replica and still be
-/// chosen. Within this limit, a replica with unsent requests is preferred, so that several requests
-/// leave in one write.
+/// Maximum number of calls that a replica may have in addition to those of the least loaded replica
+/// and still be chosen. Within this limit, a replica with unsent requests is preferred, so that
+/// several requests leave in one write.
 const SLACK: usize = 8;
 /// Estimated size, in bytes, of an entry without its key.
 const ENTRY_BYTES: usize = 160;
-/// While there is no free space for hints, one of this many reads of unknown keys requests a hint.
+/// While there is no free space for hints, only one in this many reads of unknown keys requests a
+/// hint.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.
@@ -67,7 +68,8 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Creates a router that knows nothing yet and remembers keys in at most `bytes_max` bytes.
+    /// Creates a router that knows nothing yet. It will use at most `bytes_max` bytes to remember
+    /// keys.
     pub fn new(bytes_max: usize) -> Router {
         Router {
             hints: Mutex::new(HintCache::new(bytes_max)),
@@ -164,7 +166,8 @@ struct HintCache {
     /// Holders of some unlisted key, as the latest hint named them. They are used as a guess for
     /// keys about which no hint has arrived.
     unlisted: u64,
-    /// Set that contains the leader; empty if the leader is not known.
+    /// Set, with one bit for each replica number, that contains only the leader. It is empty if the
+    /// leader is not known.
     leader: u64,
     leader_requested_at: Option<Instant>,
 }

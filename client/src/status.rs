@@ -23,35 +23,37 @@ pub struct StatusQuery {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldersQuery {
-    /// Holders are not requested.
+    /// Requests no holders.
     #[default]
     None,
-    /// The holders of this key are requested.
+    /// Requests the holders of this key.
     Key(Bytes),
-    /// The holders of the key with the most requests are requested. The leader knows this key if
-    /// the strategy counts requests.
+    /// Requests the holders of the key that clients request most often. The leader knows this key
+    /// if the strategy counts requests.
     HottestKey,
 }
 
 impl StatusQuery {
-    /// Requests the holders of `key`, too.
+    /// Adds to the query a request for the holders of `key`.
     pub fn holders_of(mut self, key: impl Into<Bytes>) -> StatusQuery {
         self.holders = HoldersQuery::Key(key.into());
         self
     }
 
-    /// Requests the holders of the key with the most requests, too.
+    /// Adds to the query a request for the holders of the key that clients request most often.
     pub fn holders_of_hottest_key(mut self) -> StatusQuery {
         self.holders = HoldersQuery::HottestKey;
         self
     }
 
-    /// Requests the strategies and durations of leases, too.
+    /// Adds to the query a request for the strategies and durations of leases.
     pub fn leases(mut self) -> StatusQuery {
         self.leases = true;
         self
     }
 
+    /// Checks the query before it is sent.
+    ///
     /// # Errors
     /// `Refused` if the holders of an empty key are requested: no key is empty.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -141,8 +143,8 @@ pub struct PeerStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyHolders {
-    /// The key. It is empty if the key with the most requests was requested and no such key is
-    /// known.
+    /// The key. It is empty if the query was for the key that clients request most often, and no
+    /// such key is known.
     pub key: Bytes,
     /// Names of the holders under the newest configuration.
     pub holders: Vec<String>,
@@ -186,9 +188,9 @@ pub struct RangeStatus {
     pub strategy: String,
     /// Settings of the strategy as text; empty if it has none.
     pub settings: String,
-    /// Names of the holders of keys that are not listed.
+    /// Names of the holders of those keys in the range that are not listed.
     pub defaults: Vec<String>,
-    /// Number of keys with holders of their own.
+    /// Number of listed keys in the range: keys with holders of their own.
     pub listed: u64,
 }
 

@@ -32,9 +32,9 @@ pub enum AftermathCheck {
     LogTime,
     /// A figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
-    /// The number of open file descriptors of a replica has grown by at most this number since the
-    /// time before the attack. File descriptors are counted at the end of the attack, while the
-    /// attackers' connections are still open.
+    /// Maximum number of file descriptors that a replica may have open in addition to those that it
+    /// had open before the attack. They are counted at the end of the attack, while the attackers'
+    /// connections are still open.
     FilesLeft(u64),
     /// A counter in the status of each replica does not exceed a maximum: (name, maximum).
     CounterAtMost(&'static str, u64),
@@ -43,8 +43,8 @@ pub enum AftermathCheck {
     CounterAtMostNow(&'static str, u64),
     /// A counter in the status of every replica has risen during the attack.
     Rose(&'static str),
-    /// No iteration of a replica's event loop takes longer than this, in ms. If the program does
-    /// not report the duration of iterations, this is not checked.
+    /// Maximum duration of an iteration of a replica's event loop, in ms. If the program does not
+    /// report the duration of iterations, this is not checked.
     LongestRound(u64),
     /// In any second without reads, the traffic between peers does not exceed a maximum.
     PeerBytes,

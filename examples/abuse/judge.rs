@@ -7,7 +7,8 @@ use crate::figures::Figures;
 use crate::provenance::Program;
 use crate::well_behaved::ClientLatencies;
 
-/// Bound on a p99 during an attack: `TIMES` times the p99 of the quiet time, plus `LONGER_US` µs.
+/// Factor in the bound on a p99 during an attack. The bound is `TIMES` times the p99 of the quiet
+/// time, plus `LONGER_US` µs.
 const TIMES: f64 = 2.0;
 const LONGER_US: f64 = 20_000.0;
 /// Maximum latency of a put in µs. It is used for attacks that are judged on the longest put.

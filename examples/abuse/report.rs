@@ -30,8 +30,8 @@ pub struct Run {
 /// The results of all runs in a directory. One run is the current one, to which rows are added.
 pub struct Results {
     dir: PathBuf,
-    /// All runs. If there are runs with the labels `before` and `after`, the former is the first
-    /// and the latter the last.
+    /// All runs. A run with the label `before` is the first, and a run with the label `after` is
+    /// the last.
     runs: Vec<Run>,
     current: usize,
 }

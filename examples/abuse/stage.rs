@@ -24,8 +24,8 @@ const SETTLES_IN: Duration = Duration::from_secs(2);
 /// Time for which the well-behaved clients continue after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
 /// Duration of the last part of an attack, in which the bytes that peers send each other are
-/// counted. The next constant is the interval between two counts. It is short, because the mean
-/// over a long interval would hide bursts of traffic.
+/// counted. The next constant is the interval between two counts. This interval is short, because
+/// the mean over a long interval would hide bursts of traffic.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for which attackers may continue after the end of the attack, to finish requests

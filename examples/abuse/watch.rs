@@ -49,8 +49,8 @@ impl ReplicaMonitor {
         ReplicaMonitor { looks, tasks }
     }
 
-    /// Returns the number of changes, in the samples between `from` and `to`, of the ballot round
-    /// or the leader that a replica reports.
+    /// Returns how many times the ballot round or the leader that a replica reports changed in the
+    /// samples between `from` and `to`.
     pub fn elections(&self, from: Instant, to: Instant) -> u64 {
         let mut last: BTreeMap<u64, String> = BTreeMap::new();
         let looks = self.looks.borrow();

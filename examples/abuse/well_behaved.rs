@@ -19,7 +19,7 @@ const VALUE: &[u8] = &[b'v'; 100];
 /// Longest time that an operation may take, including all attempts.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One operation.
+/// One operation of a well-behaved client.
 #[derive(Clone, Copy)]
 struct Sample {
     /// Time at which the operation should have begun.
@@ -29,8 +29,8 @@ struct Sample {
     good: bool,
 }
 
-/// Measurements of the operations of the well-behaved clients that should have begun within a range
-/// of time.
+/// Measurements of the well-behaved clients' operations that should have begun within a range of
+/// time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientLatencies {
     pub put_p50_us: u64,

@@ -13,7 +13,7 @@ use crate::cases::{Case, KEYS, Stage, key, ranges};
 use crate::cluster::{Cluster, LEADER, Recipe, Setting};
 use crate::wire::{Wire, read, session_number};
 
-/// Number of keys in one multi-put that writes the keys, and in one multi-get that creates demand.
+/// Number of keys in each multi-put that writes keys, and in each multi-get that creates demand.
 const KEYS_AT_ONCE: usize = 500;
 /// Number of lease changes that wait for their answers at the same time.
 const CHANGES_AT_ONCE: usize = 16;

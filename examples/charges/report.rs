@@ -41,7 +41,8 @@ impl Report<'_> {
             .collect()
     }
 
-    /// Returns the measured rows. The row that differs most from the median is the first.
+    /// Returns the measured rows, sorted by the distance of their ratio from the median ratio. The
+    /// most distant row is the first.
     fn by_distance(&self) -> Vec<&Row> {
         let median = median_ratio(self.rows);
         let mut rows: Vec<&Row> = self

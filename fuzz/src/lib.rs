@@ -22,7 +22,8 @@ pub mod mutate;
 use std::io;
 use std::path::Path;
 
-/// A body with its name, and the seeds from which inputs for the body are made.
+/// A target for fuzzing: its name, its body (the function that is run with each input), and the
+/// seeds from which inputs are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Name of the target. The cargo-fuzz target and the folders of inputs have the same name.

@@ -14,8 +14,9 @@ pub const BASE_BYTES: usize = 64 << 10;
 
 /// Minimum number of bytes of an element in the input.
 const ELEMENT_BYTES_MIN: usize = 2;
-/// Factor for a list at the moment when it grows. The old buffer is full and the new buffer is
-/// twice as large, so both together are three times as large as the elements.
+/// Ratio of the memory of a list, while it grows, to the size of its elements. The old buffer is
+/// full and the new buffer is twice as large, so both together are three times as large as the
+/// elements.
 const WHILE_GROWING: usize = 3;
 
 /// Returns the number of bytes of memory that one byte of input may take if it belongs to a list of

@@ -167,8 +167,7 @@ pub struct WorkloadSpec {
     /// Number of operations of each client, including warm-up; 0 if `seconds` sets the duration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
-    /// Number of requests at the beginning of each client's requests that are only for warm-up and
-    /// are not measured.
+    /// Number of each client's first requests that are only for warm-up and are not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup: u64,
     /// Rate of an open loop, in operations a second at each site. Operations are due at equal

@@ -96,7 +96,8 @@ pub enum FaultTarget {
     Site(String),
     /// The leader.
     Leader,
-    /// Among the holders of the hottest key other than the leader, the one nearest to the leader.
+    /// The holder of the hottest key that is nearest to the leader. The leader itself does not
+    /// count as a holder.
     Holder,
     /// The replica nearest to the leader.
     Nearest,

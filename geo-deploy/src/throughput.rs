@@ -20,8 +20,8 @@ use crate::topology::is_plain_name;
 /// Throughput experiments that are built into the program.
 const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
 
-/// Fields that only files of throughput experiments have. By these fields, such a file is
-/// distinguished from the file of any other experiment.
+/// Fields that only files of throughput experiments have. A file with any of these fields is a file
+/// of a throughput experiment.
 const DISTINCTIVE_FIELDS: [&str; 2] = ["cases", "replicas"];
 
 /// A throughput experiment.
@@ -43,9 +43,7 @@ pub struct ThroughputExperiment {
     /// Condition under which a write is durable. The paper's replicas keep their log in memory.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
-    /// Time between two checkpoints, in ms. At a checkpoint, a replica writes the changes of its
-    /// state to disk, and accepts no writes until this is done. If all replicas must accept a
-    /// write, the write waits for a checkpoint of any replica.
+    /// Time between two flushes of the state to disk, in ms.
     pub checkpoint_ms: u64,
     /// Number of keys. All keys are equally popular.
     pub keys: u64,

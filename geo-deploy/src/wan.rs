@@ -229,8 +229,8 @@ impl Wan {
         self.links.get(from)?.get(to)?.as_deref()
     }
 
-    /// Cuts or restores the link in one direction. Bytes that are sent while the link is cut are
-    /// not lost, as with TCP. When the link is restored, these bytes arrive after the link's delay.
+    /// Cuts or restores the link in one direction. As with TCP, bytes that are sent while the link
+    /// is cut are not lost. When the link is restored, these bytes arrive after the link's delay.
     pub fn set_cut(&self, from: usize, to: usize, cut: bool) {
         if let Some(link) = self.link(from, to) {
             link.change(|settings| settings.cut = cut);

@@ -20,10 +20,10 @@ const SPAN: Duration = Duration::from_secs(10);
 /// one after the other.
 const SLACK: Duration = Duration::from_millis(1);
 /// Amount by which the wall clock may be set while the clock of leases stays trusted. The wall
-/// clock is no measure of rates. When it is set after a pause of the machine, the step is larger
-/// than this.
+/// clock cannot be used to measure rates. If the wall clock is set after a pause of the machine, it
+/// is set by more than this.
 const WALL_SLACK: Duration = Duration::from_millis(50);
-/// Interval between readings that are kept.
+/// Minimum interval between two readings that are kept.
 const APART: Duration = Duration::from_millis(250);
 
 /// Readings of the machine's clocks at one time.
@@ -38,7 +38,8 @@ pub struct ClockReading {
 /// Readings of the clocks that do not measure leases. Each is in ns since that clock's own epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherClocks {
-    /// Time since boot as steered by NTP, including suspension.
+    /// Time since boot, by the clock that NTP steers. The time for which the machine was suspended
+    /// is included.
     pub steered_ns: u64,
     /// The wall clock.
     pub wall_ns: u64,

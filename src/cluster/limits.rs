@@ -11,8 +11,8 @@ struct Row {
     /// Name of the counter that contains the value of the limit.
     limit: &'static str,
     unit: &'static str,
-    /// Name of the counter that contains the part in use, and the divisor that is applied to the
-    /// counter's value.
+    /// Name of the counter that contains the part of the limit that is in use, and the divisor that
+    /// is applied to the counter's value.
     taken: Option<(&'static str, f64)>,
     /// Names of the counters that grow when the limit takes effect. Next to each name is a word for
     /// the counted events.

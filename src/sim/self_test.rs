@@ -60,8 +60,8 @@ pub fn run(
 /// detected a violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Runs a seed. The control searches only for a violation that one of the control's own oracles
-/// detects.
+/// Returns a function that runs a seed. The seed fails only if one of the control's own oracles,
+/// `judges`, detects a violation. All other violations are counted in `others`.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

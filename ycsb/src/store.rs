@@ -27,7 +27,7 @@ pub struct Answer {
     pub result: Result<RawReply, OpFailure>,
     /// Replica that answered, possibly with a refusal; `None` if no replica did.
     pub from: Option<ReplicaName>,
-    /// Replicas to which the request was sent and that did not answer.
+    /// Replicas that did not answer, although the request was sent to them.
     pub silent: Vec<ReplicaName>,
 }
 

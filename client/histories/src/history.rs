@@ -18,7 +18,7 @@ pub struct ValueId(pub u64);
 
 impl ValueId {
     /// Id for bytes that no write of a run stored. A process that reads such bytes has found a
-    /// value that was never written, which is a violation. An absent key is not denoted by this id.
+    /// value that was never written, which is a violation. This id never stands for an absent key.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
     /// Returns the stored bytes of this value if values have eight bytes.

@@ -45,7 +45,7 @@ struct State {
     faults: VecDeque<Fault>,
     connections: usize,
     arrived: Vec<Command>,
-    /// For each command in `arrived`, the server at which it arrived.
+    /// For each command in `arrived`, the name of the server at which it arrived.
     by: Vec<&'static str>,
     /// Servers that are paused: requests to them wait.
     frozen: HashSet<&'static str>,
@@ -61,7 +61,7 @@ struct State {
     replicas: Vec<String>,
     /// Hint that servers send to clients that request one.
     hint: Hint,
-    /// Number of requests for hints.
+    /// Number of requests in which clients asked for a hint.
     hinted: usize,
     /// Servers that hold every key. Other servers forward reads.
     holders: HashSet<&'static str>,

@@ -92,7 +92,8 @@ struct CallTable {
     suspicion: String,
     /// Time at which data last arrived from the server.
     last_heard: Instant,
-    /// Delays the next use of the replica if it died soon after it was last used again.
+    /// Delays the next use of the replica if it died soon after the client had begun to use it
+    /// again.
     backoff: FlapBackoff,
     closed: bool,
 }
@@ -130,9 +131,9 @@ pub(crate) struct Connection {
     suspected: Notify,
     /// Notified when the last call has ended.
     emptied: Notify,
-    /// Numbers of reads and of writes that another replica answered while this replica did not. The
-    /// number of reads is reset when this replica answers a read, and the number of writes when it
-    /// answers a write.
+    /// Number of reads, and number of writes, that this replica left unanswered and another replica
+    /// answered. The number of reads is reset when this replica answers a read, and the number of
+    /// writes when it answers a write.
     missed: [AtomicU32; 2],
 }
 
@@ -217,8 +218,8 @@ impl Connection {
         self.table().last_heard
     }
 
-    /// Queues a request. If `hint` is set, the request also asks for a hint. When the call is
-    /// dropped, `sent` is set if the request may have reached the server.
+    /// Queues a request. If `hint` is set, the request also asks for a hint. The flag `sent` is set
+    /// when the call is dropped, if the request may have reached the server by then.
     pub fn enqueue<'a>(
         &'a self,
         body: request::Body,
@@ -279,8 +280,8 @@ impl Connection {
         self.suspected.notify_waiters();
     }
 
-    /// Calls [`Connection::suspect`] if the server has been silent for `silence`: TCP may need
-    /// minutes to notice a failure.
+    /// Calls [`Connection::suspect`] if the server has been silent for `silence`, because TCP alone
+    /// may need minutes to notice a failure.
     pub fn suspect_silence(&self, silence: Duration) {
         if self.last_heard().elapsed() >= silence {
             self.suspect("the server is silent".to_owned());
@@ -338,8 +339,8 @@ impl Connection {
     }
 
     /// Records that a connection has been made. If the replica was dead and `must_prove` is set,
-    /// the replica must still answer a probe before it is used. The caller sets `must_prove` while
-    /// other replicas serve.
+    /// the replica must still answer a probe before it is used. The caller sets `must_prove` if the
+    /// client has several replicas.
     pub fn connected(&self, welcome: &Welcome, must_prove: bool) {
         let mut table = self.table();
         table.welcome = Some(welcome.clone());

@@ -16,7 +16,8 @@ use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
 /// Number of bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
-/// Number of bytes of memory that may be reserved for each arrived byte of a frame.
+/// Number of bytes of memory that may be reserved for a frame for each of its bytes that has
+/// arrived.
 const RESERVED_PER_BYTE: usize = 4;
 
 /// Reason why a frame could not be read or written. The connection cannot be used after any of

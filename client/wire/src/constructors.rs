@@ -98,8 +98,8 @@ impl Command {
         }
     }
 
-    /// Copies the command into memory of its own. Before this, a command that was decoded from a
-    /// frame shares the frame's buffer, and so keeps the whole buffer in memory.
+    /// Copies the command into memory of its own. Otherwise a command that was decoded from a frame
+    /// shares the frame's buffer, and so keeps the whole buffer in memory.
     pub fn in_own_memory(self) -> Command {
         Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }
@@ -120,8 +120,7 @@ impl Outcome {
         }
     }
 
-    /// Creates the outcome of a write that was executed. The version of the written value is
-    /// `version`.
+    /// Creates the outcome of a write that was executed and gave the value the version `version`.
     pub fn written(version: Version) -> Outcome {
         Outcome::of(outcome::Result::Written(version))
     }

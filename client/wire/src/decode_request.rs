@@ -29,8 +29,8 @@ pub enum DecodedRequest {
     },
 }
 
-/// Length of a frame, in bytes, below which its parts are not counted, because it cannot have too
-/// many parts.
+/// Frames shorter than this number of bytes cannot have too many parts, so their parts are not
+/// counted.
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
 /// Maximum number of fields of a request, including the fields of all messages inside it. It allows
@@ -44,9 +44,9 @@ const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
 /// Field numbers, in `Command`, of the fields that are operations.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
-/// Fields inside operations, for fields that contain messages, as (field number of the operation,
-/// field number inside the operation): the version that a compare-and-swap expects, the fields of a
-/// PutFields, and the entries of a MultiPut.
+/// Message fields inside operations, as (field number of the operation, field number inside the
+/// operation): the version that a compare-and-swap expects, the fields of a PutFields, and the
+/// entries of a MultiPut.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
 /// Field number of the repeated field in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
@@ -83,8 +83,8 @@ pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
 }
 
 /// Tags between a request's id and the key of a Get: the tag of the command, the tag of the Get in
-/// the command, and the tag of the key in the Get. Each of these fields extends to the end of the
-/// command.
+/// the command, and the tag of the key in the Get. Each of these three fields extends to the end of
+/// the command.
 const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
 /// Bytes at the end of a request that asks for a hint.
 const HINT: [u8; 2] = [0x28, 1];
@@ -232,7 +232,7 @@ impl PartCounter {
 }
 
 /// Returns the id of a request that is refused; 0 if the first field is not the id. Clients encode
-/// the id first. So the other fields, of which there may be millions, are not searched for the id.
+/// the id first, so the other fields, of which there may be millions, are not searched for it.
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
     let (field, wire_type) = encoding::decode_key(&mut request)?;
     let mut id = 0;
@@ -362,8 +362,8 @@ mod tests {
         assert!(error.message.contains("request has more"), "{error:?}");
     }
 
-    /// Returns frames full of fields of two bytes each, which take longer to decode than any other
-    /// bytes. The fields belong to a message or a string, or are unknown.
+    /// Returns frames full of fields of two bytes each. No other bytes take longer to decode. In
+    /// each frame the fields belong to a message or a string, or are unknown.
     fn empty_fields() -> [Vec<u8>; 4] {
         let full = |field: [u8; 2]| field.repeat(FRAME_BYTES_MAX / 2 - 20);
         [[0x0A, 0], [0x12, 0], [0x7A, 0], [0x78, 1]].map(full)

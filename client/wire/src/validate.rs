@@ -19,7 +19,7 @@ pub const COMMAND_PARTS_MAX: usize = 1024;
 /// Maximum number of parts of a command that a replica accepts from another replica or reads from
 /// its disk. Older versions accepted this many parts from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
-/// Maximum difference between a write's sequence and its low-water mark. For each session, a
+/// Maximum difference between a write's sequence number and its low-water mark. For each session, a
 /// replica keeps the results of all writes in this range, 24 bytes each, and stores all of these
 /// results whenever one is added. A client with more writes in flight uses several sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
@@ -28,10 +28,10 @@ pub const UNACKNOWLEDGED_MAX: u64 = 64;
 /// add when they forward the command.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses a request that no replica can execute for any client, before any work is spent on it:
-/// commands that [`validate`] refuses or that have more than [`COMMAND_PARTS_MAX`] parts, writes
-/// with a session that would keep too many results, and operators' requests with names or keys that
-/// are too long.
+/// Refuses a request that no replica can execute for any client, before any work is spent on it.
+/// These requests are: commands that [`validate`] refuses, commands with more than
+/// [`COMMAND_PARTS_MAX`] parts, writes with a session that would keep too many results, and
+/// operators' requests with names or keys that are too long.
 ///
 /// # Errors
 /// The same errors as [`validate`]. The message does not quote fields that are too long.
@@ -124,9 +124,9 @@ fn validate_session(command: &Command) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the difference between a write's sequence and its low-water mark. Only requests from
-/// clients are checked. Requests that replicas forward are not, because an older version may have
-/// accepted them with a larger difference.
+/// Checks the difference between a write's sequence number and its low-water mark. Only requests
+/// from clients are checked. Requests that replicas forward are not checked, because an older
+/// version may have accepted them with a larger difference.
 fn check_unacknowledged(command: &Command) -> Result<(), Error> {
     let kept = command.sequence.saturating_sub(command.acked_below);
     if command.is_write() && kept > UNACKNOWLEDGED_MAX {

@@ -57,7 +57,8 @@ async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> 
     Ok(sent)
 }
 
-/// Returns messages that replica `from` could send, but in each of them one number is absurd.
+/// Returns messages of the kinds that replica `from` could send. In each message, one number is
+/// absurd.
 fn absurdities(from: usize, runs: &[StatusReply]) -> Vec<Message> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let at = |round| Ballot {
@@ -105,9 +106,9 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
     ]
 }
 
-/// Returns messages under the present ballot, with absurd replicated clocks, slots and probes. On
-/// the connection on which the attacker claims to be the leader, these messages are in the leader's
-/// name.
+/// Returns messages with the present ballot, and with absurd replicated clocks, slots and probes.
+/// The attacker sends them in the leader's name, too, on the connection on which it claims to be
+/// the leader.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

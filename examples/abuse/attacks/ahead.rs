@@ -18,8 +18,8 @@ use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of pairs of connections that begin at each replica. The next constant is the number of
-/// merges that each connection sends in one round.
+/// For each replica, number of pairs of connections of which the first leads to this replica. The
+/// next constant is the number of merges that each connection sends in one round.
 const PAIRS: u64 = 2;
 const MERGES: u64 = 2_000;
 /// Minimum duration of a round. Without pauses between rounds, even small merges would keep the
@@ -28,8 +28,8 @@ const ROUND: Duration = Duration::from_secs(2);
 /// Number of fields of the record that each round writes.
 const FIELDS: u64 = 1_000;
 const VALUE_BYTES: usize = 240;
-/// Bit that is set in the session numbers of calm clients, and not set in the session numbers of
-/// the pairs of connections.
+/// Bit that is set in the session numbers of calm clients, which send only compare-and-swaps. It is
+/// not set in the session numbers of the pairs of connections, which send merges.
 const CALM: u64 = 1 << 7;
 /// Number of bytes in front of a frame that contain the length of its message.
 const LENGTH_BYTES: usize = 4;
@@ -72,8 +72,9 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Runs rounds on one pair of connections. Each round writes a record of its own, and deletes the
-/// record at the end. The replica to which this write is sent also receives half of the merges.
+/// Runs rounds on one pair of connections. In each round, the first connection writes a record,
+/// sends half of the merges, and deletes the record. The second connection sends the other half of
+/// the merges.
 async fn rounds(
     number: u64,
     addresses: &[String; 2],
@@ -124,8 +125,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Returns the record, which is written as a whole. If it were built by merges of fields, these
-/// merges would have to wait at the replica, because they would be large.
+/// Returns the record, which is written as a whole. Merges that build it from its fields would be
+/// so large that they had to wait at the replica.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));

@@ -180,7 +180,7 @@ pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("puts_of_1_mib", written)]))
 }
 
-/// Rate of the puts, which are 1 MiB each, and their maximum number.
+/// Rate and maximum number of the puts. Each put has 1 MiB.
 pub struct Puts {
     pub a_second: u32,
     pub most: u64,

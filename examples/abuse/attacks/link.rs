@@ -21,8 +21,8 @@ use super::Target;
 use crate::cluster::{CLUSTER, NAMES, options};
 
 /// Magic numbers of the peer protocol ("LHP" and a version) that the attacked program may use. The
-/// newest is first. If the version of a hello differs from its own, a replica refuses the hello for
-/// this reason alone. The attackers' messages have the same meaning in all of these versions.
+/// newest is first. A replica refuses every hello with a version other than its own. The attackers'
+/// messages have the same meaning in all of these versions.
 pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
 
 /// Returns a correct hello from replica `from` to replica `to`.

@@ -17,8 +17,8 @@ use crate::wire::{Session, Wire, session_number, write};
 /// flight, and each request is charged with at least 4 KiB.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
-/// Number of records of each shape: a few here, and in the next constant so many that a replica
-/// takes long to write them.
+/// Small number of records of each shape. The next constant is so large a number of records that a
+/// replica takes long to write them.
 pub const FEW: u64 = 4;
 pub const MANY: u64 = 64;
 
@@ -43,8 +43,8 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Returns the key of a record. Successive numbers use the shapes in turn. The numbers of one shape
-/// use the `records` records of this shape in turn.
+/// Returns the key of the record that `number` selects. Successive numbers select the shapes in
+/// turn. The numbers that select the same shape select its `records` records in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;

@@ -23,9 +23,10 @@ const KEYS_A_SECOND: u64 = 100_000;
 const UNANSWERED_MAX: u64 = 4;
 /// Number of reads per second at each replica after the keys are loaded.
 const READS_A_SECOND: u64 = 20_000;
-/// Number of keys that are requested in a cycle at each replica. A replica has too little space (16
-/// MiB by default) to store the demand for all of these keys until its next report to the leader.
-/// So after a few seconds the space is full before every report.
+/// Number of keys that are requested at each replica, one after another. After the last key, the
+/// first one is requested again. A replica has too little space (16 MiB by default) to store the
+/// demand for all of these keys until its next report to the leader. So after a few seconds the
+/// space is full before every report.
 pub(super) const ASKED_KEYS: u64 = 262_144;
 /// Number of keys per second that are requested at each replica. Each report of the replica frees
 /// space for only 4,000 to 8,000 keys.
@@ -91,8 +92,9 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
     Ok(answered * KEYS_AT_ONCE)
 }
 
-/// Reads many keys at every replica. Each second, every replica searches all keys for which it has
-/// stored demand, to make its report. The leader continues to choose lease holders for these keys.
+/// Reads many keys at every replica. Each second, every replica reports demand to the leader. For
+/// this report, it searches all keys for which it has stored demand. The leader continues to choose
+/// lease holders for these keys.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let answered = Rc::new(Cell::new(0));

@@ -56,7 +56,7 @@ pub struct Attack {
     pub after: &'static [AftermathCheck],
 }
 
-/// Latency of the well-behaved clients on which an attack is judged.
+/// Latency by which an attack is judged. It is the latency of the well-behaved clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedLatency {
     /// The p99 of puts and the p99 of gets. Each p99 is compared with the same p99 of the quiet

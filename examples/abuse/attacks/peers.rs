@@ -23,7 +23,8 @@ use crate::figures::{Figures, figures};
 
 /// Number that no correct replica sends in any field.
 pub(super) const ABSURD: u64 = 1 << 56;
-/// Number by which a correct replica may be ahead of the others after a long absence.
+/// Lead over the highest known ballot round, or over a replica's present incarnation. A correct
+/// replica may have such a lead after a long absence.
 const FAR: u64 = 1000;
 /// Replicated clock that is 17 years in the future, in ms. A replica might still believe it.
 const FAR_MS: u64 = 1 << 39;

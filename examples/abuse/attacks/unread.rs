@@ -21,10 +21,11 @@ use crate::wire::read;
 /// each connection sends requests.
 const CONNECTIONS: u64 = 8;
 const SENDS_FOR: Duration = Duration::from_secs(1);
-/// Interval between two bursts on a connection, and the number of requests in a burst.
+/// Interval between two bursts of requests on a connection. The next constant is the number of
+/// requests in a burst.
 const BURST_EVERY: Duration = Duration::from_millis(20);
 const BURST: u64 = 50;
-/// One of this many requests is for the large value; the others are for the small value.
+/// Number of requests among which one is for the large value. The others are for the small value.
 const LARGE_ONE_IN: u64 = 10;
 const LARGE_BYTES: usize = 100_000;
 /// Maximum number of bytes of a handshake.

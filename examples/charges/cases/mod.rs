@@ -108,7 +108,8 @@ impl Case {
         }
     }
 
-    /// Makes the case send the operations `ops` in turn.
+    /// Makes the case send the operations `ops` one after another. After the last one, it begins
+    /// again with the first.
     fn round_robin(self, ops: Vec<Op>) -> Case {
         let writes = ops.iter().any(Op::is_write);
         Case {

@@ -6,11 +6,12 @@ use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
 use super::{Case, CaseRequest, Stage, long_key};
 use crate::cluster::{LEADER, NAMES};
 
-/// Numbers of key ranges that are measured: one, some, and nearly the maximum.
+/// Numbers of key ranges with which status requests and lease changes are measured: one, some, and
+/// nearly the maximum.
 const RANGES: [usize; 3] = [1, 32, 1_023];
 /// Maximum length of the first key of each range if the number of ranges is nearly the maximum.
 const BOUND_BYTES: usize = 500;
-/// Numbers of keys with known demand that are measured: few, and many.
+/// Numbers of keys with known demand with which status requests are measured: few, and many.
 const DEMAND: [usize; 2] = [64, 100_000];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -100,8 +101,8 @@ fn lease_change() -> Case {
     case
 }
 
-/// Returns a change for range `number`. The change gives the range another strategy than the
-/// neighbouring ranges have.
+/// Returns a change for range `number`. The change gives the range a strategy that differs from the
+/// strategies of the neighbouring ranges.
 fn range(number: usize, strategy: &str) -> LeaseRequest {
     LeaseRequest {
         from: long_key("range", 2 * number, BOUND_BYTES),

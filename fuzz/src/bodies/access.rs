@@ -13,7 +13,8 @@ use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, decode_request};
 use super::decode_round_trip;
 use crate::memory;
 
-/// Number of bytes of memory for each byte of a TOML file, as in all bodies that read TOML.
+/// Number of bytes of memory that may be used for each byte of a TOML file. The limit is the same
+/// for all bodies that read TOML.
 const TOML_PER_BYTE: usize = 512;
 /// Number of prefixes that a token may read. In the input, these prefixes come before the request.
 const PREFIXES: usize = 2;

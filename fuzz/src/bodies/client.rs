@@ -14,11 +14,11 @@ use prost::Message as _;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Number of bytes of memory for each byte of a request. The number follows from the largest
-/// element of any list in a request.
+/// Number of bytes of memory that may be used for each byte of a request. The number follows from
+/// the largest element of any list in a request.
 const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
-/// Number of bytes of memory for each byte of an answer. The number follows from the largest
-/// element of any list in an answer.
+/// Number of bytes of memory that may be used for each byte of an answer. The number follows from
+/// the largest element of any list in an answer.
 const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
 
 /// Decodes messages of a client: its greeting, and requests.

@@ -223,7 +223,8 @@ impl Cluster {
         self.flying.clear();
     }
 
-    /// Gives one input to a replica, and processes everything that follows from it immediately.
+    /// Gives one input to a replica, and processes everything that follows from the input without a
+    /// lapse of time.
     pub fn give(&mut self, id: ReplicaId, input: Input) {
         self.input(id, input);
         self.deliver_all();

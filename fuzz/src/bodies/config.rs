@@ -15,11 +15,12 @@ use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
 
-/// Number of bytes of memory for each byte of a TOML file. The worst case is a document of
-/// one-letter keys without values: every few bytes become a table entry, which includes its
-/// position in the text. Errors also quote the text.
+/// Number of bytes of memory that may be used for each byte of a TOML file. The worst case is a
+/// document of one-letter keys without values: every few bytes become a table entry, which includes
+/// its position in the text. Errors also quote the text.
 const TOML_PER_BYTE: usize = 512;
-/// Number of bytes of memory for each byte of a JSON file. Words are stored, and errors quote them.
+/// Number of bytes of memory that may be used for each byte of a JSON file. The words of the file
+/// are stored, and errors quote them.
 const JSON_PER_BYTE: usize = 64;
 
 fn text(input: &[u8]) -> String {

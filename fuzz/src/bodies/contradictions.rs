@@ -10,7 +10,7 @@ use std::panic::{
 };
 use std::sync::Once;
 
-/// Messages of panics, each with the lie that causes it.
+/// Expected panics: for each, its message, and the lie of a replica that causes it.
 const EXPECTED: &[(&str, &str)] = &[
     (
         "is committed and dead at",

@@ -11,8 +11,8 @@ use crate::memory;
 
 const LIFE: u64 = 7;
 const SEGMENT: SegmentId = SegmentId(1);
-/// Number of bytes of memory for each byte of a segment. The smallest entry takes 17 bytes, and may
-/// need a block of the index of its own, which takes some 3 KiB.
+/// Number of bytes of memory that may be used for each byte of a segment. The smallest entry takes
+/// 17 bytes, and may need a block of the index of its own, which takes some 3 KiB.
 const PER_BYTE: usize = 512;
 
 /// Reads the input as a segment, and as the records of a group with correct checksums.
@@ -63,7 +63,7 @@ pub mod seeds {
         replica: ReplicaId(3),
     };
 
-    /// Returns a whole segment, and the records of its groups.
+    /// Returns inputs for the body: a whole segment, and the records of the groups in this segment.
     pub fn log_segments() -> Vec<Vec<u8>> {
         let bytes = SegmentBytes {
             first: 4096,

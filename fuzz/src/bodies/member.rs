@@ -19,8 +19,8 @@ const FRAMES_MAX: usize = 64;
 /// Number of bytes of memory that three replicas may take for a step of time and the requests in
 /// this step.
 const STEP_BYTES: usize = 256 << 10;
-/// Number of bytes of memory for each byte of a message. Other messages, and the logs, queues and
-/// disks of two replicas, contain copies of the message.
+/// Number of bytes of memory that may be used for each byte of a message. Other messages, and the
+/// logs, queues and disks of two replicas, contain copies of the message.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 
 /// Possible leaders at the time when the liar sends its first message.
@@ -251,7 +251,7 @@ pub mod seeds {
     }
 
     /// Returns writes for each of the next slots and for the last decided slot. Also returns
-    /// messages that contradict a committed slot above a slot that is not committed.
+    /// messages that contradict a slot that is committed, although a lower slot is not committed.
     fn commands(leader: Ballot, later: Ballot, top: Slot) -> Vec<Message> {
         let news = |above: u64| LogNews {
             commit_point: Slot(top.0 + u64::from(above == 0)),

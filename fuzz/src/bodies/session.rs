@@ -30,8 +30,8 @@ const REQUESTS_MAX: usize = 32;
 /// Number of bytes of memory that three replicas may take for one request and the time that passes
 /// after it.
 const REQUEST_BYTES: usize = 256 << 10;
-/// Number of bytes of memory for each byte of a command. The command's frame, messages, and the
-/// logs and states of three replicas contain copies of the command.
+/// Number of bytes of memory that may be used for each byte of a command. The command's frame,
+/// messages, and the logs and states of three replicas contain copies of the command.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 const CONNECTION: u64 = 77;
 

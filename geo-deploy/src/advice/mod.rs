@@ -37,7 +37,8 @@ pub struct RunForecast {
     pub label: String,
     /// Strategy of the run.
     pub strategy: String,
-    /// Plan of the holders, as in the run; `None` if the run has several strategies.
+    /// Plan by which lease holders were chosen in the run; `None` if the run has several
+    /// strategies.
     pub plan: Option<HolderPlan>,
     /// Replica that led during the run.
     pub leader: ReplicaId,

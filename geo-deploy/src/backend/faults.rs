@@ -47,7 +47,7 @@ pub(crate) enum LeaseHolders {
     Known(Vec<SiteSet>),
 }
 
-/// Faults of one run: those of the plan, and those that have begun.
+/// Planned faults of one run, and the faults that have begun so far.
 pub(crate) struct RunFaults<'a> {
     plan: &'a RunPlan<'a>,
     faults: &'a [FaultSpec],
@@ -68,8 +68,8 @@ struct StartedFault {
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
     /// For each fault, in order of time: the time in ns at which the fault began, and the replicas
-    /// that may have held a lease on each key at that time. Empty if the replicas were not asked
-    /// about leases at every fault.
+    /// that may have held a lease on each key at that time. Empty if, at any of the faults, the
+    /// replicas were not asked about leases.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }

@@ -26,7 +26,7 @@ const SLACK_S: f64 = 0.1;
 /// sends the request to another replica.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
-/// Returns the bounds on the outage for clients, one entry for each site, after a fault at the
+/// Returns, for each site, the bound on the outage that the site's clients see after a fault at the
 /// sites `failed` while `leader` led. Empty if no bound is guaranteed.
 pub(crate) fn bounds(
     plan: &RunPlan<'_>,

@@ -16,8 +16,8 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// Number of each site's most popular keys that are considered when the most popular key over all
-/// sites is chosen.
+/// Number of each site's most popular keys that are candidates for the most popular key over all
+/// sites.
 const CANDIDATES: u64 = 100;
 
 /// Plan by which a backend executes one run of one strategy.

@@ -149,9 +149,10 @@ impl Recorder {
         }
     }
 
-    /// Returns the shares that perfect bookkeeping would have reached on the operations with an
-    /// index of at least `first` and less than `after`. The bookkeeping also counts the operations
-    /// before `first`. Returns `None` unless the strategy is `quorum`.
+    /// Returns the shares of local reads, and of writes at their minimum latency, that perfect
+    /// bookkeeping would have reached. They are computed for the operations with an index of at
+    /// least `first` and less than `after`, but the bookkeeping also counts the operations before
+    /// `first`. Returns `None` unless the strategy is `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
@@ -264,8 +265,8 @@ impl OperationRecord<'_> {
     }
 }
 
-/// Returns the value that a read found; `None` if the answer says that the key is missing. Any
-/// other answer must contain a value that a write stored; otherwise it is treated as damage.
+/// Returns the value that a read found; `None` if the answer says that the key is missing. If any
+/// other answer contains no value that a write stored, it is treated as damage.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
         Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),

@@ -74,8 +74,8 @@ fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
     Some(all)
 }
 
-/// Removes the events outside the measured interval of a run, and the shares of perfect
-/// bookkeeping, which are defined for a single run only.
+/// Removes the events outside the measured interval of a run, and the shares that perfect
+/// bookkeeping would have reached. These shares are defined for a single run only.
 fn only_measured(mut ran: RunResult) -> RunResult {
     let MeasuredInterval { start_s, end_s } = ran.run.measured.unwrap_or_default();
     ran.events

@@ -13,7 +13,7 @@ use crate::fault::FaultSpec;
 const VIOLATION: &str = "violation.txt";
 
 /// Makes sure that the directory exists and is empty. If the directory has the evidence of a
-/// violation from an earlier run, it is renamed, and a new directory is created.
+/// violation from an earlier run, this directory is renamed, and a new one is created.
 pub fn make_empty(dir: &Path) -> anyhow::Result<()> {
     if dir.join(VIOLATION).exists() {
         move_aside(dir)?;

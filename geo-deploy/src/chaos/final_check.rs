@@ -17,7 +17,7 @@ use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
 
-/// After all faults have ended, each replica must serve again within this time.
+/// Time within which each replica must serve again after all faults have ended.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// Timeout of one attempt of a read or write.
 const ATTEMPT: Duration = Duration::from_secs(5);

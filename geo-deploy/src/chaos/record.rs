@@ -10,8 +10,8 @@ use leasehold_wire::Path;
 use super::chooser::group_of;
 use super::request::{OperationKind, Parts};
 
-/// Maximum number of unexplained answers that are kept in the record. Even a single unexplained
-/// answer is a violation.
+/// Maximum number of unexplained answers that are kept in the record. No correct store could have
+/// given such an answer, so even a single one is a violation.
 const WRONG_MAX: usize = 20;
 
 /// Outcome of an operation.
@@ -141,8 +141,8 @@ impl RoundRecord {
         }
     }
 
-    /// Ends the record after the clients have ended. The last time without an answer at each site
-    /// ends at `now_ns`.
+    /// Ends the record after the clients have ended. At each site, the present time without an
+    /// answer ends at `now_ns`.
     pub fn close(&mut self, now_ns: u64) {
         let gaps = self.gaps.iter_mut().flatten();
         gaps.for_each(|gap| gap.answered(now_ns));

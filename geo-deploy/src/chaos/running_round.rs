@@ -12,7 +12,7 @@ use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
 
-/// Time between two checks of the processes. Faults begin and end with the same resolution in time.
+/// Time between two checks of the processes. Faults also begin and end only in these steps of time.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);

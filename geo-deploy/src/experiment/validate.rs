@@ -64,7 +64,7 @@ impl Experiment {
         )
     }
 
-    /// Checks faults. In errors, the names of the faults' fields have the prefix `of`.
+    /// Checks faults. In errors, the text `of` is put before the names of the faults' fields.
     fn validate_faults(&self, of: &str, faults: &[FaultSpec]) -> Result<(), ExperimentError> {
         fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
             field: format!("{of}{}", refused.field),

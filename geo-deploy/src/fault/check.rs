@@ -39,8 +39,8 @@ pub fn check(faults: &[FaultSpec], topology: &Topology) -> Result<(), InvalidFau
     majority_returns(faults, topology)
 }
 
-/// Latest time that a fault may have, in s: a year. A later time is regarded as a mistake, and
-/// could cause an overflow in computations.
+/// Latest time, in s, at which a fault may begin or end: a year. A later time is regarded as a
+/// mistake, and could cause an overflow in computations.
 pub const TIME_S_MAX: f64 = 31_536_000.0;
 
 /// Name of a wrong field, its value, and the fix.

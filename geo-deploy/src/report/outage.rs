@@ -59,9 +59,9 @@ pub struct Outage {
     pub at_failed_site: bool,
     /// Number of operations of the group that were due at some time in the window of the fault.
     pub due: u64,
-    /// Number of these operations that failed.
+    /// Number of the operations counted by `due` that failed.
     pub failed: u64,
-    /// Number of these operations that timed out.
+    /// Number of the operations counted by `due` that timed out.
     pub timed_out: u64,
     /// The outage: the longest time without a success although an operation was due, in s.
     pub outage_s: f64,
@@ -149,9 +149,9 @@ fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     (of_run, same + 1)
 }
 
-/// Returns the operations of a run. Next to each operation are the holders of a lease on its key.
-/// The lists alternate: reads of the first site, writes of the first site, reads of the second
-/// site, and so on.
+/// Returns one list of operations for each site and class. The order of the lists is: reads of the
+/// first site, writes of the first site, reads of the second site, and so on. Next to each
+/// operation are the holders of a lease on its key.
 fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<SiteSet>)>> {
     let known = run.leased_to.len() == run.samples.len();
     let mut all = vec![Vec::new(); sites * 2];
@@ -292,7 +292,8 @@ impl FaultWindow {
         (before, median_ms(ops, third, self.end))
     }
 
-    /// Returns the duration, in ns, of the outage as the module defines it.
+    /// Returns the duration, in ns, of the outage: the longest time without a success although an
+    /// operation was due.
     fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
         // At equal times, ends come before starts: a client that sends its next request immediately
         // was not waiting in between.

@@ -30,7 +30,7 @@ pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &s
     }
 }
 
-/// Returns the share of writes at the minimum latency, in percent over all sites, as the paper
+/// Returns the share of writes at the minimum latency over all sites, in percent, as the paper
 /// reports it; `None` if the run does not repeat the paper's experiment.
 pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) -> Option<f64> {
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)

@@ -17,8 +17,9 @@ pub struct PlacementComparison {
     pub strategy: PlacementCost,
     /// Cost of the best holders of every key.
     pub optimum: PlacementCost,
-    /// True if these costs must be compared with the measured mean of the sites' means, as in a
-    /// closed loop. If false, they must be compared with the measured mean over all operations.
+    /// True if the computed costs must be compared with the measured mean of the sites' means, as
+    /// in a closed loop. If false, they must be compared with the measured mean over all
+    /// operations.
     pub measured_by_site: bool,
 }
 

@@ -7,8 +7,8 @@ use super::tables::bookkeeping_minimum;
 use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
 use crate::wan::NetworkReport;
 
-/// If the share of local reads differs from the share under perfect bookkeeping by at most this
-/// many percentage points, the two are regarded as equal.
+/// Maximum difference, in percentage points, at which the share of local reads and the share under
+/// perfect bookkeeping are regarded as equal.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
 /// Returns the result in one sentence, for the title.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use leasehold_histories::history::History;
 
-/// Names of the files that every report contains, or that every report of one of the two kinds
-/// contains.
+/// Names of the files that every report contains, or that every report except that of a throughput
+/// experiment contains.
 const NAMES: [&str; 7] = [
     "manifest.json",
     "summary.json",

@@ -161,8 +161,9 @@ pub struct ReadSummary {
     pub bookkeeping_fraction: Option<f64>,
     /// Share of reads that took less than 10 ms, whichever replica served them.
     pub under_10ms_fraction: f64,
-    /// Least latencies in ms that the distances between sites allow, one for each set of holders
-    /// that the strategy fixes. Empty if the strategy learns the holders.
+    /// Least latencies that the distances between sites allow for the site's reads, in ms. There is
+    /// one entry for each set of holders that the strategy fixes. Empty if the strategy learns the
+    /// holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,
@@ -196,8 +197,9 @@ pub struct WriteSummary {
     /// Latency of a write under a leader lease, in ms. No strategy allows a lower latency for
     /// writes at this site.
     pub bound_ms: f64,
-    /// Least latencies in ms that the distances between sites allow, one for each set of holders
-    /// that the strategy fixes. Empty if the strategy learns the holders.
+    /// Least latencies that the distances between sites allow for the site's writes, in ms. There
+    /// is one entry for each set of holders that the strategy fixes. Empty if the strategy learns
+    /// the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,

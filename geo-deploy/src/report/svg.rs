@@ -15,8 +15,8 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
-    /// A series' colour mixed with the background's. The mixture is an opaque colour. So lines
-    /// below it are not visible, and PDFs of the same drawing are identical.
+    /// A pale form of a series' colour. It is mixed from this colour and the background's, and it
+    /// is opaque. So lines below it are not visible, and PDFs of the same drawing are identical.
     Pale(usize),
     /// A colour slightly darker than the background.
     Shade,
@@ -341,8 +341,8 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// Draws a part of a path. A part with the same style as the previous part is joined with it
-    /// into one SVG element, because time lines have thousands of parts.
+    /// Draws a part of a path. If the part has the same style as the previous part, the two are
+    /// joined into one SVG element, because time lines have thousands of parts.
     fn join(&mut self, style: String, part: std::fmt::Arguments<'_>) {
         if style != self.style {
             self.close_path();

@@ -11,9 +11,8 @@ use super::tolerance::Tolerance;
 use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
-/// Largest relative difference between two mean latencies that are regarded as equal. One is that
-/// of a part of the key space; the other is that of the same part in a run in which the part's
-/// strategy applies to all keys.
+/// Largest relative difference at which two mean latencies of a part of the key space are regarded
+/// as equal. The second one is from a run in which the part's strategy applies to all keys.
 const AS_ALONE: f64 = 0.02;
 
 /// Returns a table with a line for each change of strategy; `None` if no strategy was changed.
@@ -72,9 +71,9 @@ pub(super) fn prose(report: &ExperimentReport) -> Option<String> {
 /// Measurements of one part of the key space in one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PartSummary {
-    /// First key of the part.
+    /// First key of the part of the key space.
     pub from: u64,
-    /// Strategy that is in force for the part at the end of the run.
+    /// Strategy that is in force for this part of the key space at the end of the run.
     pub strategy: String,
     /// Number of answered operations.
     pub ops: u64,
@@ -86,7 +85,7 @@ pub struct PartSummary {
     pub min_latency_fraction: f64,
 }
 
-/// Returns all parts of a run; empty if the key space has only one part.
+/// Returns all parts of the key space of a run; empty if the key space has only one part.
 pub(super) fn parts(report: &ExperimentReport, run: &StrategyRun) -> Vec<PartSummary> {
     let Some(plan) = report.plan(run).filter(|_| run.parts.len() > 1) else {
         return Vec::new();

@@ -366,7 +366,7 @@ fn compared(
     )
 }
 
-/// Returns the number of the colour of a strategy. A strategy has the same colour in every report.
+/// Returns the index of a strategy's colour. A strategy has the same colour in every report.
 fn look(strategy: &str) -> usize {
     match strategy {
         "quorum" => 0,

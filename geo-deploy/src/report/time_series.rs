@@ -13,10 +13,10 @@ use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Maximum length, in s, of a stretch of time for which a mean is shown.
 const STRETCH_S: f64 = 5.0;
-/// A strategy is regarded as being as good as before a change if the mean latency is at most this
-/// many times the mean latency before the change.
+/// Maximum ratio of the mean latency after a change to the mean latency before the change, at which
+/// a strategy is regarded as being as good as before.
 const AS_BEFORE: f64 = 1.1;
-/// Maximum number of reconfiguration periods after a change until the strategy `cost` must be as
+/// Number of reconfiguration periods after a change within which the strategy `cost` must be as
 /// good as before.
 const PERIODS_MAX: f64 = 2.0;
 
@@ -32,7 +32,7 @@ pub(super) struct ChangeMark {
 /// Summary of the answered operations that started in a stretch of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TimeSlice {
-    /// Beginning of the stretch, in s since the measured interval began.
+    /// Beginning of the stretch of time, in s since the measured interval began.
     pub from_s: f64,
     pub to_s: f64,
     pub operations: u64,
@@ -61,7 +61,8 @@ impl TimeSlice {
     }
 }
 
-/// Time until a strategy was as good as before a change of the clients' requests.
+/// Adaptation of a strategy to a change of the clients' requests: the time until the strategy was
+/// as good as before the change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Adaptation {
     /// Time of the change, in s since the measured interval began.

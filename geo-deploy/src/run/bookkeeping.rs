@@ -36,14 +36,15 @@ pub struct IssuedOperation {
     pub measured: bool,
 }
 
-/// Shares from 0 to 1 that perfect bookkeeping would have reached, one for each site; 0 if no
-/// operation of the site was measured.
+/// Shares of local reads, and of writes at their minimum latency, that perfect bookkeeping would
+/// have reached. There is one share for each site, from 0 to 1; 0 if no operation of the site was
+/// measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
-    /// Share of the site's reads that its own replica would have served.
+    /// For each site, the share of the site's reads that its own replica would have served.
     pub local_reads: Vec<f64>,
-    /// Share of the site's writes with a latency bound within [`AT_MINIMUM_SLACK_MS`] of the bound
-    /// under a leader lease alone.
+    /// For each site, the share of the site's writes with a latency bound within
+    /// [`AT_MINIMUM_SLACK_MS`] of the bound under a leader lease alone.
     pub writes_at_minimum: Vec<f64>,
 }
 
@@ -71,7 +72,8 @@ impl Share {
     }
 }
 
-/// Computes the shares for a run with the operations `stream` and a leader at site `leader`.
+/// Computes the shares that perfect bookkeeping would have reached, for a run with the operations
+/// `stream` and a leader at site `leader`.
 ///
 /// # Panics
 /// If `leader` or an operation's site is not in the topology.
@@ -102,7 +104,7 @@ pub fn bookkeeping(
     }
 }
 
-/// Counts of all reads so far, from which the holders of each key follow.
+/// Counts of all reads so far. The holders of each key are chosen by these counts.
 struct Ledger {
     bounds: Bounds,
     n: usize,

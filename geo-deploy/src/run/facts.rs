@@ -144,8 +144,8 @@ pub struct StrategyRun {
     /// First key of each part of the key space that some strategy of the experiment treats
     /// separately. Fewer than two entries mean that the key space has no parts.
     pub parts: Vec<u64>,
-    /// Index in `parts` of the part that has the key of each sample. Empty if there is only one
-    /// part.
+    /// For each sample, the index in `parts` of the part that contains the sample's key. Empty if
+    /// there is only one part.
     pub part_of: Vec<u8>,
     /// For each change of strategy, in order of time: the reads that should have been local despite
     /// the change.
@@ -269,6 +269,6 @@ pub struct SwitchReads {
     /// Number of reads in the settling time after the change, of keys that the reading site held
     /// both before and after the change.
     pub reads: u64,
-    /// Number of these reads that were not local.
+    /// Number of the reads counted by `reads` that were not local.
     pub lost: u64,
 }

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Number of deaths in a row after which a replica is not started any more.
 const DEATHS_MAX: u32 = 5;
-/// If a replica has run for at least this time, its next death is counted as the first death in a
-/// row.
+/// Running time of a replica after which its next death is counted as the first death in a row.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 /// Restart policy of one replica, and the past starts and deaths on which the policy depends.

@@ -17,8 +17,8 @@ struct HolderLatencies {
     served_by: Vec<Option<ReplicaId>>,
     write_ms: Vec<f64>,
     at_minimum: Vec<bool>,
-    /// Time for which each replica (row), as a holder, holds back reads because of a write of each
-    /// origin (column).
+    /// Time in ms for which a replica, as a holder, holds back reads because of a write. There is a
+    /// row for each replica, with a column for each origin of the write.
     blocked_ms: Vec<Vec<f64>>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> ForecastSum<'a> {
         }
     }
 
-    /// Adds keys that `holders` hold.
+    /// Adds the keys of `group`, which are held by `holders`.
     pub(super) fn add(&mut self, group: &KeyGroup, holders: ReplicaSet) {
         let (distance, conditions) = (self.distance, self.conditions);
         let by_holders = self.by_holders.entry(holders);

@@ -118,8 +118,8 @@ impl PlanChooser {
     }
 }
 
-/// Converts a count to an integer, so that integers compare as the counts do. Counts are never
-/// negative.
+/// Converts a count, which is never negative, to an integer. The integers have the same order as
+/// the counts.
 fn ordered(count: f32) -> u32 {
     count.to_bits()
 }

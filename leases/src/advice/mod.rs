@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// A write counts as one at minimum latency if its latency exceeds the least latency that any
-/// strategy allows by at most this many ms.
+/// Slack, in ms, for writes at minimum latency: a write counts as one of them if its latency
+/// exceeds the least latency that any strategy allows by at most this slack.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions, besides demand, from which a forecast is made.
@@ -38,7 +38,7 @@ pub struct Conditions {
     pub client_ms: f64,
     /// Time that a disk takes to make a write durable, in ms.
     pub sync_ms: f64,
-    /// Holders of keys that no client has read, under `quorum`.
+    /// Holders of keys that no client has read, under the strategy `quorum`.
     pub unlisted: UnlistedHolders,
     /// Preference with which the strategy `cost` chooses holders.
     pub preference: Preference,
@@ -58,7 +58,7 @@ pub struct Forecast {
     pub read_ms: f64,
     /// Mean latency of writes, in ms.
     pub write_ms: f64,
-    /// Share of reads that are served by the client's own replica without another replica.
+    /// Share of reads that the client's own replica serves without asking another replica.
     pub local: f64,
     /// Share of writes at their minimum latency under this leader.
     pub at_minimum: f64,
@@ -81,7 +81,7 @@ pub struct SiteForecast {
     pub read_ms: f64,
     /// Mean latency of a write, in ms.
     pub write_ms: f64,
-    /// Share of reads that the replica serves without another replica.
+    /// Share of reads that the replica serves without asking another replica.
     pub local: f64,
     /// Share of writes at their minimum latency.
     pub at_minimum: f64,

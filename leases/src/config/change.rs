@@ -14,7 +14,7 @@ pub struct ConfigChange {
     pub keys: Vec<(ReplicaSet, Vec<Key>)>,
     /// Replicas that hold no key, regardless of the other fields (suspects, §3.7).
     pub excluded: Option<ReplicaSet>,
-    /// New durations.
+    /// New durations and drift bound.
     pub params: Option<LeaseParams>,
 }
 

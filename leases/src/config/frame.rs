@@ -19,7 +19,8 @@ pub(super) struct Frame {
     /// The newest configuration that removed the listed keys of any range.
     pub(super) cleared: ConfigId,
     pub(super) policies: Arc<RangeMap<Policy>>,
-    /// Whether the strategy of any range depends on demand, for which reads and writes are counted.
+    /// Whether the strategy of any range depends on demand, so that reads and writes must be
+    /// counted.
     pub(super) wants_demand: bool,
     /// Whether listed keys of a range that was split may be included in the counts of both parts.
     pub(super) counted_twice: bool,
@@ -32,7 +33,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Creates the configuration before the first.
+    /// Creates configuration 0, which precedes the first entry of the configuration log.
     pub(super) fn initial(members: Membership) -> Frame {
         Frame {
             id: ConfigId(0),
@@ -82,8 +83,9 @@ impl Frame {
         }
     }
 
-    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under the earlier
-    /// configurations that assigned keys to it, regardless of how far the suspect's own log lags.
+    /// Sets the excluded replicas. §3.7: earlier configurations assigned keys to a suspect, so the
+    /// suspect receives no further promises under any earlier configuration, regardless of how far
+    /// the suspect's own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;
@@ -104,8 +106,8 @@ impl Frame {
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
     }
 
-    /// Replaces the policies by policies with the same ranges and with counts that include each
-    /// listed key once.
+    /// Replaces the policies by `policies`, which have the same ranges, and counts that include
+    /// each listed key once.
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;

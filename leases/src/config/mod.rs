@@ -46,8 +46,8 @@ type Versions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
 #[derive(Clone, Debug)]
 pub struct Configs {
     members: Membership,
-    /// Frames in order of id, without a hole; never empty. The first frame belongs to the oldest
-    /// configuration that is kept.
+    /// Frames in ascending order of id, without missing ids; never empty. The first frame belongs
+    /// to the oldest configuration that is kept.
     frames: VecDeque<Frame>,
     keys: GrowingIndexMap<Key, Versions>,
     /// For each configuration, the keys that it changed. The superseded versions of these keys are
@@ -152,7 +152,8 @@ impl Configs {
         &self.last().policies
     }
 
-    /// Returns the policies by key range that the next configuration would have with these changes.
+    /// Returns the policies, by key range, of the configuration that would follow the newest one
+    /// with these changes.
     pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
         let mut policies = RangeMap::clone(&self.last().policies);
         self.change_further(&mut policies, changes);
@@ -173,7 +174,8 @@ impl Configs {
         &self.last().policy(key).strategy
     }
 
-    /// Whether the strategy of any range depends on demand, for which reads and writes are counted.
+    /// Whether the strategy of any range depends on demand, so that reads and writes must be
+    /// counted.
     #[inline]
     pub fn wants_demand(&self) -> bool {
         self.last().wants_demand
@@ -344,11 +346,11 @@ impl Configs {
         }
     }
 
-    /// Panics if the configurations are invalid. Ids must be consecutive, the configurations from
-    /// which replicas may receive promises must not become older, ranges must be disjoint, holders
-    /// must be members, and durations must be above zero. Cost: the number of configurations that
-    /// are kept (rarely more than four) times the number of replicas and ranges. Listed keys are
-    /// not included: they are checked when they are listed.
+    /// Panics if the configurations are invalid. Ids must be consecutive, the oldest configuration
+    /// under which each replica may receive promises must not become older, ranges must be
+    /// disjoint, holders must be members, and durations must be above zero. Cost: the number of
+    /// configurations that are kept (rarely more than four) times the number of replicas and
+    /// ranges. Listed keys are not included: they are checked when they are listed.
     pub fn check(&self) {
         assert!(!self.frames.is_empty(), "there is always a configuration");
         for frame in &self.frames {

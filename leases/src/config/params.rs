@@ -10,7 +10,7 @@ use crate::time::ClockBound;
 pub struct LeaseParams {
     /// Duration of a promise, measured by its holder from the receipt of the promise.
     pub t_lease: Duration,
-    /// Time after the sending of an ack within which a promise that builds on the ack may arrive.
+    /// Maximum time from the sending of an ack to the arrival of a promise that builds on this ack.
     pub t_guard: Duration,
     /// Interval at which a grantor renews its promises.
     pub renew: Duration,
@@ -38,14 +38,15 @@ pub enum ParamsError {
     /// A replica that answers every renewal would be suspected between two renewals.
     #[error("the grace must be longer than the interval between renewals")]
     GraceBelowRenewal,
-    /// No finite extension of durations makes up for such clock rates.
+    /// Clock rates may differ so much that no finite extension of the durations makes up for the
+    /// difference.
     #[error("clock rates may differ by at most {} ppm", ClockBound::RHO_PPM_MAX)]
     Drift,
 }
 
 impl LeaseParams {
-    /// Checks that the durations satisfy the rules together. This is called before durations are
-    /// proposed.
+    /// Checks that the durations satisfy all rules, including those that relate one duration to
+    /// another. This is called before durations are proposed.
     ///
     /// # Errors
     /// The first rule that is violated.
@@ -75,8 +76,8 @@ impl LeaseParams {
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX
     }
 
-    /// Returns the restart wait: the time for which a restarted replica must assume that forgotten
-    /// grants are still in force: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
+    /// Returns the restart wait: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`. For this
+    /// time, a restarted replica must assume that forgotten grants are still in force.
     ///
     /// # Panics
     /// If `rho` is above [`ClockBound::RHO_PPM_MAX`], which [`check`](Self::check) refuses.

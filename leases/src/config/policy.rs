@@ -63,7 +63,7 @@ impl Policy {
         self.defaults.intersection(listed)
     }
 
-    /// Applies a change by configuration `id`. Only `members` can be holders.
+    /// Applies a change that configuration `id` makes to the range. Only `members` can be holders.
     pub(super) fn apply(&mut self, change: &RangeChange, id: ConfigId, members: ReplicaSet) {
         if let Some(strategy) = &change.strategy {
             self.strategy = strategy.clone();
@@ -83,7 +83,7 @@ impl Policy {
 ///
 /// Rule H69: neighbouring ranges become one range only if their policies are equal, including the
 /// configuration that last cleared their listed keys. Otherwise, replicas that still remember the
-/// list of the range that was cleared later would list the keys of that range again. The numbers of
+/// cleared keys of the range that was cleared later would list these keys again. The numbers of
 /// listed keys may differ. They are not even the same on all replicas.
 fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
@@ -95,8 +95,8 @@ fn may_merge(left: &mut Policy, right: &Policy) -> bool {
 }
 
 impl RangeMap<Policy> {
-    /// Applies changes by configuration `id` to ranges. Returns whether ranges were split, so that
-    /// listed keys may be included twice in the counts.
+    /// Applies the changes that configuration `id` makes to ranges. Returns whether a range was
+    /// split. After a split, listed keys may be included twice in the counts.
     pub(super) fn apply(
         &mut self,
         changes: &[RangeChange],

@@ -139,8 +139,8 @@ impl StrategySpec {
         }
     }
 
-    /// Whether the strategy chooses holders of single keys by their demand, for which reads and
-    /// writes are counted.
+    /// Whether the strategy chooses holders of single keys by their demand, so that reads and
+    /// writes must be counted.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. } | StrategySpec::Cost(_))
     }

@@ -56,7 +56,7 @@ impl Configs {
         });
     }
 
-    /// If a pass is under way, looks at the next keys, at most [`KEYS_A_STEP`] of them.
+    /// Looks at the next keys, at most [`KEYS_A_STEP`] of them, if a pass is under way.
     pub(super) fn sweep_on(&mut self) {
         let Some(mut sweep) = self.sweep.take() else {
             return;
@@ -75,7 +75,7 @@ impl Configs {
     }
 
     /// Forgets the versions of a key that were listed before the key's range was cleared, if the
-    /// oldest configuration that is kept already has the range cleared. No configuration that is
+    /// range is already cleared in the oldest configuration that is kept. No configuration that is
     /// kept can see these versions. Returns the key and its holders, if the key is listed in the
     /// newest configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {

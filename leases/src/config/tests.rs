@@ -219,7 +219,7 @@ fn universal_is_what_the_listed_keys_have_now_not_what_they_ever_had() {
     assert_eq!(configs.universal(ConfigId(3)), set(0b011), "as it was");
 }
 
-/// Returns a change that lists keys from a range of numbers, in one entry.
+/// Returns a change with one entry, which lists the keys that belong to the numbers in `keys`.
 fn listing_many(bits: u64, keys: std::ops::Range<usize>) -> ConfigChange {
     let keys = keys.map(|i| Key::from(format!("{i:06}"))).collect();
     ConfigChange {

@@ -12,7 +12,8 @@ const ENDS: [f32; 13] = [
 ];
 const BUCKETS: usize = ENDS.len() + 2;
 
-/// If fewer operations than this were observed, nothing is concluded about an origin.
+/// Minimum number of observed operations. With fewer operations, nothing is concluded about an
+/// origin.
 const OBSERVED_MIN: f32 = 50.0;
 
 /// Weight of the latest pass in the average rate of operations on keys that are not remembered.
@@ -30,11 +31,12 @@ const BELIEVED: f32 = 3.0;
 /// are still unrequested have lower rates.
 const ENOUGH: f32 = 1000.0;
 
-/// Prior of a key that was not requested yet, in operations within the time that counts cover.
+/// Prior estimate of the number of operations on a key that was not requested yet, within the time
+/// that counts cover.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the origin's share of reads, compared with the key's own share of reads, as a number
-/// of operations on the key.
+/// Weight of the origin's share of reads in the estimate of a key's share of reads, as a number of
+/// operations. The weight of the key's own share is the number of operations on the key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -133,8 +135,8 @@ impl Calibration {
         }
     }
 
-    /// Drops the observations, because the counts were divided by `by`. After this, the curve must
-    /// be learned again.
+    /// Drops the observations, because the counts were divided by `by`. After this, the relation
+    /// between counts and rates must be learned again.
     pub(super) fn forget(&mut self, by: f32) {
         let keys = self.keys.keys.iter().sum();
         *self = Calibration {
@@ -231,7 +233,7 @@ pub struct Estimator {
 #[derive(Clone, Debug)]
 struct OriginForecast {
     curve: Curve,
-    /// Number of operations on keys while they were observed.
+    /// Number of operations that were observed.
     observed: f32,
     /// Rate of operations on keys that no origin has requested, in operations a second.
     unknown_rate: f32,
@@ -397,7 +399,7 @@ mod tests {
         assert!((found - 2.0).abs() < 0.4, "{found}");
     }
 
-    /// Most counts have almost faded away, and one key is requested for the first time since.
+    /// Most counts have almost faded away. After that, one key is requested for the first time.
     #[test]
     fn a_forecast_is_not_drawn_from_counts_that_have_faded() {
         let mut calibration = Calibration::default();

@@ -5,12 +5,12 @@
 /// evicted.
 const EVICTION_CANDIDATES: usize = 8;
 
-/// Memory, in bytes, that grows with the number of keys.
+/// Budget, in bytes, for memory that grows with the number of keys.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryBudget {
     used: usize,
     max: usize,
-    /// Place at which the next comparison begins.
+    /// Place of the first key that is compared before the next eviction.
     hand: usize,
 }
 

@@ -4,21 +4,21 @@
 //! the requested keys stays the same. If the mean share becomes much lower, the counts no longer
 //! describe which keys are requested.
 
-/// Number of operations in a window. After each window, the mean share is compared with the usual
-/// mean.
+/// Number of operations in a window. After each window, the mean share that the requested keys have
+/// in all counts is compared with the usual mean.
 const WINDOW: u32 = 128;
 
 /// Number of windows before the first judgement. In these windows the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Decrease of the mean share, as a logarithm to base 2, that counts as a change of habits: a
-/// decrease to a quarter.
+/// Decrease of the mean share of the requested keys in all counts, as a logarithm to base 2. A
+/// decrease by this much, which is to a quarter, is considered a change of habits.
 const DROP_LOG2: f32 = 2.0;
 
 /// Weight of the latest window in the usual mean.
 const LATEST: f32 = 0.2;
 
-/// Detects a change of keys for one origin.
+/// Detects that the clients of one origin begin to request other keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShiftDetector {
     /// Number of operations since the last judgement.
@@ -28,7 +28,7 @@ pub(super) struct ShiftDetector {
     log2_shares: f32,
     /// Number of windows since the counts began.
     windows: u32,
-    /// Usual mean of log2 of the share, for each operation.
+    /// Usual mean of the logarithm (log2) of the share that an operation's key has in all counts.
     usual: f32,
 }
 
@@ -79,8 +79,8 @@ mod tests {
         }
     }
 
-    /// Adds windows of operations on keys that have `count` of 1,000 operations. Returns whether a
-    /// change was detected.
+    /// Adds `times` windows of operations on keys. Each of these keys has `count` of the 1,000
+    /// remembered operations. Returns whether a change was detected.
     fn windows(detector: &mut ShiftDetector, count: f32, times: usize) -> bool {
         let mut shifted = false;
         for _ in 0..times {

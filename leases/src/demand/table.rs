@@ -59,8 +59,8 @@ impl Count {
     }
 }
 
-/// Counts of one key for each origin. Each count is a sum of operations, weighted by the origin's
-/// weight at the time of the operation.
+/// Counts of one key for each origin. In a count, each operation has the weight that the origin had
+/// at the time of the operation.
 type OriginCounts = SmallVec<[Count; 5]>;
 
 /// The counts of one key.
@@ -131,7 +131,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Includes a key.
+    /// Includes the key with the counts `row`.
     pub fn add(&mut self, row: Row<'_>) {
         self.by_origin
             .resize_with(row.counts.len(), Histogram::default);
@@ -323,7 +323,8 @@ impl Demand {
     }
 
     /// Makes the key at place `row` the hottest, if it has more operations than the current hottest
-    /// key. If both have the same number of operations, the lesser key is the hottest.
+    /// key. If both have the same number of operations, the key that is first in key order is the
+    /// hottest.
     fn compare_with_hottest(&mut self, row: usize) {
         let of = |place: usize| self.row(place).map(|(key, row)| (row.operations(), key));
         let is_hotter = match (self.hottest.and_then(of), of(row)) {

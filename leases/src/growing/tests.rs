@@ -17,8 +17,8 @@ thread_local! {
     static HASHED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A key that counts how often keys are hashed. Code that moves a key to another place of a table
-/// hashes it.
+/// A key that counts how often keys are hashed. A key is hashed whenever it is moved to another
+/// place of a table.
 #[derive(PartialEq, Eq)]
 struct Counting(u64);
 

@@ -28,8 +28,8 @@ struct Record {
     config: ConfigId,
     /// End of the promises, by this replica's clock.
     expires: Time,
-    /// Barrier: the lowest of the highest-accepted slots that the unbroken promises under the
-    /// configuration state.
+    /// Barrier: the lowest slot that any unbroken promise under the configuration states as the
+    /// highest accepted slot of the grantor.
     barrier: Slot,
 }
 
@@ -37,21 +37,21 @@ struct Record {
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Chain {
     incarnation: Incarnation,
-    /// The highest sequence of a guard or promise that was taken.
+    /// Highest sequence number of all guards and promises that were accepted.
     taken: u64,
-    /// Windows that are still needed: (sequence, time at which the ack of this sequence was sent),
-    /// in ascending order.
+    /// Windows that are still needed: (sequence number, time at which the ack with this sequence
+    /// number was sent), in ascending order.
     windows: VecDeque<(u64, Time)>,
     /// Records in ascending order of configuration. Each record was begun before the previous
-    /// record expired. So a key was covered without a break between two records, if every
-    /// configuration from the first record's to the second record's assigns the key to this
-    /// replica. All records but the last may have expired since.
+    /// record expired. So if every configuration from that of one record to that of a later record
+    /// assigns a key to this replica, the key was covered without a break between these records.
+    /// All records but the last may have expired since.
     records: SmallVec<[Record; 2]>,
 }
 
 impl Chain {
-    /// Handles a message from the grantor's run `incarnation`. A new run has forgotten its
-    /// promises and restarts its sequences, so all state of the earlier run is dropped.
+    /// Handles a message from the grantor's run `incarnation`. A new run has forgotten its promises
+    /// and restarts its sequence numbers, so all state of the earlier run is dropped.
     pub(super) fn observe_incarnation(&mut self, incarnation: Incarnation) {
         if incarnation > self.incarnation {
             *self = Chain {
@@ -61,8 +61,8 @@ impl Chain {
         }
     }
 
-    /// Opens the window of `sequence`, the ack of which is sent at `now`. Returns `None` if the
-    /// sequence is refused.
+    /// Opens the window of the message with the sequence number `sequence`. The ack of this message
+    /// is sent at `now`. Returns `None` if the sequence number is refused.
     pub(super) fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
         if !rules::is_new(sequence, self.taken) {
             return None;
@@ -81,7 +81,7 @@ impl Chain {
     }
 
     /// Takes a promise. Returns `None` if the promise is refused. `known` is the newest
-    /// configuration known on this replica. Figure 5, lines 10-12 and 20-21.
+    /// configuration known on this replica. See Figure 5, lines 10-12 and 20-21.
     pub(super) fn take_promise(
         &mut self,
         now: Time,
@@ -107,8 +107,8 @@ impl Chain {
         Some(())
     }
 
-    /// Returns the time at which the ack of the guard or promise with this sequence was sent;
-    /// `None` if that time is not remembered.
+    /// Returns the time at which the ack of the guard or promise with this sequence number was
+    /// sent; `None` if that time is not remembered.
     fn opened(&self, now: Time, sequence: u64) -> Option<Time> {
         if rules::counts_from_newest_ack() {
             return self.windows.back().map(|(_, sent)| *sent);
@@ -148,8 +148,8 @@ impl Chain {
         }
     }
 
-    /// Forgets every promise and window. Returns the highest sequence that was taken; 0 if no
-    /// sequence was taken.
+    /// Forgets every promise and window. Returns the highest sequence number that was accepted; 0
+    /// if none was accepted.
     pub(super) fn erase(&mut self) -> u64 {
         if rules::relinquishing_erases() {
             self.records.clear();
@@ -158,7 +158,7 @@ impl Chain {
         self.taken
     }
 
-    /// Forgets every promise and window, and refuses sequences up to `up_to` from now on.
+    /// Forgets every promise and window, and refuses sequence numbers up to `up_to` from now on.
     pub(super) fn recall(&mut self, up_to: u64) {
         self.erase();
         self.taken = self.taken.max(up_to);
@@ -190,9 +190,9 @@ impl Chain {
     }
 
     /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. The
-    /// barrier is the lowest of the highest-accepted slots that the chain's promises state. Returns
-    /// `None` if the key is not covered. `holds` returns whether a configuration assigns the key to
-    /// this replica.
+    /// barrier is the lowest slot that any promise of the chain states as the highest accepted slot
+    /// of the grantor. Returns `None` if the key is not covered. `holds` returns whether a
+    /// configuration assigns the key to this replica.
     #[inline]
     pub(super) fn coverage(
         &self,

@@ -18,7 +18,7 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// The highest of these slots: slots accepted in the log, slots of accepts that are being
+    /// Highest slot among the slots accepted in the log, the slots of accepts that are being
     /// written to disk, and the slot of the snapshot. §3.6: a promise states the highest slot that
     /// was accepted before the promise.
     pub highest_accepted: Slot,
@@ -273,7 +273,7 @@ impl Grantor {
         });
     }
 
-    /// Returns the highest sequence sent to any holder.
+    /// Returns the highest sequence number of all messages to any holder.
     pub fn last_sequence(&self) -> u64 {
         self.next_sequence - 1
     }
@@ -333,9 +333,9 @@ impl Grantor {
     }
 
     /// Panics if the state is invalid. Each holder's grants must be in ascending order of sequence
-    /// and of configuration. Grants and acks must not have sequences that were never sent or that
-    /// the holder has given back. Cost: a few comparisons for each grant. There are one or two
-    /// grants for each replica.
+    /// number and of configuration. Grants and acks must not have sequence numbers that were never
+    /// sent or that the holder has given back. Cost: a few comparisons for each grant. There are
+    /// one or two grants for each replica.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch

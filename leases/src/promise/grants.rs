@@ -50,8 +50,8 @@ impl Grants {
         }
     }
 
-    /// Handles the ack of the latest promise, which has the sequence `sequence` and was made under
-    /// `config`. The grant under `config` then ends at `until`, if this is earlier than its
+    /// Handles the ack of the latest promise, which has the sequence number `sequence` and was made
+    /// under `config`. The grant under `config` then ends at `until`, if this is earlier than its
     /// previous end. Returns whether it is earlier.
     pub(super) fn shorten(&mut self, sequence: u64, config: ConfigId, until: Time) -> bool {
         let mut shorter = false;
@@ -67,8 +67,8 @@ impl Grants {
         shorter
     }
 
-    /// Drops the grants that a Relinquish up to `up_to` ends. Returns whether any grant was
-    /// dropped.
+    /// Drops the grants that the holder has given back by a Relinquish of the sequence numbers up
+    /// to `up_to`. Returns whether any grant was dropped.
     pub(super) fn drop_up_to(&mut self, up_to: u64) -> bool {
         let before = self.0.len();
         self.0
@@ -83,7 +83,7 @@ impl Grants {
         self.0.len() < before
     }
 
-    /// Panics unless the grants are in ascending order of configuration and of sequence.
+    /// Panics unless the grants are in ascending order of configuration and of sequence number.
     pub(super) fn check(&self) {
         assert!(
             self.0.is_sorted_by(|a, b| a.config < b.config),

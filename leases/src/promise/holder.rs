@@ -105,8 +105,8 @@ impl Holder {
     }
 
     /// Erases the promises of a grantor that is about to end, and returns the answer. Promises of
-    /// this grantor up to the sequence `up_to` are refused from now on, including promises that are
-    /// on their way.
+    /// this grantor up to the sequence number `up_to` are refused from now on, including promises
+    /// that are on their way.
     pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
         LeaseMessage::Relinquish { up_to }

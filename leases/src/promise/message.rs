@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::types::{ConfigId, Slot};
 
-/// A message of the lease engine. Each grantor numbers its guards and promises by one sequence,
-/// which rises with every message, including retransmissions.
+/// A message of the lease engine. Each grantor gives its guards and promises sequence numbers from
+/// one counter, which rises with every message, including retransmissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseMessage {
     /// From the grantor: a request to open a window for the promise that follows.
@@ -13,7 +13,7 @@ pub enum LeaseMessage {
         /// Sequence number that the grantor gave to this message.
         sequence: u64,
     },
-    /// From the holder: the window of the guard with this sequence is open.
+    /// From the holder: the window of the guard with this sequence number is open.
     GuardAck {
         /// Sequence number of the guard.
         sequence: u64,
@@ -29,7 +29,7 @@ pub enum LeaseMessage {
         /// The newest configuration that the holder knows.
         known: ConfigId,
     },
-    /// From the holder: the holder has erased the grantor's promises up to this sequence and
+    /// From the holder: the holder has erased the grantor's promises up to this sequence number and
     /// refuses them from now on, so the grantor may drop the corresponding grants.
     Relinquish {
         /// The highest sequence number of a promise that was given back.

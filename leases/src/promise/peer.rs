@@ -33,8 +33,8 @@ pub(super) struct Peer {
     pub(super) known: ConfigId,
     pub(super) latest: Option<LatestPromise>,
     pub(super) grants: Grants,
-    /// Highest sequence that the holder has given back. The holder refuses all sequences up to this
-    /// one.
+    /// Highest sequence number that the holder has given back. The holder refuses all sequence
+    /// numbers up to this one.
     relinquished: u64,
     pub(super) next_send: Time,
     /// Whether the holder has just acknowledged a guard, so that the promise which builds on this
@@ -62,8 +62,8 @@ impl Peer {
         }
     }
 
-    /// Handles the holder's ack of the message with the sequence `sequence`. The holder knows
-    /// configuration `known`.
+    /// Handles the holder's ack of the message with the sequence number `sequence`. The holder
+    /// knows configuration `known`.
     pub(super) fn handle_ack(&mut self, now: Time, sequence: u64, known: ConfigId) {
         self.known = self.known.max(known);
         self.last_reply = now;
@@ -78,8 +78,8 @@ impl Peer {
         }
     }
 
-    /// Handles the holder's ack of the promise with the sequence `sequence`. Returns whether the
-    /// grant became shorter.
+    /// Handles the holder's ack of the promise with the sequence number `sequence`. Returns whether
+    /// the grant became shorter.
     pub(super) fn shorten(&mut self, now: Time, sequence: u64) -> bool {
         let Some(latest) = self.latest else {
             return false;
@@ -90,9 +90,9 @@ impl Peer {
                 .shorten(latest.sequence, latest.config, now + latest.keep)
     }
 
-    /// Handles the holder's Relinquish of all sequences up to `up_to`. Returns whether a grant
-    /// ended. The holder would refuse a promise that names an erased window, but the promise would
-    /// still bind this replica. So the next promise needs a new guard.
+    /// Handles the holder's Relinquish of all sequence numbers up to `up_to`. Returns whether a
+    /// grant ended. The holder would refuse a promise that names an erased window, but the promise
+    /// would still bind this replica. So the next promise needs a new guard.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);
@@ -110,7 +110,7 @@ impl Peer {
         expiries.fold(send, Time::min)
     }
 
-    /// Panics if the state is invalid. `next` is the grantor's next sequence.
+    /// Panics if the state is invalid. `next` is the grantor's next sequence number.
     pub(super) fn check(&self, next: u64) {
         self.grants.check();
         for grant in self.grants.iter() {

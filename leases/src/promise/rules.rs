@@ -42,7 +42,8 @@ pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
 
-/// Rule H32: a Relinquish ends the grants up to its sequence, and no later grants.
+/// Rule H32: a Relinquish ends the grants up to the sequence number that it names, and no later
+/// grants.
 pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)
 }
@@ -70,13 +71,13 @@ pub(super) fn not_before_exclusion(config: ConfigId, oldest: ConfigId) -> bool {
     config >= oldest || off(Rule::H41Oldest)
 }
 
-/// Rule H15: a grantor that has just restarted demands notification of all replicas, because it has
-/// forgotten its grants.
+/// Rule H15: a grantor that has just restarted demands that all replicas be notified of writes,
+/// because it has forgotten its grants.
 pub(super) fn tags_everyone(in_restart_wait: bool) -> bool {
     in_restart_wait && !off(Rule::H15RestartWait)
 }
 
-/// Rule H02: a holder takes each sequence only once, and never after a higher one.
+/// Rule H02: a holder takes each sequence number only once, and never after a higher one.
 pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
     sequence > taken || off(Rule::H02Repeats)
 }
@@ -140,8 +141,8 @@ pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     }
 }
 
-/// Rule H24 across configurations: the barrier of a chain is the lower of `barrier` and `older`,
-/// the barrier of the preceding part of the chain.
+/// Rule H24 across configurations: the barrier of a chain is the lower of two barriers: `barrier`,
+/// and the barrier `older` of the preceding part of the chain.
 pub(super) fn joined_barrier(barrier: Slot, older: Slot) -> Slot {
     if off(Rule::H24Falls) {
         older

@@ -12,8 +12,9 @@ use crate::types::{ReplicaId, ReplicaSet};
 /// are improved step by step.
 const EXHAUSTIVE_MAX: usize = 9;
 
-/// If there are more than `EXHAUSTIVE_MAX` replicas, a set of holders is improved by adding or
-/// removing a replica. Only the replicas that read the key most are tried; this is their number.
+/// Number of replicas that are tried when a set of holders is improved by adding or removing a
+/// replica: those that read the key most. Sets are improved in this way if there are more than
+/// `EXHAUSTIVE_MAX` replicas.
 const READERS_MAX: usize = 8;
 
 /// Settings, other than distance and demand, that affect the choice of holders.

@@ -17,7 +17,7 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// about a millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// One `ROUND_ROBIN_SHARE`-th of a configuration is reserved for changes in the order of their
+/// Divisor: one part in this many of a configuration is reserved for changes in the order of their
 /// keys.
 const ROUND_ROBIN_SHARE: usize = 8;
 
@@ -52,7 +52,8 @@ pub struct RemainingChanges {
 }
 
 impl RemainingChanges {
-    /// Takes the changes that a pass over the configuration `of` has gathered.
+    /// Creates the list of remaining changes from the changes that a pass over the configuration
+    /// `of` has gathered.
     pub(super) fn new(of: ConfigId, gathered: GatheredChanges) -> RemainingChanges {
         RemainingChanges {
             of,
@@ -294,7 +295,7 @@ mod tests {
         assert!(!remaining.has_more());
     }
 
-    /// Other keys always have larger gains, and more of them than a pass keeps.
+    /// There are always other keys with larger gains, and these are more than a pass keeps.
     #[test]
     fn the_least_gain_is_brought_at_last() {
         let mut current = Configs::new(5);

@@ -48,7 +48,7 @@ pub struct Survey {
     /// The configuration that the pass will change.
     of: ConfigId,
     targets: RangeMap<RangeTarget>,
-    /// Place of the next key in the demand.
+    /// Place, among all keys in the demand, of the key that the pass looks at next.
     place: usize,
     /// Listed keys at places below this one remain to be looked at.
     listed_left: usize,

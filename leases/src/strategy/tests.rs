@@ -41,7 +41,7 @@ fn specs(n: usize) -> Vec<StrategySpec> {
     ]
 }
 
-/// Returns the range of every key, and two smaller ranges.
+/// Returns the range of all keys, and two smaller ranges.
 fn ranges() -> [KeyRange; 3] {
     let range = |from: &'static str, to: &'static str| {
         KeyRange::new(Key::from(from), Some(Key::from(to))).expect("some keys")

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 pub use self::state::{CampaignState, ResumeError};
 
-/// Sums over runs that did not fail.
+/// Numbers that a campaign adds up over its runs. Failed runs are not included.
 pub trait Sums: Clone + Default {
     /// Returns the number of runs.
     fn seeds(&self) -> u64;

@@ -90,8 +90,8 @@ impl Network {
         self.counts
     }
 
-    /// Passes a message to a link at `now_ns`. Returns the time, in ns, at which its last byte
-    /// leaves.
+    /// Passes a message to a link at `now_ns`. Returns the time, in ns, at which the last byte of
+    /// the message leaves.
     pub fn leaves_ns(&mut self, now_ns: u64, from: usize, to: usize, bytes: usize) -> u64 {
         let takes = (bytes as u64 * 1_000_000_000).checked_div(self.bytes_per_s);
         let busy = &mut self.busy_until_ns[from][to];

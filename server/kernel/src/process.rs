@@ -31,13 +31,13 @@ pub struct Process<M, I, A> {
     /// The state machine; `None` while the process is down.
     machine: Option<M>,
     clock: Clock,
-    /// The next deadline: (true time, in ns, of the event for the deadline; deadline by the
-    /// process's clock). Deadline events for other true times are stale.
+    /// The next deadline: the true time, in ns, of its deadline event, and the deadline by the
+    /// process's clock. A deadline event at any other true time is stale.
     deadline: Option<(u64, Time)>,
     /// Number of times that the process was started.
     run: u64,
     pause: Option<Pause<I, A>>,
-    /// The trap, with the number of actions that precede the fault.
+    /// The trap that is set, with the number of actions that are still performed before its fault.
     trap: Option<(u32, Trap)>,
 }
 
@@ -156,9 +156,8 @@ impl<M, I, A> Process<M, I, A> {
     }
 
     /// Records the next deadline, by the process's clock. Returns the true time, in ns, for which
-    /// the caller must schedule a deadline event; `None` if an event that is early enough is
-    /// already scheduled. If nothing is due yet when an event occurs, the caller calls this method
-    /// again.
+    /// the caller must schedule a deadline event; `None` if an event is already scheduled early
+    /// enough. An event may occur before anything is due; the caller then calls this method again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {
             return None;
@@ -171,7 +170,8 @@ impl<M, I, A> Process<M, I, A> {
         Some(at_ns)
     }
 
-    /// Whether the deadline event for this true time, in ns, is not stale.
+    /// Whether the deadline event at this true time, in ns, is the one that was scheduled last.
+    /// Other deadline events are stale.
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.deadline.is_some_and(|(at_ns, _)| at_ns == now_ns)
     }

@@ -4,9 +4,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of bits for the place of an event.
+/// Number of bits that an event's place takes in the number that the heap contains for the event.
 const PLACE_BITS: u32 = 24;
-/// Number of bits for the number of events that were scheduled before an event.
+/// Number of bits that the count of the events scheduled before takes in the number that the heap
+/// contains for an event.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the

@@ -8,7 +8,7 @@ use leasehold_replica::message::{LogId, Value};
 use crate::record::{self, LogRecord};
 use crate::{RecordPlace, SegmentId};
 
-/// Reason for which bytes are not the entry that was expected at their place.
+/// Reason why the bytes at a place are not the entry that was expected there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryProblem {
     /// The checksum does not match: bytes have changed, or belong to another segment.

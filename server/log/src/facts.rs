@@ -46,7 +46,7 @@ impl LogFacts {
         }
     }
 
-    /// Returns facts that restate everything, for the head of a segment.
+    /// Returns records that together state all facts, for the head of a segment.
     pub(crate) fn restated(&self) -> impl Iterator<Item = Fact> {
         let log_starts = self.log_starts.iter();
         let lives = self.lives.iter();

@@ -23,7 +23,8 @@ const MAGIC: [u8; 4] = *b"LHG\x01";
 /// Flag of the group with which a segment begins.
 const HEAD: u32 = 1;
 
-/// Number and checksum of the last group in a chain. Each group names those of the group before.
+/// Number and checksum of the last group in a chain. The next group has the next number, and states
+/// this checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainEnd {
     pub(crate) number: u64,

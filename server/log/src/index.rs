@@ -19,13 +19,14 @@ pub struct RecordPlace {
 }
 
 impl RecordPlace {
-    /// Whether there is no record: segments are numbered from 1.
+    /// Whether this place holds no record: its segment has the number 0, and segments are numbered
+    /// from 1.
     fn is_vacant(&self) -> bool {
         self.segment == SegmentId(0)
     }
 }
 
-/// Number of slots in a block.
+/// Number of slots in a block of [`EntryIndex`].
 const BLOCK: u64 = 256;
 
 /// A change of the index.
@@ -37,8 +38,8 @@ pub(crate) struct IndexChange {
     pub(crate) place: Option<RecordPlace>,
 }
 
-/// Places of both logs. A block has the places of [`BLOCK`] successive slots, because most slots of
-/// a log are in use: an entry takes 12 bytes.
+/// Places of the entries of both logs. They are stored in blocks of [`BLOCK`] successive slots,
+/// because most slots of a log are in use. The place of an entry then takes 12 bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryIndex {
     blocks: BTreeMap<(LogId, u64), Block>,

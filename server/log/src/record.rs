@@ -66,7 +66,7 @@ pub(crate) enum LogRecord<'a> {
     Fact(Fact),
 }
 
-/// Part of a replica's record that belongs in the log.
+/// Record of a replica that belongs in the log. Only records of the executed state do not.
 pub(crate) enum Logged<'a> {
     Entry {
         log: LogId,
@@ -82,8 +82,8 @@ pub(crate) enum Logged<'a> {
 }
 
 impl Logged<'_> {
-    /// Returns the part of `record` that belongs in the log; `None` for records of the executed
-    /// state.
+    /// Returns `record` in the form for the log; `None` for records of the executed state, which do
+    /// not belong in the log.
     pub(crate) fn of(record: &Record) -> Option<Logged<'_>> {
         Some(match record {
             Record::Accepted {

@@ -24,7 +24,8 @@ pub struct LogDamage {
     pub problem: String,
 }
 
-/// Parts of a log that must be present: the part of the marker file that concerns the log.
+/// Part of the marker file that concerns a log: it states which groups and segments of the log must
+/// be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     /// Number of the last group that was acknowledged; 0 if there is none.
@@ -198,8 +199,8 @@ impl LogRecovery {
         Ok(())
     }
 
-    /// Ends the recovery, after all segments were read. New segments of the log will have these
-    /// lengths.
+    /// Ends the recovery, after all segments were read. New segments of the log will have the
+    /// lengths in `segment_bytes`.
     ///
     /// # Errors
     /// The log lacks groups or segments that `marked` says it must have.
@@ -253,7 +254,7 @@ struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    /// Returns the header at this offset; `None` if there is none that was written to this segment.
+    /// Returns the header at this offset; `None` if no header there was written to this segment.
     fn header(&self, at: usize) -> Option<Header> {
         let header = Header::decode(self.life, self.bytes.get(at..)?)?;
         (header.segment == self.id).then_some(header)

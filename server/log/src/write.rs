@@ -34,7 +34,8 @@ pub struct LogWriter {
     pub(crate) index: EntryIndex,
     /// Lengths of all segments in bytes; the last one may be partly in use.
     pub(crate) segments: BTreeMap<SegmentId, usize>,
-    /// Offset at which the last group ends in the last segment that the start found.
+    /// Offset, in the last segment that the start of this run found, at which that segment's last
+    /// group ends.
     pub(crate) found_end: usize,
     /// Offset in the last segment at which the next group begins; `None` if the next group begins
     /// a segment, because no write of this run has begun one yet.
@@ -130,7 +131,7 @@ impl LogWriter {
     }
 
     /// Notes that a write was performed. If `is_synced` is true, everything written so far was
-    /// synced, too. Returns the memory of the write.
+    /// synced, too. Returns the buffer of the write, so that its memory can be reused.
     pub fn complete(&mut self, write: LogWrite, is_synced: bool) -> Vec<u8> {
         if let Some(bytes) = write.begins {
             self.segments.insert(write.segment, bytes);

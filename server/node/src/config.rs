@@ -82,7 +82,7 @@ pub struct NodeConfig {
     pub via: BTreeMap<String, String>,
 }
 
-/// Returns a parser's message in which plain words replace the names of Rust types.
+/// Returns a parser's message with plain words in place of the names of Rust types.
 fn in_plain_words(problem: &str) -> String {
     problem
         .replace(", expected u64", ", expected a whole number, 0 or more")

@@ -77,8 +77,8 @@ struct Scratch {
 }
 
 impl Driver {
-    /// Runs the loop until `shutdown` completes. Then hands over the work for which other replicas
-    /// would wait, and closes the storage.
+    /// Runs the loop until `shutdown` completes. Then hands over the duties for which other
+    /// replicas rely on this one, and closes the storage.
     ///
     /// # Errors
     /// The storage failed, or turned out to have been wiped.
@@ -333,9 +333,10 @@ impl Driver {
 /// Performs the actions that the replica requests in one event-loop iteration.
 struct ActionHost<'a> {
     driver: &'a mut Driver,
-    /// Time with which the replica was stepped through the inputs of this iteration.
+    /// Time that was passed to the replica when it was stepped through the inputs of this
+    /// iteration.
     now: Time,
-    /// Answers of reads that wait until the clock has been read again.
+    /// Answers to reads. They are held back until the clock has been read again.
     fenced: &'a mut Vec<FencedReply>,
     /// Error that is set if the storage turns out to have been wiped. No further action is
     /// performed after that.

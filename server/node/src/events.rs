@@ -101,7 +101,7 @@ fn start_writer(file: &Path) -> io::Result<Sender<String>> {
 #[derive(Debug)]
 struct EventWriter<W> {
     out: W,
-    /// Number of lines that were dropped since the last line that was written.
+    /// Number of lines that were dropped since a line was last written.
     lost: u64,
     /// Whether the file ends with a part of a line, because the rest could not be written.
     torn: bool,

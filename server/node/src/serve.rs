@@ -91,13 +91,14 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     Ok(())
 }
 
-/// Maximum number of task polls between two checks of sockets and timers. With Tokio's default of
-/// 61, the polls take tens of milliseconds if each is followed by an event-loop iteration with much
-/// work, and peers would wait that long. With little work, sockets are checked far more often
-/// anyway.
+/// Maximum number of task polls between two checks of sockets and timers. Tokio's default is 61. If
+/// each poll is followed by an event-loop iteration with much work, 61 polls take tens of
+/// milliseconds, and peers would have to wait for that long. With little work, sockets are checked
+/// far more often anyway.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// Logs a warning if the configuration sets `insecure = true`, with the protections that are off.
+/// Logs a warning if the configuration sets `insecure = true`. The warning states which protections
+/// are off.
 fn warn_of_what_is_open(config: &ClusterConfig) {
     if config.security.insecure {
         tracing::warn!(
@@ -110,7 +111,7 @@ fn warn_of_what_is_open(config: &ClusterConfig) {
     }
 }
 
-/// Logs a line if users other than its owner may read the node's data directory.
+/// Logs a warning if the node's data directory can be read by users other than its owner.
 fn warn_of_open_directory(directory: &Path) {
     let Ok(found) = directory.metadata() else {
         return; // opening it says why

@@ -385,8 +385,8 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     node.stop().unwrap();
 }
 
-/// All requests of the client have arrived completely before the client takes the answers that had
-/// blocked the requests. No further bytes arrive.
+/// The requests of the client wait because it leaves answers unread. By the time it takes these
+/// answers, all requests have arrived completely, so no further bytes arrive.
 #[test]
 fn a_client_that_reads_at_last_waits_for_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -955,8 +955,8 @@ fn garbage_on_the_peers_port_harms_nobody() {
     node.stop().unwrap();
 }
 
-/// Whether the node's kernel probes the client's end of this connection. In that case the line of
-/// the node's end in the kernel's table of connections has a timer of kind 2.
+/// Whether the node's kernel probes the client's end of this connection. The kernel's table of
+/// connections shows this: the node's end of the connection then has a timer of kind 2.
 #[cfg(target_os = "linux")]
 fn is_asked_for_life(stream: &TcpStream) -> bool {
     let hex = |address: std::net::SocketAddr| format!(":{:04X}", address.port());

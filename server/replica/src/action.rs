@@ -105,11 +105,11 @@ pub enum Record {
         /// Slot of the no-op with which the ballot opens the log.
         slot: Slot,
     },
-    /// Forget the slots at which all ballots lower than `below` began.
+    /// Forget, for each ballot lower than `below`, the slot at which the ballot began.
     ForgetLogStarts {
         /// Log in which the ballots began.
         log: LogId,
-        /// Lowest ballot for which the first slot is still remembered.
+        /// Lowest ballot for which the slot at which it began is still remembered.
         below: Ballot,
     },
     /// Longest restart wait that is required by any lease parameters under which this replica has
@@ -132,14 +132,14 @@ pub enum Record {
 }
 
 impl Record {
-    /// True if a replica relies on this record even when no other record survives a crash (hazard
-    /// 15).
+    /// Whether this record must be synced under every durability: a replica relies on it even if no
+    /// other record survives a crash (hazard 15).
     pub fn is_synced_always(&self) -> bool {
         matches!(self, Record::RestartWait(_))
     }
 }
 
-/// Changes of the executed state, from the last batch of changes up to the end of a slot.
+/// Changes of the executed state since the previous batch of changes, up to the end of a slot.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct StateChanges {
     /// Last executed slot of the log of commands.

@@ -102,8 +102,8 @@ fn describe(profile: &Profile) -> wire::Demand {
     }
 }
 
-/// Adds the settings of strategies to `described`: the settings of the first range that has such
-/// settings, or else the defaults.
+/// Adds settings of `strategies` to `described`. For each kind of strategy, they are the settings
+/// of the first range with a strategy of this kind, or else the defaults.
 fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),

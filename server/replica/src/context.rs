@@ -22,8 +22,8 @@ struct Peer {
     rtt: Option<Duration>,
     /// Time at which the last message came from the peer; the beginning of this run if none came.
     last_contact: Time,
-    /// Average wait of clients, in ms, if the peer led, as the peer estimates it; 0 if the peer
-    /// should not lead.
+    /// Average time, in ms, that clients would wait if the peer led, according to the peer's own
+    /// estimate; 0 if the peer should not lead.
     cost_ms: u32,
 }
 
@@ -149,7 +149,8 @@ impl ReplicaContext {
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
     }
 
-    /// Notes the average wait of clients, in ms, if the peer led, as the peer estimates it.
+    /// Notes a peer's own estimate of the average time, in ms, that clients would wait if this peer
+    /// led.
     pub(super) fn note_cost(&mut self, from: ReplicaId, cost_ms: u32) {
         assert!(
             self.is_other(from),
@@ -236,8 +237,8 @@ impl ReplicaContext {
         self.others().filter(fit).collect()
     }
 
-    /// Returns the other replica of `among` that should lead next. Of the replicas from which a
-    /// message has arrived lately, it is the one that would serve the sites best.
+    /// Returns the replica of `among`, other than this one, that should lead next. Of the replicas
+    /// from which a message has arrived lately, it is the one that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears no other replica resigns after its timeout. All others have then been
         // silent for that long.
@@ -273,8 +274,9 @@ impl ReplicaContext {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Returns the other replica of `among` with the shortest round trip. `among` may come from a
-    /// peer's configuration, so it may contain replicas that are not members; these are ignored.
+    /// Returns the replica of `among`, other than this one, with the shortest round trip. `among`
+    /// may come from a peer's configuration, so it may contain replicas that are not members; these
+    /// are ignored.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));
@@ -289,7 +291,7 @@ impl ReplicaContext {
 
     /// Whether this replica has lately received messages from too few other replicas for a
     /// majority. Without this check, a replica that can send but not receive would lead forever
-    /// without a commit, or depose every other leader with its campaigns.
+    /// without committing anything, or depose every other leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
         let timeout = (timing.election_timeout * 2).max(timing.ping * 3);

@@ -20,46 +20,47 @@ use crate::size_estimate::command_size_estimate;
 #[cfg(test)]
 mod tests;
 
-/// Fixed cost, in units, of a request that is answered without the log. The content of the request
-/// is charged in addition.
+/// Fixed cost, in units of [`crate::cost`], of a request that is answered without the log. The
+/// content of the request is charged in addition.
 const READ: usize = 300;
-/// Cost, in units, of a read that another replica answers or confirms. The units cover the message
-/// to that replica and the answer of that replica.
+/// Cost, in units of [`crate::cost`], of a read that another replica answers or confirms. The units
+/// cover the message to that replica and the answer of that replica.
 const PASSED_ON: usize = 1000;
-/// Cost, in units, of a command that goes through the log. The units cover the messages, the sync
-/// and the answer.
+/// Cost, in units of [`crate::cost`], of a command that goes through the log. The units cover the
+/// messages, the sync and the answer.
 const LOGGED: usize = 2000;
-/// Cost, in units, of a command in a batch, without the command's content.
+/// Cost, in units of [`crate::cost`], of a command in a batch, without the command's content.
 const BATCHED: usize = 128;
-/// Cost, in units, of a key that is written. The units cover marking, storing, unmarking and
-/// checkpointing the key.
+/// Cost, in units of [`crate::cost`], of a key that is written. The units cover marking, storing,
+/// unmarking and checkpointing the key.
 const WRITTEN: usize = 400;
-/// Cost, in units, of a field that is merged into a record.
+/// Cost, in units of [`crate::cost`], of a field that is merged into a record.
 const MERGED: usize = 70;
-/// Cost, in units, of a key that is looked up, whether or not it is found.
+/// Cost, in units of [`crate::cost`], of a key that is looked up, whether or not it is found.
 const LOOKED_UP: usize = 60;
-/// Cost, in units, of an entry that a scan walks over.
+/// Cost, in units of [`crate::cost`], of an entry that a scan walks over.
 const SCANNED: usize = 25;
-/// Number of bytes that are decoded, compared, copied or encoded in the time of one unit. Bytes
-/// that are written take longer.
+/// Number of bytes that are decoded, compared, copied or encoded in the time of one unit of
+/// [`crate::cost`]. Bytes that are written take longer.
 const PASSED_BYTES: usize = 16;
 
-/// Cost, in units, of a refusal, which is sent in a message of its own.
+/// Cost, in units of [`crate::cost`], of a refusal, which is sent in a message of its own.
 const REFUSED: usize = 300;
-/// Cost, in units, of a status without its optional parts. The units cover the counters and the
-/// state of each peer.
+/// Cost, in units of [`crate::cost`], of a status without its optional parts. The units cover the
+/// counters and the state of each peer.
 const STATUS: usize = 1600;
-/// Cost, in units, of each key range in a status that describes leases.
+/// Cost, in units of [`crate::cost`], of each key range in a status that describes leases.
 const RANGE: usize = 60;
-/// Cost, in units, that a report of demand adds to a status, besides the cost of the keys in the
-/// report. The report compares the costs of all possible holders.
+/// Cost, in units of [`crate::cost`], that a report of demand adds to a status, besides the cost of
+/// the keys in the report. The report compares the costs of all possible holders.
 const DEMAND: usize = 4500;
-/// Cost, in units, of each key in a status that reports demand.
+/// Cost, in units of [`crate::cost`], of each key in a status that reports demand.
 const IN_DEMAND: usize = 5;
-/// Cost, in units, of a request to change leases, if the request changes nothing.
+/// Cost, in units of [`crate::cost`], of a request to change leases, if the request changes
+/// nothing.
 const LEASE: usize = 3000;
-/// Cost, in units, of a change of leases. The units cover a configuration and the promises under
-/// it.
+/// Cost, in units of [`crate::cost`], of a change of leases. The units cover a configuration and
+/// the promises under it.
 const CONFIGURATION: usize = 60_000;
 
 /// Cost of a request, split by the kinds of work that the request causes at a replica.
@@ -118,13 +119,13 @@ pub struct Sizes {
 }
 
 impl Cost {
-    /// Returns the units of the whole request.
+    /// Returns the cost of the whole request, in units of [`crate::cost`].
     pub const fn units(self) -> usize {
         self.handling + self.executing()
     }
 
-    /// Returns the units that the request adds to a batch, slot or group of inputs, if that batch,
-    /// slot or group is handled even without the request.
+    /// Returns the cost, in units of [`crate::cost`], that the request adds to a batch, slot or
+    /// group of inputs that is handled even without the request.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -285,8 +286,8 @@ fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     .and_passing(request.from.len() + request.to.len())
 }
 
-/// Returns the units of executing a command that had this outcome. A scan is charged for the
-/// entries that it found.
+/// Returns the cost of executing a command with this outcome, in units of [`crate::cost`]. A scan
+/// is charged for the entries that it found.
 pub fn executed(command: &Command, outcome: &Outcome) -> usize {
     let cost = of_command(command);
     let found = match &outcome.result {
@@ -300,20 +301,19 @@ pub fn executed(command: &Command, outcome: &Outcome) -> usize {
     BATCHED + cost.executing()
 }
 
-/// Returns the units of executing a value of the log.
+/// Returns the cost of executing a value of the log, in units of [`crate::cost`].
 pub fn executing(value: &Value) -> usize {
     let commands = value.commands().iter();
     let units = commands.map(|proposed| BATCHED + of_command(&proposed.command).executing());
     units.sum()
 }
 
-/// Returns a number of entries: a scan of that many entries takes as long to execute as `command`
-/// does.
+/// Returns the number of entries for which a scan takes as long to execute as `command` does.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }
 
-/// Returns the units of handling a peer's message of `bytes` bytes.
+/// Returns the cost of handling a peer's message of `bytes` bytes, in units of [`crate::cost`].
 pub fn of_message(message: &Message, bytes: usize) -> usize {
     let of_proposed = |commands: &[Proposal]| {
         let commands = commands.iter();
@@ -356,7 +356,8 @@ pub fn of_message(message: &Message, bytes: usize) -> usize {
     bytes + parts
 }
 
-/// Returns the units of a command in a peer's message, apart from the units for its bytes.
+/// Returns the cost of a command in a peer's message, in units of [`crate::cost`]. The cost of the
+/// command's bytes is not included.
 fn of_batched(command: &Command) -> usize {
     let cost = Cost {
         bytes_written: 0,

@@ -16,7 +16,7 @@ use super::Replica;
 use super::flow::Parts;
 use super::timers::Timer;
 
-/// Timers that must not be due before the horizon.
+/// Timers that must not be due before the horizon of [`Replica::fingerprint`].
 const RESTING: [Timer; 7] = [
     Timer::Election,
     Timer::Heartbeat,

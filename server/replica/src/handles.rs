@@ -19,7 +19,7 @@ pub struct ClientHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// The run of a replica that made a request. The answer may take a while, and only this run may
+/// Run of a replica in which it made a request. The answer may take a while, and only this run may
 /// receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {

@@ -38,7 +38,7 @@ pub enum Input {
     /// A message of a peer arrived.
     Peer(Envelope),
     /// All records are durable, up to and including those of the `Action::Persist` with this
-    /// sequence.
+    /// sequence number.
     Persisted(Sequence),
     /// Answer to `Action::Flush`: the executed state up to these slots is durable.
     Flushed(PerLog<Slot>),

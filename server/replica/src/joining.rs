@@ -42,8 +42,8 @@ use super::persist::Continuation;
 use super::step::Step;
 use super::timers::Timer;
 
-/// Returns the number of others that must know a replica's life before the replica takes part in a
-/// cluster of `n` replicas.
+/// Returns the number of other replicas that must know a replica's life before that replica takes
+/// part in a cluster of `n` replicas.
 pub fn witnesses(n: usize) -> usize {
     let lost_max = n.saturating_sub(1) / 2;
     (n.saturating_sub(1) + lost_max).div_ceil(2)
@@ -68,7 +68,8 @@ enum JoinState {
 pub(super) struct Joining {
     life: u64,
     state: JoinState,
-    /// Replicas that are not known to remember this replica's life; it is still sent to them.
+    /// Replicas to which this replica still sends its life, because they are not known to remember
+    /// it.
     unconfirmed: ReplicaSet,
     /// Replicas that have answered with this replica's life in this run.
     witnesses: ReplicaSet,

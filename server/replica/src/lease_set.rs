@@ -42,7 +42,8 @@ impl Durations {
     /// a lease of years, replicas would wait for years after a restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
-    /// Maximum cap on the age of an ack. The cap is a multiple of the interval between renewals.
+    /// Largest value that is allowed for the cap on the age of an ack (t0_cap). The cap is a
+    /// multiple of the interval between renewals.
     pub const T0_MAX: Duration = Duration::from_secs(24 * 3600 * RENEWALS_PER_ACK as u64);
 
     /// Shortest interval between renewals that an operator may set.

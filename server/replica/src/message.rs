@@ -160,8 +160,8 @@ pub enum Message {
     Ping {
         /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// Average wait of a client, in ms, if the sender led; 0 if the sender should not lead or
-        /// cannot estimate the wait.
+        /// Average time, in ms, that clients would wait if the sender led, according to the
+        /// sender's own estimate; 0 if the sender should not lead or cannot estimate the time.
         cost_ms: u32,
     },
     /// Answer to a ping.

@@ -81,7 +81,7 @@ pub(super) struct Persister {
     backlog: BacklogBytes,
     /// For each log, the slot up to which the disk holds the chosen values.
     executed: PerLog<Slot>,
-    /// Whether a flush of the state is requested behind the records.
+    /// Whether a flush of the state is to be requested after the records.
     wants_flush: bool,
 }
 
@@ -98,8 +98,8 @@ struct PendingPersist {
 }
 
 impl Hash for Persister {
-    /// Hashes the distances between sequences instead of the sequences, because sequences are only
-    /// names.
+    /// Hashes the distances between sequence numbers instead of the numbers themselves, because the
+    /// numbers are only names.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.records, &self.continuations).hash(state);
         for waiting in &self.waiting {
@@ -129,8 +129,8 @@ impl Persister {
         self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether further changes of the state may be handed to the storage. They share their values
-    /// with the state in memory until the state is overwritten.
+    /// Whether further changes of the state may be handed to the storage. Changes share their
+    /// values with the state in memory until the state is overwritten.
     pub(super) fn takes_changes(&self) -> bool {
         self.backlog.changes + self.bytes.changes <= BACKLOG_BYTES_MAX
     }

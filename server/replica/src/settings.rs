@@ -130,8 +130,8 @@ impl SessionLimits {
 }
 
 impl Default for SessionLimits {
-    /// Returns limits that allow about 40 MB of sessions on every replica. Clients open sessions at
-    /// any rate.
+    /// Returns limits that allow about 40 MB of sessions on every replica. They do not limit the
+    /// rate at which clients open sessions.
     fn default() -> Self {
         SessionLimits {
             ttl: Duration::from_secs(3600),
@@ -154,7 +154,7 @@ pub struct Settings {
     pub strategies: RangeMap<StrategySpec>,
     /// Lease durations that a leader puts in force if there has never been a configuration.
     pub params: LeaseParams,
-    /// Spans of timers.
+    /// Intervals and timeouts of the timers.
     pub timing: Timing,
     /// Settings of leader elections.
     pub elections: ElectionSettings,
@@ -179,10 +179,10 @@ pub struct Settings {
     /// more work is left, a leader proposes no more commands. If twice as much is left, other
     /// replicas accept no more commands, and later fetch those that they missed.
     pub to_execute_work_max: usize,
-    /// Number of slots above its durable checkpoint in which a replica accepts, in each log. A
-    /// leader proposes in the first half. Once a quarter of the window is executed, the next
-    /// checkpoint is forced. The value is at least 4. This value must be the same for all replicas,
-    /// and must not change as long as their disks are used.
+    /// Number of slots above its durable checkpoint in which a replica accepts values, for each of
+    /// the two logs. A leader proposes only in the first half of this window. Once a quarter of the
+    /// window is executed, the next checkpoint is forced. The value is at least 4. This value must
+    /// be the same for all replicas, and must not change as long as their disks are used.
     pub log_window: u64,
     /// Limits on the number of clients' sessions, and on how long a session lives.
     pub sessions: SessionLimits,
@@ -194,22 +194,25 @@ pub struct Settings {
     pub holders_bytes_s: usize,
 }
 
-/// This work takes about 1.7 ms. The time is short because a write passes through several replicas
-/// and waits for a group of inputs at each. A command with the maximum number of keys exceeds this
-/// work.
+/// Default of [`Settings::executed_work_max`]. This work takes about 1.7 ms. The time is short
+/// because a write passes through several replicas and waits for a group of inputs at each. A
+/// command with the maximum number of keys exceeds this work.
 const EXECUTED_WORK_MAX: usize = 256 << 10;
-/// This work takes about 5 ms. It is 170 merges into the largest records (27 if they are the first
-/// merges since a checkpoint), or 8,192 merges into small records. Commands behind merges in the
-/// log wait for the merges of all replicas. The 8,192 merges take up to 240 ms if writes in flight
-/// make all these records as large as possible, and merges may take only a quarter of the time.
+/// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is 170 merges into the
+/// largest records (27 if they are the first merges since a checkpoint), or 8,192 merges into small
+/// records. Commands behind merges in the log wait for the merges of all replicas. The 8,192 merges
+/// take up to 240 ms if writes in flight make all these records as large as possible, and merges
+/// may take only a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// It is rare that more merges of one key than this number wait, unless a client wants them to
-/// follow a write that makes the record large. In that case 1,024 of them are sent in one burst.
+/// Default of [`Settings::merges_of_key_max`]. It is rare that more merges of one key than this
+/// number wait, unless a client wants them to follow a write that makes the record large. In that
+/// case 1,024 of them are sent in one burst, because each is charged for at least 512 bytes.
 const MERGES_OF_KEY_MAX: usize = 64;
 /// A replica is behind if the work that is left to execute exceeds one `BEHIND_SHARE`-th of the
 /// maximum.
 const BEHIND_SHARE: usize = 4;
-/// This maximum equals the number of bytes that may wait for the disk.
+/// Default of [`Settings::to_execute_work_max`]. It equals the maximum number of bytes that may
+/// wait for the disk.
 const TO_EXECUTE_WORK_MAX: usize = BACKLOG_BYTES_MAX;
 
 impl Settings {
@@ -236,8 +239,8 @@ impl Settings {
         }
     }
 
-    /// Returns a limit on the work that is left to execute, in units of [`crate::cost`]. A replica
-    /// with more work left is behind.
+    /// Returns a limit on the work that is left to execute, in units of [`crate::cost`]. If more
+    /// work is left, this replica is behind.
     pub(super) fn behind_work(&self) -> usize {
         self.to_execute_work_max / BEHIND_SHARE
     }

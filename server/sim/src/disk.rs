@@ -134,7 +134,7 @@ impl Image {
     }
 }
 
-/// If `record` is a batch of changes, returns the batch without its entries and sessions; otherwise
+/// Returns the batch without its entries and sessions, if `record` is a batch of changes; otherwise
 /// `None`.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {

@@ -37,7 +37,7 @@ pub enum InjectedFault {
     Leave,
     /// The named replica is killed. At the end of the fault, the leader is told to end.
     LeaveAfter(ReplicaId),
-    /// The process is killed and started again. Beginning 0.9 s after the start, no message of the
+    /// The process is killed and started again. Beginning 0.9 s after this start, no message of the
     /// leader reaches the process.
     KillUnheard,
     /// An operator transfers leadership to this replica.

@@ -33,7 +33,7 @@ impl FaultyReporter {
         FaultyReporter { node, rng }
     }
 
-    /// If `message` is a report of demand, replaces values in it by meaningless ones. Returns
+    /// Replaces values in `message` by meaningless ones, if it is a report of demand. Returns
     /// whether the message was changed.
     pub fn distort(&mut self, from: usize, message: &mut Message) -> bool {
         let Message::Demand(demand) = message else {

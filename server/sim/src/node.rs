@@ -25,8 +25,8 @@ pub struct Node {
     pub(super) watches: Watches,
     /// Whether the replica was told that its clock cannot be trusted.
     pub(super) clock_untrusted: bool,
-    /// If the process is to be killed during its next sync: the time in ns from then until it
-    /// starts again. Otherwise `None`.
+    /// Time in ns from a crash of the process during its next sync until it starts again; `None` if
+    /// no such crash is planned.
     pub(super) crash_in_sync: Option<u64>,
     /// State of a shutdown: the replica was told to end and has not ended yet.
     pub(super) shutdown: Option<PendingShutdown>,

@@ -134,8 +134,8 @@ impl<'a> ScenarioRun<'a> {
         true
     }
 
-    /// At the end of the safety phase, heals all faults. In the liveness phase, checks whether
-    /// every request is answered and every replica has caught up. Returns whether the run is over.
+    /// Heals all faults at the end of the safety phase. In the liveness phase, checks whether every
+    /// request is answered and every replica has caught up. Returns whether the run is over.
     fn check(&mut self) -> bool {
         let now = self.world.now_ns();
         if self.healed_ns.is_none() {
@@ -188,9 +188,9 @@ impl<'a> ScenarioRun<'a> {
         replicas.map(|replica| replica.executed())
     }
 
-    /// Returns each replica that has unanswered writes, with the time in ns at which the longest
-    /// unanswered of these writes arrived. A replica that has lost its disk is omitted, because it
-    /// answers no client.
+    /// Returns each replica that has unanswered writes, with the arrival time, in ns, of the write
+    /// that has waited longest. A replica that has lost its disk is omitted, because it answers no
+    /// client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))

@@ -49,8 +49,8 @@ const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
 /// Share of runs in which there is room for only few sessions, but clients begin many.
 const FEW_SESSIONS: f64 = 0.12;
-/// Among the runs with room for few sessions: share of those in which each replica lets clients
-/// open only a few sessions a second.
+/// Share of runs, among those with room for few sessions, in which each replica lets clients open
+/// only a few sessions a second.
 const FEW_OPENS: f64 = 0.3;
 /// Share of runs in which disks keep their logs as bytes.
 const LOG_BYTES: f64 = 0.25;
@@ -58,8 +58,8 @@ const LOG_BYTES: f64 = 0.25;
 const LOG_BYTES_SALT: u64 = 0x109_b17e;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
-/// Default of the number of requests a second, summed over all replicas. Because of outages, narrow
-/// limits and small runs, clients send only about 200 a second on average.
+/// Default number of requests a second, summed over all replicas. Because of outages, narrow limits
+/// and small runs, clients send only about 200 a second on average.
 pub const RATE: u32 = 240;
 
 /// Options for runs, chosen by the caller.

@@ -20,8 +20,8 @@ const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     recurring: Plan<FaultKind>,
-    /// If replicas are repeatedly cut off in two stages: the durations of the stages. Otherwise
-    /// `None`.
+    /// Durations of the two stages in which replicas are repeatedly cut off; `None` if replicas are
+    /// not cut off in stages.
     isolation: Option<Isolation>,
 }
 
@@ -55,7 +55,7 @@ impl FaultPlan {
         }
     }
 
-    /// For some seeds, adds replicas that flap to the plan. This has a random generator of its own,
+    /// Adds flapping replicas to the plan, for some seeds. This has a random generator of its own,
     /// so it does not change any other draw of the seed.
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);

@@ -26,7 +26,8 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Sites of the clients that read. There are as many as a key can have holders besides the leader.
+/// Sites of the clients that read. There are as many such sites as a key can have holders besides
+/// the leader.
 const READERS: [usize; 2] = [3, 4];
 /// Replica that receives each configuration late. By then, the other replicas have long since made
 /// promises under the configuration.
@@ -167,9 +168,9 @@ impl Cluster {
 
     /// Checks for 10 s whether holders may read three keys: one from the first log entry that lists
     /// keys, one from the middle, and one from the last entry. When the checks begin, every holder
-    /// must be able to read its keys. Consider each replica that holds a key both at the beginning
-    /// and at the end. If it could not read the key in some of the checks, the result contains
-    /// (key, replica, number of such checks).
+    /// must be able to read its keys. The result contains (key, replica, number of failed checks)
+    /// for each replica that holds a key both at the beginning and at the end, but could not read
+    /// it in some of the checks.
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];
         let held = watched.map(|key| self.holders(&self.keys[key]));

@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Returns the faults that fired so far: faults of the network, faults passed to
+    /// Returns the counts of the faults that fired so far: faults of the network, faults passed to
     /// [`note_fault`](Self::note_fault), and faults of queued merges, which the `unsent` oracle
     /// counts.
     pub fn fired(&self) -> FaultCounts {

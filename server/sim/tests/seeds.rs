@@ -13,7 +13,7 @@ use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};
 use leasehold_sim::tally::CampaignTally;
 
-/// If a seed fails, this many lines from the end of the trace are printed.
+/// Number of lines, from the end of the trace, that are printed if a seed fails.
 const LINES: usize = 300;
 
 #[test]

@@ -97,9 +97,10 @@ mod tests {
         }
     }
 
-    /// Compares a forecast for the strategy `cost` under the leader OR, with a mean latency of
-    /// `mean_ms`, with the present leader CA at 80 ms. Returns whether the change is made, and the
-    /// sentence. `requested` is the leader that the user requires.
+    /// Compares two forecasts: that of the strategy `cost` under the leader OR, with a mean latency
+    /// of `mean_ms`, and that of the present leader CA, with 80 ms. Returns whether the change is
+    /// made, and the sentence that describes the result. `requested` is the leader that the user
+    /// requires.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
         let verdict = AdviceVerdict {

@@ -45,18 +45,18 @@ impl Sequential {
     }
 }
 
-/// Number of consecutive insertions, beginning with the oldest unanswered one, that can be
-/// acknowledged.
+/// Number of consecutive insertions, beginning with the oldest unanswered one, for which the
+/// counter can store acknowledgements.
 const WINDOW: u64 = 1 << 20;
 
-/// Error: the number of an answered insertion exceeds the number of the oldest unanswered insertion
-/// by 2^20 or more.
+/// Error: the record number of an answered insertion exceeds the record number of the oldest
+/// unanswered insertion by 2^20 or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;
 
-/// Issues record numbers for insertions. Also knows the number below which every insertion has been
-/// answered, so that readers only use records that exist.
+/// Issues record numbers for insertions. Also knows the record number below which every insertion
+/// has been answered, so that readers only use records that exist.
 #[derive(Debug)]
 pub struct AcknowledgedCounter {
     next: AtomicU64,
@@ -67,7 +67,7 @@ pub struct AcknowledgedCounter {
 
 #[derive(Debug)]
 struct AckWindow {
-    /// Every number below this one has been acknowledged.
+    /// The insertion of every record number below this one has been acknowledged.
     below: u64,
     /// Bit `n % WINDOW` is set if the insertion of `n` was answered. Only numbers `n` in
     /// `below..below + WINDOW` have a bit.
@@ -92,7 +92,8 @@ impl AcknowledgedCounter {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the number below which all insertions are acknowledged, so that these records exist.
+    /// Returns the record number below which all insertions are acknowledged, so that these records
+    /// exist.
     pub fn below(&self) -> u64 {
         self.below.load(Ordering::Acquire)
     }

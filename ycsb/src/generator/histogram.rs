@@ -12,8 +12,8 @@ pub struct HistogramError {
     expected: &'static str,
 }
 
-/// A random length, with the frequencies of a histogram. Bucket `i` stands for the length
-/// `(i + 1) * block`, which is the upper edge of the bucket.
+/// Distribution of random lengths, with the frequencies of a histogram. Bucket `i` stands for the
+/// length `(i + 1) * block`, which is the upper edge of the bucket.
 #[derive(Clone, Debug)]
 pub struct LengthHistogram {
     block: u64,

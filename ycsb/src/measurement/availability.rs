@@ -69,7 +69,7 @@ impl Answers {
 /// Outcomes of the requests to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaAvailability {
-    /// Index of the site with the threads that use this replica; `None` if there is no such site.
+    /// Index of the site at which threads use this replica; `None` if no site uses it.
     pub site: Option<u8>,
     /// Number of requests that the replica answered, including refusals.
     pub answered: u64,
@@ -87,8 +87,8 @@ pub struct ReplicaAvailability {
 
 impl ReplicaAvailability {
     /// Returns the time at which the present silence of the replica began: the time of its last
-    /// answer, or 0 if it never answered. Returns `None` if no request that was sent since then is
-    /// known to be unanswered.
+    /// answer, or 0 if it never answered. Returns `None` unless a request that was sent since then
+    /// is known to be unanswered.
     pub fn silent_since(&self) -> Option<Duration> {
         let last_answer = self.last_answer.unwrap_or_default();
         self.last_in_vain
@@ -182,8 +182,8 @@ impl Availability {
         replica.record_miss(sent);
     }
 
-    /// Records that another replica answered in place of `replica`, which the thread prefers. The
-    /// request was sent at `sent`.
+    /// Records that another replica answered in place of `replica`, although the thread prefers
+    /// `replica`. The answered request was sent at `sent`.
     pub fn bypassed(&mut self, replica: &ReplicaName, sent: Duration) {
         self.replica(replica).record_miss(sent);
     }

@@ -101,8 +101,8 @@ pub enum Interval {
     Op,
     /// `intended`: the time from the intended start is kept, under names without a prefix.
     Intended,
-    /// `both`: both times are kept. The names of the time from the intended start begin with
-    /// `Intended-`.
+    /// `both`: both times are kept. Figures of the time from the intended start have names that
+    /// begin with `Intended-`.
     Both,
 }
 
@@ -436,9 +436,9 @@ fn micros(latency: Duration) -> u64 {
     u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Adds a latency in microseconds to a histogram, `count` times. Only `record` resizes a histogram.
-/// A very high latency may need more memory than any machine has. Such a latency is recorded as the
-/// highest latency that the histogram can hold.
+/// Adds a latency in microseconds to a histogram, `count` times. A histogram is resized only by its
+/// method `record`. A very high latency may need more memory than any machine has. Such a latency
+/// is recorded as the highest latency that the histogram can hold.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);

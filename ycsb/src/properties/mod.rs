@@ -311,8 +311,7 @@ impl Properties {
         })
     }
 
-    /// Builds the error for the present value of the property `name`, which the property does not
-    /// accept.
+    /// Builds the error that the property `name` does not accept its present value.
     pub fn invalid(&self, name: &str, expected: &str) -> PropertyError {
         let entry = self.entries.get(name);
         PropertyError::Invalid {

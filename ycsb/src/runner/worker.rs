@@ -131,7 +131,7 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// For some insertions, checks whether the record already exists. As in YCSB, an insertion
+    /// Checks, for some insertions, whether the record already exists. As in YCSB, an insertion
     /// overwrites an existing record. Without this check, such overwriting would not be noticed.
     /// The check is not measured.
     async fn probe(&self, operation: &WorkloadOperation) {

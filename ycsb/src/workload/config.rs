@@ -256,8 +256,8 @@ fn distribution(properties: &Properties) -> Result<Distribution, PropertyError> 
 }
 
 /// Reads the property `permutation`. A permutation makes sense only if the popularity of a record
-/// depends on the record itself. It does not if the popularity depends on the record's age or on an
-/// order.
+/// depends on the record itself. It makes no sense if the popularity depends on the record's age or
+/// on an order.
 fn order_by_site(
     properties: &Properties,
     distribution: Distribution,

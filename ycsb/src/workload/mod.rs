@@ -137,7 +137,7 @@ impl CoreWorkload {
     }
 
     /// Returns true if the run must check whether `record` exists before it inserts the record. The
-    /// run checks the record for its first, second, fourth, eighth ... insertion.
+    /// run checks its first, second, fourth, eighth ... insertion.
     pub fn is_probed(&self, record: u64) -> bool {
         let inserted = record.checked_sub(self.config.records);
         inserted.is_some_and(|index| (index + 1).is_power_of_two())
@@ -270,8 +270,8 @@ impl ThreadWorkload {
         self.reorder(drawn)
     }
 
-    /// If the site has its own order of popularity, maps an initial record to another initial
-    /// record by this order. Other records are returned unchanged.
+    /// Maps an initial record to another initial record by the site's order of popularity, if the
+    /// site has its own order. Other records are returned unchanged.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {

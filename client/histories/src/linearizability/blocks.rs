@@ -22,15 +22,15 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// First value of the chain.
+    /// First value of the block's chain of values.
     pub head: RegisterValue,
-    /// Last value of the chain, which stays until another value is written.
+    /// Last value of the block's chain of values. It stays until another value is written.
     pub last: RegisterValue,
     /// Whether the block can begin only while the key is absent.
     pub is_create: bool,
     pub first_end: OpTime,
     pub last_begin: OpTime,
-    /// Latest moment at which `last` can be written, in a forward block.
+    /// Latest moment at which the value `last` can be written, if the block is a forward block.
     pub last_from: OpTime,
     /// Operation that determines `first_end`; `None` for the initial absence.
     first: Option<u32>,
@@ -74,7 +74,7 @@ impl Blocks {
     }
 
     /// Returns the interval from `begin` to `end`. If an end of the interval lies in a forward
-    /// block, the interval is shortened so that it does not.
+    /// block, the interval is shortened so that this end lies outside.
     ///
     /// # Errors
     /// Returns the forward block that contains the whole interval, if there is one.
@@ -110,7 +110,7 @@ struct Cluster {
 struct Chains<'k, 'a> {
     key: &'k PreparedKey<'a>,
     clusters: Vec<Cluster>,
-    /// For each value, the failed swaps that expected it: (begin, end, operation).
+    /// For each value, the failed swaps that expected it, each as (begin, end, operation).
     failures: HashMap<RegisterValue, Vec<(OpTime, OpTime, u32)>, foldhash::fast::FixedState>,
 }
 
@@ -207,8 +207,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         self.clusters.iter().filter_map(|cluster| cluster.successor)
     }
 
-    /// Builds the block of a chain. Checks the order within the chain, and checks that every swap
-    /// that failed on a value of the chain could fail.
+    /// Builds the block of a chain. Checks the order within the chain, and that each failed swap
+    /// that expected a value of the chain could fail.
     fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
         let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
@@ -244,8 +244,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         })
     }
 
-    /// Returns, for each position in a chain, the first end of an operation at this or a later
-    /// position.
+    /// Returns, for each position in a chain, the earliest end among the operations at this
+    /// position and at later positions.
     fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
         let mut ends = vec![earliest; chain.len()];
@@ -259,9 +259,9 @@ impl<'k, 'a> Chains<'k, 'a> {
         ends
     }
 
-    /// Returns the latest moment up to `until` at which `old`, written at `from`, can be replaced,
-    /// so that every failed swap that expected `old` has a moment at which another value is
-    /// current. If `old` is replaced as late as possible, the following values have the most
+    /// Returns the latest moment up to `until` at which `old`, which was written at `from`, can be
+    /// replaced. Every failed swap that expected `old` must still have a moment at which another
+    /// value is current. The latest possible replacement gives the following values the most
     /// freedom.
     fn write_late(
         &self,

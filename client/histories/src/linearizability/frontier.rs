@@ -17,8 +17,8 @@ pub(crate) const SLOTS: usize = 128;
 /// Explanation that is reported when a search reaches its bounds without a result.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
-/// Possible values of the keys at a moment, and the operations that have taken effect to reach
-/// them.
+/// Values that the keys may hold at a moment, and the operations that have taken effect to produce
+/// these values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SearchState<H> {
     /// Value of the register, or the values of several registers.
@@ -31,7 +31,7 @@ pub(crate) struct SearchState<H> {
 pub(crate) struct Bounds<'a> {
     /// Number of states that the whole search may still expand. Each expansion subtracts one.
     pub steps: &'a mut usize,
-    /// Number of states that may be expanded for the end of one operation.
+    /// Number of states that may be expanded to process the end of one operation.
     pub at_once: usize,
 }
 
@@ -61,8 +61,8 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Drops superfluous states among those that differ only in which unanswered operations took
-/// effect.
+/// Drops the superfluous ones among the states that differ only in the set of unanswered operations
+/// that took effect.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
     states: &mut Vec<SearchState<H>>,
     unanswered: u128,
@@ -98,9 +98,9 @@ pub(crate) struct Frontier<H> {
     waiting: Vec<Vec<SearchState<H>>>,
     /// Index in `waiting` below which all lists are empty.
     fewest: usize,
-    /// Map of the states that were returned. A key is a state without its unanswered operations.
-    /// The value for the key holds the sets of unanswered operations with which this state was
-    /// returned.
+    /// The states that were returned. Each state is split in two: its part without unanswered
+    /// operations is the key, and the sets of unanswered operations with which this part was
+    /// returned are the value.
     given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 

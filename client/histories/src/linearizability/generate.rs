@@ -83,7 +83,7 @@ fn action(shape: &HistoryShape, rng: &mut Pcg64Mcg, value: ValueId) -> HistoryAc
     }
 }
 
-/// Changes one operation: the value that it found, or its times.
+/// Changes one operation: either the value that it found, or its times.
 pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
     let values: Vec<Option<ValueId>> = events.iter().map(|e| value_of(&e.action)).collect();
     let other = any_of(&values, rng);

@@ -69,7 +69,8 @@ impl LinearizabilityVerdict {
     }
 }
 
-/// Reason why a key was not found to be linearizable: a violation, or a limit that was reached.
+/// Reason why a key could not be shown to be linearizable: a violation, or a limit that was
+/// reached.
 #[derive(Debug)]
 enum Flaw {
     Violation {

@@ -162,9 +162,9 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that the value that `finder` found was written in time. If the write is open, gives it an
-/// end, and then does the same for the value that the write itself found: an open swap that wrote
-/// the value has itself found a value.
+/// Checks that the value that `finder` found was written in time. If the write has no answer, gives
+/// it an end. If this write is a swap, it has itself found a value, and the same is done for that
+/// value.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,

@@ -8,11 +8,12 @@
 use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 pub(super) struct Relevance {
-    /// For each mutation, in the order of begins: its begin, and the earliest end of this mutation
-    /// and all that begin later.
+    /// One entry for each mutation, in the order of their begins: its begin, and the earliest end
+    /// among this mutation and all mutations that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
-    /// Begin and end of the write of each value. Absence counts as written before all other values.
-    /// The entry of absence is `None` if the key can become absent again.
+    /// For each value, the begin and the end of its write. Absence is also such a value, and counts
+    /// as written before all others. The entry of absence is `None` if the key can become absent
+    /// again.
     writes: Vec<Option<(OpTime, OpTime)>>,
 }
 
@@ -39,15 +40,16 @@ impl Relevance {
         Relevance { ends_from, writes }
     }
 
-    /// Returns the earliest moment by which another value has certainly been written after an
-    /// operation that ended at `end`.
+    /// Returns the earliest moment at which it is certain that, after an operation that ended at
+    /// `end`, another value has been written.
     fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment: the expected value
-    /// has only one write, and was not written yet, or was overwritten.
+    /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
+    /// the expected value has only one write, and at that moment was either not written yet or
+    /// already overwritten.
     pub fn is_explained(&self, op: &Op) -> bool {
         let OpKind::Fail { expected } = op.kind else {
             return false;

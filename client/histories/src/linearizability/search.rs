@@ -19,8 +19,8 @@
 //!   not hidden ([`Relevance`]).
 //! - Of several deletions, or of several writes with values that no operation finds, the one that
 //!   must end first takes effect first.
-//! - Take two states that differ only in which unanswered operations have taken effect. If one set
-//!   is contained in the other, the state with the smaller set is enough.
+//! - Take two states that differ only in the set of unanswered operations that have taken effect.
+//!   If one of these sets contains the other, the state with the smaller set is enough.
 
 use super::Flaw;
 use super::frontier::{self, Bounds, SLOTS, bits};
@@ -28,8 +28,8 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 use super::relevance::Relevance;
 use crate::history::HistoryEvent;
 
-/// Maximum number of states that may be expanded for a history: this constant, plus a number for
-/// each operation of the history.
+/// Part of the maximum number of states that may be expanded for a history. The other part grows
+/// with the number of operations in the history.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
 /// Maximum number of states that are kept from one moment to the next. It is also the maximum
@@ -67,11 +67,11 @@ impl Budget {
     }
 }
 
-/// Limits on the possible orders that follow from one value: from the reads that found the value
-/// and from the swap that replaced it.
+/// Operations on one value that limit the possible orders: the reads that found the value, and the
+/// swap that replaced it.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
-    /// Position in `ticks` of the last begin of a read that found the value.
+    /// Position in `ticks` of the latest begin among the reads that found the value.
     last_read: usize,
     /// Swap that certainly replaced the value; `None` if there is none.
     successor: Option<usize>,
@@ -92,7 +92,8 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// For each operation, true if no failed swap needs the operation, so that it may be hidden.
+    /// For each operation, true if no failed swap needs it. The operation may then be hidden by a
+    /// write that follows immediately.
     hidable: Vec<bool>,
     /// For each slot, the operation in flight that occupies it.
     slots: [usize; SLOTS],
@@ -290,7 +291,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         OpState { held, done }
     }
 
-    /// Returns the slots of the operations that can be hidden just before a write.
+    /// Returns the slots of the operations that can take effect, unseen, just before a write hides
+    /// them.
     fn hidden_before(&self, done: u128) -> u128 {
         let mut hidden = 0;
         for slot in bits(self.taken & !done) {
@@ -309,8 +311,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether the operation of `slot` can be hidden just before another write because no other
-    /// operation needs its effect.
+    /// Whether the operation of `slot` can take effect just before another write hides it, because
+    /// no other operation needs its effect.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
             return false;

@@ -86,7 +86,7 @@ struct Sweep<'k, 'a> {
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// Forward block that was begun before an operation of the block had to end.
+    /// Forward block that was begun early: before any operation of the block had to end.
     early: Option<u32>,
     /// Moment at which the block `early` ends.
     busy_until: OpTime,
@@ -94,7 +94,8 @@ struct Sweep<'k, 'a> {
     absent_at: OpTime,
     /// Last moment at which the key was present.
     present_at: Option<OpTime>,
-    /// Last moment at which a backward block could have taken effect without excluding an order.
+    /// Last moment at which a backward block could have taken effect without ruling out any
+    /// possible order.
     harmless_at: Option<OpTime>,
     /// Waiting deletions, each with the moment by which it must take effect.
     deletions: BTreeSet<(OpTime, u32)>,

@@ -25,7 +25,7 @@ pub(super) struct TransactionsShape {
     pub duration_ns: u64,
     /// Number of transactions in a hundred that are never answered.
     pub unanswered: u32,
-    /// Number of transactions with parts that take effect at different moments, among a hundred
+    /// Number of transactions with parts that take effect at different moments, per hundred
     /// transactions on several keys. With 0, the history is always strictly serializable.
     pub torn: u32,
 }
@@ -106,7 +106,7 @@ fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64,
     vec![(key, action)]
 }
 
-/// Changes one transaction: the values that it found, or its times.
+/// Changes one transaction: either the values that it found, or its times.
 pub(super) fn disturb(transactions: &mut [Transaction], rng: &mut impl Rng) {
     let index = rng.random_range(0..transactions.len());
     let part = rng.random_range(0..transactions[index].parts.len());

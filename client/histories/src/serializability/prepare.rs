@@ -86,6 +86,8 @@ pub(super) struct PreparedTransactions {
 }
 
 impl PreparedTransactions {
+    /// Prepares the transactions for the search.
+    ///
     /// # Errors
     /// The reason why the transactions cannot be judged.
     pub fn new(transactions: &[Transaction]) -> Result<PreparedTransactions, String> {

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use super::prepare::{ABSENT, Effect, NEVER, PreparedTransactions, Txn, TxnTime, ValueNumber};
 use crate::linearizability::frontier::{self, Bounds, SLOTS, bits};
 
-/// Maximum number of states that are expanded for the end of one transaction.
+/// Maximum number of states that are expanded to process the end of one transaction.
 const STATES_DEVELOPED: usize = 1 << 18;
 
 type TxnState = frontier::SearchState<SmallVec<[ValueNumber; 8]>>;
@@ -65,7 +65,7 @@ struct TxnTick {
     txn: usize,
 }
 
-/// Keys that a transaction changes. Each key is paired with true if the transaction deletes the
+/// Keys that a transaction changes, each with a flag that is true if the transaction deletes the
 /// key.
 type Changes = SmallVec<[(usize, bool); 2]>;
 
@@ -74,8 +74,9 @@ struct TxnSearch<'p> {
     /// For each slot, the transaction in flight that occupies it.
     slots: [usize; SLOTS],
     taken: u128,
-    /// Slots of the transactions that never end, and slots of the transactions that change nothing.
+    /// Set of the slots of the transactions that never end.
     unanswered: u128,
+    /// Set of the slots of the transactions that change nothing.
     reads: u128,
     states: Vec<TxnState>,
     now: TxnTime,
@@ -212,8 +213,8 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// Returns the changes of a blind write if no transaction finds its values; `None` for other
-    /// transactions.
+    /// Returns the changes that a transaction makes if it is a blind write and no transaction finds
+    /// its values; otherwise `None`.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
             let Effect::Write(value) = effect else {
@@ -269,8 +270,8 @@ impl<'p> TxnSearch<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets the transaction of `slot` take effect, but only if every transaction that still has to
-    /// find the values of this transaction can then find them.
+    /// Lets the transaction of `slot` take effect. Does so only if every other transaction that
+    /// still has to find its values can then find them.
     fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);

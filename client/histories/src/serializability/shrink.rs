@@ -27,8 +27,8 @@ pub(super) fn shrink(transactions: Vec<Transaction>) -> Vec<Transaction> {
     transactions
 }
 
-/// Returns the shortest beginning of the history that is a contradiction by itself. The search may
-/// have found the contradiction at an earlier moment, because it also uses reads that come later.
+/// Returns the shortest initial part of the history that is a contradiction by itself. The search
+/// may have found the contradiction at an earlier moment, because it also uses later reads.
 fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
     let mut ends: Vec<u64> = transactions.iter().filter_map(|t| t.return_ns).collect();
     ends.sort_unstable();
@@ -75,7 +75,8 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     }
 }
 
-/// Whether these transactions are found to have no order before `work` is used up.
+/// Whether the search finds, before `work` is used up, that these transactions have no possible
+/// order.
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
     *work = work.saturating_sub(allowance + transactions.len());

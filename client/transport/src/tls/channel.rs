@@ -15,7 +15,7 @@ use tokio::net::tcp::OwnedReadHalf;
 /// Number of bytes read from a socket at a time.
 const READ_BYTES: usize = 64 << 10;
 /// Cost of a received byte that is not plaintext, relative to a byte of plaintext. A record has 22
-/// such bytes. Opening it takes as much time as opening about 350 bytes of plaintext.
+/// such bytes, and opening them takes as much time as opening about 350 bytes of plaintext.
 const SEAL_WORK: usize = 16;
 /// Maximum amount of plaintext that is sealed before the socket has accepted the data that was
 /// sealed earlier.
@@ -51,8 +51,8 @@ pub struct Channel {
     /// Whether so much data was read that other tasks must run before the next read. This data may
     /// consist of thousands of records with hardly a byte of plaintext.
     yields: bool,
-    /// Cost of the bytes that were received since [`take_work`](Self::take_work) was last called,
-    /// in bytes of plaintext.
+    /// Cost of the bytes that were received since [`take_work`](Self::take_work) was last called.
+    /// The unit is the cost of a byte of plaintext.
     work: usize,
     ended: bool,
 }
@@ -102,16 +102,16 @@ impl Channel {
         }))
     }
 
-    /// Returns the cost of the bytes received since the last call, in bytes of plaintext. Bytes
-    /// that are not plaintext cost more, because there may be thousands of records with hardly a
-    /// byte of plaintext.
+    /// Returns the cost of the bytes received since the last call. The unit is the cost of a byte
+    /// of plaintext. Bytes that are not plaintext cost more, because there may be thousands of
+    /// records with hardly a byte of plaintext.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }
 
-    /// Reads from the socket once. This uses the polling read of the socket's half instead of
-    /// `try_read`. After a short read, the polling read knows that no more data is available, which
-    /// saves a system call.
+    /// Reads from the socket once. The read is made by polling the socket's half and not by
+    /// `try_read`: after a short read, polling knows without a system call that no more data is
+    /// available.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,

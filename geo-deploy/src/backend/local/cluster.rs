@@ -57,8 +57,8 @@ pub enum DataState {
 
 /// Cluster of replica processes, one for each site, behind a WAN. The replica processes end when
 /// this value is dropped. They also end when the program that started them dies, because each
-/// replica watches its standard input. On Linux, a paused replica is resumed in that case, so that
-/// it can end.
+/// replica watches its standard input. On Linux, a paused replica is resumed when that program
+/// dies, so that it can end.
 ///
 /// The kernel resumes paused replicas when the thread that started them ends. So this type cannot
 /// be sent to another thread.
@@ -218,9 +218,9 @@ impl LocalCluster {
     }
 
     /// Waits as [`LocalCluster::ready`] does, but allows a minority of the replicas to end, because
-    /// their data may be lost. If the replica of the configured leader has ended, any other replica
-    /// may lead. [`LocalCluster::poll`] returns the replicas that ended, with the reasons. If the
-    /// cluster has existing data, any strategies are accepted.
+    /// the data of these replicas may be lost. If the replica of the configured leader has ended,
+    /// any other replica may lead. [`LocalCluster::poll`] returns the replicas that ended, with the
+    /// reasons. If the cluster has existing data, any strategies are accepted.
     ///
     /// # Errors
     /// If too few replicas are left, or the cluster is not ready in time.

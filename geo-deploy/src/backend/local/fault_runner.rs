@@ -17,12 +17,12 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Lead of a query to replicas over a fault, for each key. The query asks for the possible holders
-/// of every key. It begins before the fault, by [`LEAD`] plus this time multiplied by the number of
-/// keys.
+/// Additional lead of a query over a fault, for each key. The query asks the replicas for the
+/// possible holders of every key. It begins before the fault, by [`LEAD`] plus this time multiplied
+/// by the number of keys.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
-/// Replicas are asked for their roles this long before a fault.
+/// Time before a fault at which replicas are asked for their roles.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
 /// Polls the replicas and carries out the faults and changes of the plan. The future completes only

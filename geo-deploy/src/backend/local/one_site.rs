@@ -26,9 +26,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which clients send requests before the measurement. In this time they learn the holders
 /// of the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// The measurement of processor time begins this long after the measured interval begins, and ends
-/// this long before the interval ends. The load generator and this process do not begin at exactly
-/// the same time.
+/// Time by which the measurement of processor time is shorter than the measured interval, at the
+/// beginning and again at the end. The load generator and this process do not begin at exactly the
+/// same time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;

@@ -284,8 +284,8 @@ impl Replica {
         events
     }
 
-    /// Asks the process, in any state, to end and not to start again. Does nothing if the replica
-    /// is down.
+    /// Asks the process to end, in any state, so that it is not started again after its end. Does
+    /// nothing if the replica is down.
     pub fn begin_shutdown(&mut self) {
         if let Some(process) = &mut self.process {
             if process.paused {

@@ -64,8 +64,8 @@ impl Clients<'_> {
         }
     }
 
-    /// Returns the difference in ns between two one-way delays of a client at `site`: the delay to
-    /// the replica `node`, and the delay to the replica of the client's own site.
+    /// Returns the extra one-way delay, in ns, from a client at `site` to the replica `node`,
+    /// compared with the delay from this client to the replica of its own site.
     fn far_ns(&self, site: usize, node: usize) -> u64 {
         if site == node {
             0

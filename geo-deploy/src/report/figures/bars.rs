@@ -184,8 +184,8 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     svg.text_over((middle, label_y), &percent, look);
 }
 
-/// Returns the vertical position for the number above a bar. The result is `label_y`. If a mark at
-/// `mark_y` would cross a number at this position, the result is higher up.
+/// Returns the vertical position for the number above a bar. The result is `label_y`, or a higher
+/// position if a mark at `mark_y` would cross a number at `label_y`.
 fn above(label_y: f64, mark_y: f64) -> f64 {
     let crossed = label_y - 15.0..=label_y + 6.0;
     if crossed.contains(&mark_y) {

@@ -78,8 +78,8 @@ const SINGLE: CdfLayout = CdfLayout {
     sites_across: false,
 };
 
-/// Returns the figure as a page, in the wide form, and as single panels, for the classes (reads,
-/// writes) that were measured.
+/// Returns the figure in several forms: as a page, in the wide form, and as single panels. Only the
+/// classes (reads, writes) that were measured are shown.
 pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
     let sites: Vec<usize> = (0..cdf.rows.len()).collect();
     let measured = |class: usize| {

@@ -62,7 +62,7 @@ pub(in super::super) struct Timeline {
     /// Name of each site, with the series of the site's reads and that of the site's writes.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<TimelineMark>,
-    /// Name of the event that is the time 0 of the time axis.
+    /// Name of the event at time 0 of the time axis.
     pub since: &'static str,
     /// Further note for the reader of the figure. A note begins with a space.
     pub note: String,
@@ -78,7 +78,7 @@ pub(in super::super) struct Series {
     pub leased: Vec<(f64, f64)>,
     /// Start in s and latency in ms of each operation that failed or timed out.
     pub failed: Vec<(f64, f64)>,
-    /// Quantiles of the latencies, which replace dots.
+    /// Quantiles of the latencies, which are shown in place of dots.
     pub bands: Vec<Band>,
     /// Throughput of each stretch of time: (beginning in s, end in s, successes a second).
     pub throughput: Vec<(f64, f64, f64)>,
@@ -262,7 +262,7 @@ fn caption(timeline: &Timeline) -> String {
 }
 
 /// Returns the upper end of the throughput axis. The end is chosen for the usual throughputs. After
-/// an outage, many operations are answered in a short time. The bars for such times exceed the
+/// an outage, many operations are answered in a short time, and the bars for this time exceed the
 /// axis, and are cut off and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);

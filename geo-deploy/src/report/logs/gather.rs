@@ -41,8 +41,9 @@ pub(super) struct LogRun {
 /// the intervals count.
 #[derive(Debug, Default)]
 struct IntervalTimes {
-    /// Beginnings and ends of the intervals that count answered operations: first those with
-    /// latencies from the actual start, then those with latencies from the intended start.
+    /// Beginnings and ends of the intervals that count answered operations. The first entry is for
+    /// the intervals with latencies from the actual start, and the second is for the intervals with
+    /// latencies from the intended start.
     done: [IntervalEdges; 2],
     /// Beginnings and ends of the intervals that count other operations.
     others: IntervalEdges,
@@ -51,7 +52,7 @@ struct IntervalTimes {
 /// Results of a run at one site, for one class of operations.
 #[derive(Debug, Default)]
 struct SiteRow {
-    /// Successes a second in each cell; `None` if no interval covers the cell.
+    /// Successes a second in each cell of time; `None` if no interval of the log covers the cell.
     cells: Vec<Option<f64>>,
     columns: Vec<Column>,
     /// Number of answered operations by latency in µs, over the whole run.
@@ -281,8 +282,9 @@ impl SiteRow {
         }
     }
 
-    /// Returns the mean throughput over the cells; `None` if no interval covers any of them. A log
-    /// has no line for an interval in which no operation was answered.
+    /// Returns the mean throughput over the cells; `None` if no interval covers any of them. The
+    /// throughput of a cell without an interval is 0, because a log has no line for an interval in
+    /// which no operation was answered.
     fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
         let (mut answered, mut covered) = (0.0, false);
         for cell in cells.clone() {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::report::figures::timeline::COLUMNS;
 
-/// Maximum number of cells. Throughput is stored for each cell. For comparison: twelve hours have
-/// 43,200 seconds.
+/// Maximum number of cells into which the time is divided. Throughput is stored for each cell. For
+/// comparison: twelve hours have 43,200 seconds.
 const CELLS: usize = 1 << 16;
 
 /// Beginnings and ends of intervals, in ms. If there are too many of these times, only the first

@@ -20,8 +20,9 @@ pub(super) struct OperationTag {
 }
 
 /// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
-/// optional. A log without tags is about a single kind of operation. The name of the file
-/// (`READ.hdr`) is the name of the operation. Returns `None` if the line does not count operations.
+/// optional. If a log has no tags, all its lines are about a single kind of operation. The name of
+/// the file (`READ.hdr`) is then the name of this operation. Returns `None` if the line does not
+/// count operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();

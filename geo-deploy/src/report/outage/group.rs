@@ -26,9 +26,9 @@ pub struct OutageGroup {
     pub faults: usize,
     /// Number of operations that were due in the windows of the faults.
     pub due: u64,
-    /// Number of these operations that failed.
+    /// Number of the operations counted by `due` that failed.
     pub failed: u64,
-    /// Number of these operations that timed out.
+    /// Number of the operations counted by `due` that timed out.
     pub timed_out: u64,
     /// Median of the faults' outages, in s.
     pub outage_p50_s: f64,

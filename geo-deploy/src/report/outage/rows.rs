@@ -89,7 +89,7 @@ fn kept(group: &OutageGroup) -> String {
     }
 }
 
-/// Lists the numbers of the runs with the longest waits, if there are several runs.
+/// Lists the sequence numbers of the runs with the longest waits, if there are several runs.
 fn runs(longest: &[LongestOutage]) -> String {
     let runs = longest.iter().filter_map(|one| one.run);
     let runs: Vec<String> = runs.map(|run| run.to_string()).collect();

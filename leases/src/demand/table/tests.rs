@@ -56,7 +56,7 @@ fn memory_is_bounded_and_busy_keys_survive() {
 }
 
 /// The hottest key is the key with the most operations, as long as no clients begin to request
-/// other keys. It is not searched for among all keys.
+/// other keys. It is found without a search of all keys.
 #[test]
 fn the_hottest_key_is_the_one_with_most_operations() {
     let mut demand = Demand::new(Time::ZERO, 3, 4_000);
@@ -101,8 +101,8 @@ fn scaling_changes_no_count() {
 }
 
 /// Clients of one origin stop requesting one set of keys and begin to request another. The old keys
-/// lose their counts as soon as this is clear. The keys of an origin keep their counts if its
-/// clients keep their habits.
+/// lose their counts as soon as this change is clear. If the clients of an origin keep their
+/// habits, the keys of this origin keep their counts.
 #[test]
 fn when_clients_turn_to_other_keys_the_old_ones_are_forgotten() {
     let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);

@@ -99,8 +99,8 @@ pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     assert!(w.permit(H, b"new").is_ok());
 }
 
-/// Lets a renewal interval pass, and returns the promise of G to H. The promise and H's ack must be
-/// taken.
+/// Lets a renewal interval pass, delivers the promise of G to H and the ack of H, and returns the
+/// promise.
 fn renewed(w: &mut World) -> Promise {
     w.pass(LeaseParams::default().renew);
     let promise = w.send(G, H);
@@ -245,8 +245,8 @@ pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Rule H40: writes demand no notification of a holder that gave back its promises, until it takes
-/// new ones. So its chains must not continue across the gap.
+/// Rule H40: a holder that gave back its promises is not notified of writes until it takes new
+/// promises. So its chains must not continue across this gap.
 #[test]
 pub(super) fn a_chain_does_not_survive_relinquish() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -263,7 +263,7 @@ pub(super) fn a_chain_does_not_survive_relinquish() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(4))));
 }
 
-/// A new run of a grantor begins new chains. Its promises are taken, although its sequences
+/// A new run of a grantor begins new chains. Its promises are taken, although its sequence numbers
 /// restart.
 #[test]
 fn a_chain_does_not_survive_its_grantors_restart() {

@@ -21,7 +21,7 @@ use crate::config::{ConfigChange, Configs, LeaseParams};
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// The grantor and the holder of most tests.
+/// The grantor of most tests. The holder is `H`.
 const G: ReplicaId = ReplicaId(0);
 const H: ReplicaId = ReplicaId(1);
 const KEY: &[u8] = b"key";
@@ -318,8 +318,8 @@ impl World {
         grants.map(|(c, t)| (c, party.clock.true_ns(t))).collect()
     }
 
-    /// Checks the first rule of time: grants of `from` end later than the promises of `from` on
-    /// which `to` relies.
+    /// Checks that the grants of `from` end later than the promises of `from` on which `to` relies
+    /// (the first rule of time).
     fn check_contained(&self, from: ReplicaId, to: ReplicaId) {
         let waits = self.parties[from.index()].restart_wait_ends(self.true_ns);
         let kept = self.kept(from, to);
@@ -357,7 +357,8 @@ impl Party {
     }
 }
 
-/// Durations in which the paper's 2 s are reduced to 500 ms.
+/// Returns the default durations with a lease of 500 ms instead of the paper's 2 s, and more
+/// frequent renewals.
 fn short_lease() -> LeaseParams {
     LeaseParams {
         t_lease: ms(500),

@@ -6,7 +6,7 @@ use crate::mutants::{Rule, with};
 
 macro_rules! directed {
     ($($rule:ident: $module:ident::$test:ident;)*) => {
-        /// (rule, test that must fail without the rule, name of the test)
+        /// Directed tests: (rule, test that must fail without the rule, name of the test).
         const DIRECTED: &[(Rule, fn(), &str)] = &[
             $((Rule::$rule, super::$module::$test, stringify!($module::$test)),)*
         ];

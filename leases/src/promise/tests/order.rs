@@ -100,8 +100,8 @@ pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     w.check_contained(G, H);
 }
 
-/// Rule H32: a Relinquish by a running holder names a sequence. The Relinquish says nothing about
-/// promises after this sequence.
+/// Rule H32: a Relinquish by a running holder names a sequence number. The Relinquish says nothing
+/// about promises with higher sequence numbers.
 #[test]
 pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -188,7 +188,7 @@ pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Acks of sequences that were never sent change nothing.
+/// Acks of sequence numbers that were never sent change nothing.
 #[test]
 fn an_ack_of_what_was_never_sent_is_ignored() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -249,8 +249,8 @@ fn fast_renewals_over_a_slow_link_keep_the_lease() {
     assert!(w.parties[1].holder.windows(G) <= 2 * one_way as usize + 2);
 }
 
-/// A promise under an older configuration than that of a promise already taken cannot come from a
-/// correct grantor. Records stay in order regardless of the messages that arrive.
+/// If a promise under a newer configuration was already taken, a promise under an older one cannot
+/// come from a correct grantor. Records stay in order regardless of the messages that arrive.
 #[test]
 fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0]));

@@ -35,8 +35,8 @@ struct Schedule {
     world: World,
     network: Vec<Envelope>,
     accepted: Vec<Vec<Accepted>>,
-    /// Numbers of times that each invariant was actually tested, so that the test cannot pass
-    /// without testing it.
+    /// Number of times that one invariant was actually tested; the next fields are such numbers,
+    /// too. They ensure that the test cannot pass without testing an invariant.
     believed: u64,
     barriers: u64,
     forgotten: u64,
@@ -181,7 +181,7 @@ impl Schedule {
         entry.left_out = entry.left_out.union(left_out);
     }
 
-    /// A new leader's log drops the dead entries of an older ballot.
+    /// Drops the dead entries of an older ballot, as a new leader's log does.
     fn truncate(&mut self) {
         let who = self.someone();
         let party = self.world.party(who);

@@ -99,7 +99,7 @@ pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Rule H04 for another pause: the holder stops between two reads while its lease is valid.
+/// Rule H04 for a pause of the holder between two reads. The lease is valid when the pause begins.
 #[test]
 fn a_lease_ends_by_the_clock_without_any_event() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -173,8 +173,7 @@ pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() 
 }
 
 impl World {
-    /// Returns the message that the grantor sends to `to` at the next deadline at which it sends
-    /// one.
+    /// Lets time pass until the grantor `from` sends a message to `to`, and returns this message.
     fn send_when_due(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         loop {
             let next = self.party(from).grantor.next_deadline();

@@ -90,7 +90,8 @@ pub enum ResumeError {
     },
 }
 
-/// The version of a state. If it is another version, no other field of the state is read.
+/// Version of the file format of a state. If it is not [`VERSION`], no other field of the state is
+/// read.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -200,7 +201,7 @@ fn counts(sums: &impl Serialize) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    /// Sums as a world may define them: plain numbers, numbers by name, and a digest.
+    /// An example of sums: plain numbers, numbers by name, and a digest.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     struct Tally {
         seeds: u64,

@@ -120,7 +120,7 @@ impl Contents {
     }
 }
 
-/// Makes all segments the same length.
+/// Returns lengths by which every segment has `bytes` bytes.
 fn fixed(bytes: usize) -> SegmentBytes {
     SegmentBytes {
         first: bytes,

@@ -29,8 +29,8 @@ struct PassState {
     /// Clients that will be answered once the current pass is complete, with their requests.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
-    /// Clients of an earlier pass that have not been answered yet, and the demand that this pass
-    /// has found.
+    /// Clients of an earlier pass that have not been answered yet, and the demand that the earlier
+    /// pass has found.
     answers: Option<DemandAnswers>,
 }
 

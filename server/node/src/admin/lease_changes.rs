@@ -132,8 +132,8 @@ impl LeaseChanges {
             .collect()
     }
 
-    /// Takes at most `most` requests that have ended. Returns the client of each with the
-    /// configuration in force, or with the reason for which no answer came.
+    /// Takes at most `most` requests that have ended. Returns each client with its result: the
+    /// configuration in force, or the reason why no answer came.
     pub(crate) fn take_ended(
         &mut self,
         context: &LeaseChangeContext<'_>,
@@ -162,7 +162,8 @@ impl LeaseChanges {
         self.waiting.is_empty()
     }
 
-    /// Returns the next time at which a request must be repeated or has ended.
+    /// Returns the next time at which a request must be repeated, or at which it ends at the
+    /// latest.
     pub(crate) fn next_deadline(&self) -> Time {
         if self.more && !self.is_empty() {
             return Time::ZERO;

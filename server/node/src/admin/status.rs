@@ -25,8 +25,8 @@ impl Driver {
         }
     }
 
-    /// Adds the other parts that the client has requested to `status`, and sends the status to the
-    /// client.
+    /// Adds to `status` the optional parts that the client has requested, and sends the status to
+    /// the client.
     fn answer_status(
         &self,
         now: Time,
@@ -63,8 +63,8 @@ impl Driver {
         }
     }
 
-    /// Takes requests to transfer leadership from the inbox, and answers those that have succeeded
-    /// or failed.
+    /// Takes from the inbox the requests to transfer leadership, and answers those that have
+    /// succeeded or failed.
     pub(crate) fn answer_transfers(&self, now: Time) {
         let requests = self.inbox.take_transfers();
         if requests.is_empty() && self.transfers.is_empty() {
@@ -99,8 +99,8 @@ impl Driver {
         }
     }
 
-    /// Takes requests to change leases from the inbox, passes them to the leader, and answers those
-    /// that have ended.
+    /// Takes from the inbox the requests to change leases, passes them to the leader, and answers
+    /// those that have ended.
     pub(crate) fn answer_lease_changes(&mut self, now: Time) {
         let requests = self.inbox.take_leases(
             || self.replica.sizes(),

@@ -30,8 +30,8 @@ pub(crate) struct TransferContext<'a> {
     /// Names of all replicas.
     pub names: &'a [String],
     pub leader: Option<ReplicaId>,
-    /// If this replica leads, the replicas that have not answered it lately; otherwise the empty
-    /// set.
+    /// Replicas that have not answered this replica lately, if this replica leads; otherwise the
+    /// empty set.
     pub silent: ReplicaSet,
     /// Maximum time for a transfer of leadership.
     pub timeout: Duration,
@@ -39,8 +39,8 @@ pub(crate) struct TransferContext<'a> {
 
 /// Outcome of admitting a request for a transfer.
 pub(crate) enum TransferAdmission {
-    /// The requested replica already leads. The request is still passed to this replica, so that it
-    /// remains the leader.
+    /// The requested replica already leads. The request is still passed to the core, so that the
+    /// replica remains the leader.
     AlreadyLeads(ReplicaId),
     /// The transfer to this replica has begun, and the request must be passed to the core.
     Started(ReplicaId),

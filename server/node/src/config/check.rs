@@ -14,8 +14,8 @@ use leasehold_replica::codec::BATCH_COMMANDS_MAX;
 use leasehold_replica::lease_set::Durations;
 use leasehold_replica::settings::{AcceptReplies, Settings, Timing};
 
-/// There may be at most as many nodes as a [`ReplicaSet`](leasehold_leases::ReplicaSet) has bits,
-/// because the ids of replicas are its bits.
+/// The maximum number of nodes equals the number of bits of a
+/// [`ReplicaSet`](leasehold_leases::ReplicaSet), because the id of each replica stands for one bit.
 const _: () = assert!(NODES_MAX == ReplicaId::COUNT_MAX);
 /// Default memory for counting the demand for keys, in MiB. It is enough for about half a million
 /// keys that five replicas read.
@@ -24,7 +24,8 @@ const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// Default of the maximum traffic for choosing lease holders, in KB per second at each replica
 /// (§3.4).
 const HOLDERS_KB_S_DEFAULT: u64 = 100;
-/// Maximum value of `holders_kb_s`. A report of half as many KB fits into a frame.
+/// Maximum value of `holders_kb_s`. With this value, a report of `holders_kb_s / 2` KB still fits
+/// into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
 /// Maximum of each configured duration in ms: a day, which is longer than any useful duration and
 /// far from any overflow.

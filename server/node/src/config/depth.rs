@@ -10,8 +10,8 @@ use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
 /// Maximum depth of nested arrays, tables and parts of a dotted key. It is more than any file of
-/// Leasehold needs. A table header before such parts may add the same depth again; the TOML library
-/// accepts 80 in all.
+/// Leasehold needs. A table header may add the same depth once more, and the TOML library accepts a
+/// total depth of 80.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
@@ -142,7 +142,8 @@ mod tests {
         );
     }
 
-    /// Each dotted name may have the maximum depth, even after a header that also has it.
+    /// Each dotted name may have the maximum depth, even below a header that has the maximum depth,
+    /// too.
     #[test]
     fn dotted_names_count_as_the_tables_that_they_are() {
         let dots = |count: usize| "k.".repeat(count);
@@ -177,7 +178,8 @@ mod tests {
         assert!(from_toml::<toml::Table>(&many).is_ok());
     }
 
-    /// Each of these tables within a table decrements the count of the TOML library.
+    /// The TOML library decrements the depth that it counts for each of these tables within a
+    /// table.
     #[test]
     fn brackets_that_do_not_match_are_refused_and_not_followed() {
         let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));

@@ -15,8 +15,8 @@ const MB_MAX: u64 = 1 << 20;
 const S_MAX: u64 = 24 * 3600;
 /// Maximum of settings that count requests or clients: more than any replica serves.
 const COUNT_MAX: u64 = 1 << 20;
-/// Maximum number of connections of one peer that may be configured. More connections could only be
-/// left over from earlier runs, and each takes a file descriptor.
+/// Maximum value of the setting for the number of connections from one peer. More connections could
+/// only be left over from earlier runs, and each takes a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
 /// Limits on the resources that clients may take from a replica, and on the time for which clients
@@ -25,19 +25,19 @@ const PER_PEER_MAX: u64 = 16;
 pub struct Limits {
     /// Maximum number of requests of one connection that the replica works on at the same time.
     pub connection_requests: usize,
-    /// Maximum number of bytes that all requests of one connection are charged together. The last
+    /// Maximum total number of bytes that are charged for the requests of one connection. The last
     /// request admitted may exceed the maximum by its own charge.
     pub connection_in_flight_bytes: usize,
-    /// Maximum number of bytes that the requests of all connections are charged together.
+    /// Maximum total number of bytes that are charged for the requests of all connections.
     pub in_flight_bytes: usize,
-    /// Maximum number of bytes that the replica works on at the same time in writes of more than 4
-    /// KiB. One write may exceed the maximum.
+    /// Maximum total size, in bytes, of the writes of more than 4 KiB on which the replica works at
+    /// the same time. One write may exceed the maximum.
     pub large_writes_bytes: usize,
-    /// Number of bytes of unread answers above which the connection of a client is closed. The last
-    /// encoded answer may exceed the number by a frame.
+    /// Maximum number of bytes of answers that may stay unread on one connection. Above it, the
+    /// connection is closed. The last encoded answer may exceed the maximum by a frame.
     pub connection_unread_bytes: usize,
-    /// Number of bytes that all clients together leave unread above which the connection of the
-    /// client with the most unread bytes is closed.
+    /// Maximum number of bytes that all clients together may leave unread. Above it, the connection
+    /// of the client with the most unread bytes is closed.
     pub unread_bytes: usize,
     /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
@@ -75,14 +75,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the maximum number of connections of all clients. `max` is the number that the file
-    /// descriptors allow.
+    /// Returns the maximum number of connections of all clients. `max` is the number of connections
+    /// that the file descriptors allow.
     pub(crate) fn clients(&self, max: usize) -> usize {
         self.clients.map_or(max, |configured| configured.min(max))
     }
 
     /// Returns the maximum number of connections of clients from one address. `max` is the number
-    /// that the file descriptors allow for all clients.
+    /// of connections of all clients that the file descriptors allow.
     pub(crate) fn clients_per_address(&self, max: usize) -> usize {
         let all = self.clients(max);
         let most = self.clients_per_address.unwrap_or(all - all.div_ceil(8));

@@ -17,8 +17,8 @@ pub struct Frames<R = ReadHalf> {
 }
 
 impl<R: ByteSource> Frames<R> {
-    /// Creates a reader that requests about `chunk_bytes` bytes from the socket at a time. An idle
-    /// connection holds this much memory, too.
+    /// Creates a reader that requests about `chunk_bytes` bytes from the socket at a time. Even an
+    /// idle connection takes this much memory.
     pub fn new(reader: R, chunk_bytes: usize) -> Self {
         Frames {
             reader,
@@ -50,7 +50,7 @@ impl<R: ByteSource> Frames<R> {
     }
 
     /// Moves the bytes that follow a large frame to a new buffer. Otherwise the small frames among
-    /// them would keep the whole old buffer in memory.
+    /// these bytes would keep the whole old buffer in memory.
     fn detach_buffer(&mut self) {
         let mut rest = BytesMut::new();
         rest.extend_from_slice(&self.buffer);

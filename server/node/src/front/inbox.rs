@@ -82,8 +82,9 @@ pub(crate) struct Inbox {
     transfers: RefCell<RoundRobinQueue<(ClientHandle, MoveRequest)>>,
     leases: RefCell<RoundRobinQueue<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
-    /// Units that connections of clients may still read before the next event-loop iteration.
-    /// Connections that wait for units receive them in the order in which they came.
+    /// Number of units of work for which connections of clients may still read before the next
+    /// event-loop iteration. Connections that wait for units receive them in the order in which
+    /// they came.
     read_permits: Semaphore,
     /// Number of connections that wait for the next event-loop iteration before they read more.
     waiting_readers: Cell<usize>,
@@ -167,8 +168,9 @@ impl Inbox {
         (large_writes.in_flight_bytes(), large_writes.delayed())
     }
 
-    /// Counts units that a connection of a client has read. If all connections together have read
-    /// as much as an event-loop iteration takes, waits until the driver has run an iteration.
+    /// Counts the units of work that a connection of a client has read. If all connections together
+    /// have read as much as an event-loop iteration takes, waits until the driver has run an
+    /// iteration.
     pub(crate) async fn acquire_read_units(&self, units: usize) {
         let units = units.min(UNITS_PER_ITERATION) as u32;
         // No units are left over while a connection waits.
@@ -277,8 +279,8 @@ impl Inbox {
     }
 
     /// Takes the requests to change leases that one event-loop iteration handles. Their cost
-    /// depends on the `sizes` of the replica. `changes` returns true for a request with a part that
-    /// is not in force yet.
+    /// depends on `sizes`, the sizes of the replica's state. `changes` returns true for a request
+    /// with a part that is not in force yet.
     pub(crate) fn take_leases(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -294,7 +296,7 @@ impl Inbox {
     }
 
     /// Takes the requests for the status that one event-loop iteration handles. Their cost depends
-    /// on the `sizes` of the replica.
+    /// on `sizes`, the sizes of the replica's state.
     pub(crate) fn take_statuses(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -305,7 +307,7 @@ impl Inbox {
     }
 }
 
-/// Guard that counts one more waiting connection until the guard is dropped. The guard is also
+/// Guard that adds one to the number of waiting connections until the guard is dropped. It is also
 /// dropped if the connection's task is dropped during the wait.
 struct WaitingReader<'a>(&'a Cell<usize>);
 
@@ -445,8 +447,8 @@ mod tests {
         assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
     }
 
-    /// The order of answers does not depend on how many earlier requests another connection has
-    /// made.
+    /// The order in which connections are answered does not depend on how many earlier requests one
+    /// of them has made.
     #[test]
     fn questions_are_answered_by_turns_of_connections() {
         let inbox = Inbox::default();

@@ -117,7 +117,7 @@ impl Clients {
         }
     }
 
-    /// Makes the port use these TLS handshakes and their certificates.
+    /// Makes the clients' port use these TLS handshakes and their certificates.
     pub(crate) fn with_handshakes(mut self, handshakes: Rc<Handshakes>) -> Clients {
         self.handshakes = handshakes;
         self
@@ -239,8 +239,7 @@ impl Clients {
         }
     }
 
-    /// Releases the charge of a request after the replica has finished it, if the client has
-    /// disconnected.
+    /// Releases the charge of a finished request if its client has disconnected.
     fn release_disconnected(&self, to: ClientHandle) {
         let mut disconnected = self.disconnected.borrow_mut();
         let Some(account) = disconnected.get(&to.connection) else {
@@ -252,7 +251,7 @@ impl Clients {
         }
     }
 
-    /// Forgets a connection, but not those of its requests that the replica still works on. The
+    /// Removes a connection. Its requests on which the replica still works stay recorded. The
     /// replica is told of the disconnection after the connection's last command.
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);

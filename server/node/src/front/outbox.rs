@@ -15,7 +15,7 @@ use crate::security::halves::WriteHalf;
 /// burst.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Count of the bytes that wait to be sent, in several outboxes together.
+/// Counter of the bytes that wait to be sent in several outboxes.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadBytes {
     now: Cell<usize>,
@@ -81,9 +81,8 @@ impl Outbox {
         self.buffer.borrow().len() + self.sealed_bytes()
     }
 
-    /// Returns the number of bytes that are encrypted, have left the buffer, and wait for the
-    /// socket. For a broken connection it is 0, because these bytes are soon freed with the
-    /// connection.
+    /// Returns the number of encrypted bytes that have left the buffer and wait for the socket. For
+    /// a broken connection the result is 0, because these bytes are soon freed with the connection.
     fn sealed_bytes(&self) -> usize {
         if self.broken.get() {
             0

@@ -47,8 +47,8 @@ const BULK_BYTES_MAX: usize = 8 << 20;
 /// Consensus messages need the rest of the space up to [`BULK_BYTES_MAX`], and heartbeats wait for
 /// all bytes in front of them.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of bytes of queued answers. It is about the size of the answers to all reads that
-/// one peer requests at a time. Answers beyond it are dropped.
+/// Maximum number of bytes of queued answers. It is about the total size of the answers to the
+/// reads that one peer requests at a time. Answers above the maximum are dropped.
 const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of a short message, in bytes.
 const SHORT_BYTES: usize = 4 << 10;
@@ -195,9 +195,9 @@ impl Peers {
         self.unsendable.get()
     }
 
-    /// Returns two counters by name. Both count connections on the peers' port that lost their slot
-    /// to a newer connection: the first counts losses before the peer was identified, and the
-    /// second counts losses after that.
+    /// Returns two counters by name. They count the connections on the peers' port that lost their
+    /// slot to a newer connection: the first before the peer was identified, and the second after
+    /// that.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             (
@@ -444,7 +444,7 @@ mod tests {
         connected.as_ref().unwrap().pending_bytes()
     }
 
-    /// Appends a message repeatedly, until `bytes` waiting bytes are reached or exceeded.
+    /// Appends a message repeatedly, until at least `bytes` bytes wait.
     fn append(peers: &Peers, message: &Message, bytes: usize) {
         let envelope = Envelope {
             from: ReplicaId(0),

@@ -18,10 +18,12 @@ const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 const SEED_BYTES: usize = 32;
-/// Salt that separates these keys from any other keys that are derived from the same secret.
+/// Salt that makes an authority's keys differ from any other keys that are derived from the same
+/// secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Time by which the validity of a certificate begins before the certificate is made. So a node
-/// accepts a new certificate even if the node's clock is behind by this time.
+/// Time between the beginning of a certificate's validity and the later moment at which the
+/// certificate is made. So a node accepts a new certificate even if the node's clock is behind by
+/// this time.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
 /// Period in which a certificate is valid.

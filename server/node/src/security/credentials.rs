@@ -244,7 +244,7 @@ impl KeyMaterial {
     }
 }
 
-/// Checks that a certificate belongs to the node called `name`, and is accepted now.
+/// Checks that a certificate belongs to the node called `name`, and that it would be accepted now.
 ///
 /// # Errors
 /// Returns the problem with the certificate.
@@ -282,7 +282,8 @@ pub(crate) fn is_named(certificate: &ParsedCertificate<'_>, name: &str) -> bool 
     name.is_ok_and(|name| verify_server_name(certificate, &name).is_ok())
 }
 
-/// Checks that the given authorities vouch for a certificate at a given time.
+/// Checks that a certificate is valid at a given time and was issued by one of the given
+/// authorities.
 fn verify(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
@@ -307,8 +308,8 @@ fn verify(
     }
 }
 
-/// Returns the time at which a certificate of the chain, or a trusted one above it, expires; `None`
-/// if none expires.
+/// Returns the time at which a certificate of the chain, or the trusted certificate above the
+/// chain, expires; `None` if none of them expires.
 pub(super) fn expires(chain: &[CertificateDer<'_>], roots: &RootCertStore) -> Option<SystemTime> {
     match verify(chain, roots, UnixTime::since_unix_epoch(FAR)) {
         Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {

@@ -113,8 +113,8 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
     })
 }
 
-/// Refuses a node if its files would be the files of the authority. On a file system that ignores
-/// case in names, this is the case for a node called `CA`.
+/// Refuses a node if its files would be the same files as those of the authority. On a file system
+/// that ignores case in names, this is the case for a node called `CA`.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [
         (certificate_file(directory, node), AUTHORITY),

@@ -63,7 +63,7 @@ pub enum SecurityError {
 }
 
 impl SecurityError {
-    /// Adds to the error the field of the configuration that names the file.
+    /// Adds to the error the name of the configuration field that refers to the file.
     pub(super) fn of(self, config: &ClusterConfig) -> SecurityError {
         let field = match config.security.identity {
             Identity::None => "security",

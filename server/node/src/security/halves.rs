@@ -160,7 +160,7 @@ impl WriteHalf {
     }
 
     /// Waits until the other end has reset the connection, or the connection has failed otherwise.
-    /// A mere end of the other end's stream does not complete the wait.
+    /// If the other end only ends its stream of bytes, the wait continues.
     pub(crate) async fn reset(&self) {
         let _ = self.half.ready(Interest::ERROR).await;
     }

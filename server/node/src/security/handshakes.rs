@@ -56,8 +56,8 @@ pub(crate) struct EstablishedStream {
     pub(crate) stream: TcpStream,
     /// TLS channel; `None` if the connection is not encrypted.
     pub(crate) channel: Option<Channel>,
-    /// Members of the cluster that the other end may be, according to its certificate: one member,
-    /// or none. `None` if the cluster has no certificates.
+    /// Members of the cluster as which the other end may act, according to its certificate: one
+    /// member, or none. `None` if the cluster has no certificates.
     pub(crate) verified_members: Option<ReplicaSet>,
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct EstablishedStream {
 pub(crate) struct Handshakes {
     thread: Option<UnboundedSender<HandshakeRequest>>,
     /// Permits for the connections on the peers' port that the thread may have at a time. The
-    /// permits keep abandoned connections, which the thread closes with a delay, from piling up in
-    /// the thread.
+    /// thread closes abandoned connections with a delay, and the permits prevent these connections
+    /// from piling up in the thread.
     unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,
@@ -381,7 +381,7 @@ async fn complete_handshake(
     Ok((stream, connection))
 }
 
-/// Returns the members that the other end may be, according to its certificate.
+/// Returns the members as which the other end may act, according to its certificate.
 fn verified_members(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
     let shown = connection.peer_certificates().and_then(|all| all.first());
     let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {

@@ -60,7 +60,7 @@ pub enum StorageError {
     Mismatch {
         /// Path of the data directory.
         path: PathBuf,
-        /// Name of the field, in the stamp of the directory, that differs.
+        /// Name of the field of the directory's stamp that differs.
         what: &'static str,
         /// Value of the field in the directory.
         found: String,
@@ -105,7 +105,7 @@ pub enum StorageError {
     Gone {
         /// Path of the data directory.
         path: PathBuf,
-        /// Cause of the absence of the directory, in words that follow "it".
+        /// Reason for which the directory is absent, as words that follow "it" in a sentence.
         problem: &'static str,
     },
     /// The disk has no space. The records that were to be written were not written.

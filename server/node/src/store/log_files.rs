@@ -28,8 +28,8 @@ const ENDING: &str = ".seg";
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
-/// Length in bytes of a write buffer that is kept for the next write. Groups that are kept in
-/// memory are written when they have this length.
+/// Length in bytes up to which the memory of a write buffer is kept for the next write. Groups that
+/// wait in memory are written once their total length reaches this number.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// The log of a data directory, open for writing.
@@ -137,8 +137,8 @@ impl LogFiles {
         })
     }
 
-    /// Allows groups without a sync to be kept in memory for a while. A crash of the process loses
-    /// these groups.
+    /// Allows groups that are written without a sync to be kept in memory for a while. A crash of
+    /// the process loses these groups.
     pub(super) fn keep_in_memory(&mut self) {
         self.pending.is_allowed = true;
     }
@@ -310,13 +310,14 @@ impl LogFiles {
         }
     }
 
-    /// Returns the log, with its facts and the numbers of its groups.
+    /// Returns the log: its facts, which are all records but the entries, and the numbers of its
+    /// groups.
     pub(super) fn log(&self) -> &LogWriter {
         &self.log
     }
 
-    /// Returns the parts of the log that a start must find. `is_synced` says whether only synced
-    /// groups count.
+    /// Returns the parts of the log that the next start must find. `is_synced` says whether only
+    /// synced groups count.
     pub(super) fn marked(&self, is_synced: bool) -> Marked {
         let first = self.log.segments().next();
         let group = if is_synced {
@@ -356,7 +357,8 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Returns the bytes at a place. Reads further entries into `chunk` if they follow in the file.
+    /// Returns the bytes of the entry at a place in a segment. Reads further entries into `chunk`
+    /// if they follow in the file.
     fn entry_bytes(
         &self,
         chunk: &mut Chunk,
@@ -377,7 +379,7 @@ impl LogFiles {
         Ok(Bytes::copy_from_slice(chunk.bytes(place)))
     }
 
-    /// Returns the bytes at a place if they are not written yet.
+    /// Returns the bytes that belong at a place in a segment, if they are not written yet.
     fn pending_bytes(&self, place: RecordPlace) -> Option<&[u8]> {
         let (last, _) = self.log.segments().next_back()?;
         let is_pending = !self.pending.bytes.is_empty() && place.segment == last;
@@ -488,10 +490,11 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     File::open(path)?.read_to_end(bytes).map(|_| ())
 }
 
-/// Makes the last segment that a start found durable. The previous run may have been killed before
-/// it synced the groups that this start has read, and other replicas will rely on these groups. Or
-/// a sync of the previous run has failed: then the operating system may treat the file as synced
-/// although it is not (hazard 119). So the groups are written again before they are synced.
+/// Makes durable the last segment that this start has found. The previous run may have been killed
+/// before it synced the groups that this start has read, and other replicas will rely on these
+/// groups. Or a sync of the previous run has failed: then the operating system may treat the file
+/// as synced although it is not (hazard 119). So the groups are written again before they are
+/// synced.
 fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
     if let Some((last, end)) = log.found() {
         let path = path_of(folder, last);

@@ -87,8 +87,8 @@ pub struct StorageOptions {
     pub segment_bytes: Option<usize>,
 }
 
-/// Function that a store calls when a flush has ended. Its argument is the last slots that the
-/// durable state covers, or an error.
+/// Function that a store calls when a flush has ended. Its argument is the last slot of each log
+/// that the durable state covers, or an error.
 pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
 
 /// Operations that a replica needs from its store. Records become durable in the order in which
@@ -102,8 +102,8 @@ pub trait Store: Send + 'static {
     /// Makes all records durable, in order.
     ///
     /// # Errors
-    /// `Full`: the call must be repeated, and may have further records then. Any other error is
-    /// final.
+    /// `Full`: the call must be repeated, and the repeated call may have further records. Any other
+    /// error is final.
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
 
     /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one
@@ -119,8 +119,8 @@ pub trait Store: Send + 'static {
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError>;
 
-    /// Begins to make durable all changes of the state that were written so far. `report` is called
-    /// when this has ended, possibly by another thread.
+    /// Starts a flush. It makes durable all changes of the state that were written so far. `report`
+    /// is called when the flush has ended, possibly by another thread.
     ///
     /// # Errors
     /// The same errors as [`Store::write`].

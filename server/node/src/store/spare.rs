@@ -10,8 +10,8 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Number of bytes after which a file is synced while it is filled. Otherwise syncs of the log
-/// would wait for one long sync.
+/// Number of bytes between two syncs of a spare file while it is filled. With a single long sync at
+/// the end, syncs of the log would have to wait for it.
 const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 

@@ -26,14 +26,15 @@ const RETRY: Duration = Duration::from_millis(500);
 /// With the interval [`RETRY`] these refusals take 15 s. If RocksDB resumes by itself, it checks
 /// the disk every 5 s.
 const REFUSALS_MAX: u32 = 30;
-/// Maximum size of the answer to one log read, in bytes on disk. It is a fraction of the maximum
-/// size of a frame.
+/// Maximum size of the answer to one log read, measured as the bytes of the entries on disk. It is
+/// a fraction of the maximum size of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of one write, in bytes. It is limited because the store keeps a second copy of the
 /// records during the write. A single persist may be larger.
 const GROUP_BYTES: usize = 8 << 20;
-/// Maximum number of persists that are reported as durable before they are written. Further
-/// persists are reported only after they are written, so that the queue of a slow disk is bounded.
+/// Maximum number of persists that may be reported as durable although they are not written yet.
+/// Further persists are reported only after they are written, so that the queue of a slow disk is
+/// bounded.
 const WRITE_BEHIND_MAX: u64 = 128;
 
 /// Report of the storage to the replica.
@@ -437,7 +438,7 @@ impl WriterThread {
         self.waiting.truncate(kept);
     }
 
-    /// Records that the group has become durable.
+    /// Notes that the group has become durable.
     fn written(&mut self) {
         let group = std::mem::take(&mut self.group);
         let Some(sequence) = group.sequence else {
@@ -455,7 +456,7 @@ impl WriterThread {
         }
     }
 
-    /// Records that the disk has space, if it had none.
+    /// Notes that the disk has space, if it had none before.
     fn set_writable(&mut self) {
         if self.retry_at.take().is_some() {
             (self.report)(StorageReport::Writable(true));
@@ -473,7 +474,7 @@ impl WriterThread {
         Ok(self.refusals > REFUSALS_MAX)
     }
 
-    /// Records that the disk has no space. The group is kept and written again later.
+    /// Notes that the disk has no space. The group is kept and written again later.
     fn set_full(&mut self) {
         let retry_at = Instant::now() + self.retry;
         if self.retry_at.replace(retry_at).is_none() {

@@ -105,7 +105,7 @@ impl Pki {
         Trust::load(&self.dir.path().join(AUTHORITY)).unwrap()
     }
 
-    /// Returns the credentials to show; `None` if `shown` is not a certificate.
+    /// Returns the credentials of the node that shows this.
     fn credentials(&self, shown: Shown) -> NodeCredentials {
         let now = SystemTime::now();
         let issued = |authority: &Authority, name: &str, validity| {
@@ -536,8 +536,8 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves:
     (sender, stream, halves)
 }
 
-/// Encrypted answers have left the buffer. These answers have more bytes than the short answer that
-/// is in the buffer.
+/// The encrypted answers, which have left the buffer, have more bytes than the short answer that is
+/// still in the buffer.
 #[test]
 fn short_answers_are_appended_while_a_client_reads_nothing() {
     let pki = Pki::new();

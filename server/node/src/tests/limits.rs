@@ -262,7 +262,7 @@ fn the_newest_connections_of_a_peer_are_kept() {
     node.stop().unwrap();
 }
 
-/// The name has as many bytes as fit into a frame.
+/// The replica's name in each request has as many bytes as fit into a frame.
 #[test]
 fn a_name_that_fills_a_frame_is_refused_in_a_few_words() {
     let dir = tempfile::tempdir().unwrap();

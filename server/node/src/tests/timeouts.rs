@@ -35,8 +35,8 @@ impl Port {
         port
     }
 
-    /// Opens a port without a driver. Its connections may read only as much as one event-loop
-    /// iteration takes.
+    /// Opens a clients' port that no driver serves. Its connections may read only as much as one
+    /// event-loop iteration takes.
     async fn without_turns(limits: Limits) -> Port {
         let names = ClusterNames {
             cluster: "demo".to_owned(),

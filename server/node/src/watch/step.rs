@@ -19,7 +19,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Kinds of work in an event-loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
-    /// The node's own inputs: reads to be repeated, reports of the storage, orders of operators.
+    /// Inputs from the node itself: reads to be repeated, reports of the storage, orders of
+    /// operators.
     Own,
     /// Messages of peers.
     Peers,
@@ -71,9 +72,9 @@ pub(crate) struct LongIteration {
     took: Duration,
     /// Kind of work that took most of the iteration.
     cause: &'static str,
-    /// Duration of this kind of work in the iteration.
+    /// Time that work of the kind `cause` took in the iteration.
     cause_took: Duration,
-    /// Number of pieces of this kind of work in the iteration.
+    /// Number of pieces of work of the kind `cause` in the iteration.
     count: u32,
     /// Names of timers that were due when the iteration began.
     due: String,

@@ -90,8 +90,8 @@ pub struct CandidateState {
     /// Time at which promises were last requested from others; `None` until this replica's own
     /// promise is durable.
     requested_at: Option<Time>,
-    /// Time of the last notification to the replicas that have promised. It tells them that
-    /// promises are still arriving.
+    /// Time of the last notification to the replicas that have promised. The notification tells
+    /// them that promises are still arriving.
     notified_at: Time,
     replies: BTreeMap<ReplicaId, Reply>,
     /// Time at which a new part last arrived from each replica.
@@ -142,9 +142,9 @@ impl CandidateState {
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether it is time for another notification to the replicas that have promised. It
-    /// tells them that promises are still arriving. The next notification is due once the time
-    /// `again` has passed since the last one.
+    /// Returns whether another notification to the replicas that have promised is due. The
+    /// notification tells them that promises are still arriving. It is due once the time `again`
+    /// has passed since the last one.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {
@@ -211,7 +211,7 @@ impl CandidateState {
         of_log.map(|(_, ballot, slot)| (*ballot, *slot))
     }
 
-    /// Panics if the replies and the times contradict each other.
+    /// Panics if the times contradict each other, or if a reply has more parts than it states.
     pub(super) fn check(&self) {
         let (since, requested) = (self.since, self.requested_at.unwrap_or(self.notified_at));
         assert!(

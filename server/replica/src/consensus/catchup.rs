@@ -125,8 +125,8 @@ impl Consensus {
         step.send(from, Message::Fetched { log, entries });
     }
 
-    /// Requests that the shell reads entries from the disk, but only for slots of which the disk
-    /// certainly holds the executed value. In other slots the disk may still hold an entry of an
+    /// Requests that the shell reads entries from the disk, but only from slots for which the disk
+    /// certainly holds the executed value. For other slots the disk may still hold an entry of an
     /// earlier ballot, until the chosen value is written.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
         let durable = step.persister.executed(log);

@@ -22,14 +22,14 @@ use crate::step::Step;
 pub struct CommitUpdate {
     /// Slots that the report shows to be committed with the values that are accepted here.
     pub chosen: Vec<Slot>,
-    /// Whether the report shows other slots to be committed, in which no value is accepted here
-    /// under the ballot of the report.
+    /// Whether the report shows further slots to be committed, in which this replica has accepted
+    /// no value under the ballot of the report.
     pub behind: bool,
     /// Whether the reported commit point is higher than the one that the leader reported before.
     pub new_commit_point: bool,
 }
 
-/// Answers that a committed slot may give before it is executed.
+/// Early answers of a committed slot: which of its commands may be answered before it is executed.
 #[derive(Debug)]
 pub enum EarlyAnswer<'a> {
     /// The *infallible* blind writes of the slot may be answered now.
@@ -108,7 +108,8 @@ impl Consensus {
         Some(update)
     }
 
-    /// Returns the answers that this committed slot may give before it is executed (protocol §1).
+    /// Returns which commands of this committed slot may be answered before the slot is executed
+    /// (protocol §1).
     pub fn at_commit(&self, slot: Slot) -> EarlyAnswer<'_> {
         let commands = &self.logs.commands;
         let (ballot, start) = commands.adopted;
@@ -126,11 +127,11 @@ impl Consensus {
         }
     }
 
-    /// Returns the value with which a committed, unexecuted slot answers a read of `key` (protocol
-    /// §3.3). It is the value that the slot's last command on the key writes, if that command is an
-    /// answerable blind write. A command of several keys is treated as if it wrote every key: to
-    /// search up to ten thousand keys for each read would take longer than to wait for the
-    /// execution.
+    /// Returns the answer to a read of `key`, if a committed, unexecuted slot determines it
+    /// (protocol §3.3). The answer is the value that the slot's last command on the key writes,
+    /// provided that this command is an answerable blind write. A command of several keys is
+    /// treated as if it wrote every key, because a search through up to ten thousand keys for each
+    /// read would take longer than the wait for the execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();
@@ -138,9 +139,10 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Does the same as [`Self::value_at_commit`] for every key of a committed, unexecuted slot if
-    /// a read waits for the key. `wanted` returns whether a read waits for a key. A key is omitted
-    /// if the slot's last command on the key may not answer reads.
+    /// Returns the answers that a committed, unexecuted slot determines, as
+    /// [`Self::value_at_commit`] does, for every key for which a read waits. `wanted` returns
+    /// whether a read waits for a key. A key is omitted if the slot's last command on the key may
+    /// not answer reads.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -249,7 +251,8 @@ impl Consensus {
         self.marks.unmark(slot, value, unmarked);
     }
 
-    /// Returns the slot up to which a holder must have executed (hazards 5, 7 and 30). It is not
+    /// Returns the barrier of a promise that is made now: the slot up to which a holder must have
+    /// executed the log before it reads under the promise (hazards 5, 7 and 30). The barrier is not
     /// below any slot accepted here, even if the entry is not durable yet, and not below the last
     /// executed slot.
     pub fn barrier(&self) -> Slot {
@@ -274,8 +277,8 @@ fn may_write(command: &Command, key: &[u8]) -> bool {
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// Returns the result of a read that directly follows an infallible blind write of the same key;
-/// `None` for any other command.
+/// Returns the result that a read of the same key would have directly after this command, if the
+/// command is an infallible blind write; `None` for any other command.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
     if !accepted.is_infallible(index) {
         return None;

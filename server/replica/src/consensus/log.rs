@@ -200,8 +200,8 @@ impl Log {
         self.open.iter().map(|(slot, cell)| (*slot, cell.as_ref()))
     }
 
-    /// Looks at the slots of `first..=last` that are not known to be committed. Adds those that
-    /// were accepted under `ballot` to `found`, and returns whether there are any others. The
+    /// Examines the slots of `first..=last` that are not known to be committed. Adds the slots that
+    /// were accepted under `ballot` to `found`, and returns whether there are any other slots. The
     /// function walks over entries instead of slots, because a follower that lags may miss a
     /// million slots.
     pub fn accepted_at(
@@ -263,11 +263,11 @@ impl Log {
         self.to_execute_work
     }
 
-    /// Forgets the first slots of ballots if these slots are no longer needed to find dead entries.
-    /// They are not needed once the opening no-op of a later ballot is committed: every slot below
-    /// this no-op is decided, and every entry above it that an earlier ballot would make dead is
-    /// dead under the later ballot, too. If something was forgotten, returns the lowest ballot for
-    /// which the first slot is still remembered.
+    /// Forgets the slots at which ballots began, once they are no longer needed to find dead
+    /// entries. They are not needed once the opening no-op of a later ballot is committed. Every
+    /// slot below this no-op is then decided. Above it, every entry that is dead because of an
+    /// earlier ballot is also dead because of the later one. If something was forgotten, returns
+    /// the lowest ballot for which the slot at which it began is still remembered.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;

@@ -21,7 +21,8 @@ pub struct Marks(HashMap<Key, Slots, SeededState>);
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,
-    /// Number of slots at the beginning of `all` that are no longer marked: always fewer than half.
+    /// Number of slots at the beginning of `all` that are no longer marked. It is always less than
+    /// half of the length of `all`.
     gone: usize,
 }
 

@@ -72,7 +72,7 @@ pub(super) struct Consensus {
     promised: Ballot,
     /// Highest round seen in any message or promise.
     round_seen: u64,
-    /// Ballot of the leader that sent the last message received from any leader. If no leader is
+    /// Ballot of the leader from which the newest message of any leader came. If no leader is
     /// known, the round of this ballot is 0.
     leader: Ballot,
     /// State of pre-votes. It includes the time of the last message from a leader or from a
@@ -80,10 +80,10 @@ pub(super) struct Consensus {
     pre_vote: PreVoteState,
     /// Time since which the leader leads, and the replica that should lead next.
     succession: Succession,
-    /// Observations of the preferred leader.
+    /// Observations that this replica has made about the preferred leader.
     preference: Preference,
     logs: PerLog<Log>,
-    /// Unexecuted slots that write each key.
+    /// For each key, the accepted but unexecuted slots that write it.
     marks: Marks,
     votes_due: Vec<Vote>,
     fetching: PerLog<Option<FetchRequest>>,

@@ -186,15 +186,17 @@ impl Consensus {
         matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
     }
 
-    /// Returns a short random span, so that two replicas do not ask at the same moment.
+    /// Returns a short random span of time. It is added to waits, so that two replicas do not ask
+    /// for votes at the same moment.
     fn jitter(&mut self, step: &Step<'_>) -> Duration {
         let most = step.ctx.settings.timing.election_timeout / 16;
         most.mul_f64(self.rng.random::<f64>())
     }
 
-    /// Handles the end of the election timeout. Returns whether this replica should ask now: it
-    /// should not as long as a replica that would serve the sites better has not had its turn.
-    /// `fit` is true if nothing makes this replica less fit to lead than the others.
+    /// Handles the end of the election timeout. Returns whether it is this replica's turn to start
+    /// a pre-vote. It is not this replica's turn while a replica that would serve the sites better
+    /// has not had its turn. `fit` is true if nothing makes this replica less fit to lead than the
+    /// others.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));

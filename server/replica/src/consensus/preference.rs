@@ -28,8 +28,8 @@ pub(super) struct Preference {
     /// Ballot under which the preferred leader leads, and the time at which it was last known to
     /// lead; `None` if it does not lead.
     led: Option<(Ballot, Time)>,
-    /// Ballot under which the preferred leader ends its leadership as planned. The preferred leader
-    /// may still lead under a later ballot.
+    /// Ballot of the newest leadership of the preferred leader for which the end is planned. The
+    /// preferred leader may lead again under a later ballot.
     planned: Option<Ballot>,
 }
 
@@ -63,9 +63,9 @@ impl Preference {
         }
     }
 
-    /// Notes that another replica leads. If the preferred leader led before, this is a loss of
-    /// leadership, unless the change was planned. `lost` is called with the time at which the
-    /// preferred leader was last known to lead, and returns whether the change is a loss.
+    /// Notes that another replica leads. If the preferred leader led before and the change was not
+    /// planned, this may be a loss of leadership. `lost` decides: it is called with the time at
+    /// which the preferred leader was last known to lead, and returns true for a loss.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;
@@ -112,8 +112,7 @@ impl Consensus {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// Notes whether an operator wants the change of leadership in which this leader now steps
-    /// down.
+    /// Notes, when a leader steps down, whether an operator wants this change of leadership.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()

@@ -24,8 +24,8 @@ const RETRANSMIT_MAX: usize = 256;
 /// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
 /// Maximum silence of a nearby replica. If a nearby replica has not answered for longer, commands
-/// that do not need its vote do not wait for it. The same is true if a slot has waited longer for
-/// the vote of this replica.
+/// that do not need its vote do not wait for it. The same is true if a slot has waited for the
+/// nearby replica's vote for this long.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// To find replicas that block slots, the leader searches this many of the oldest uncommitted
 /// slots, and as many of the newest.
@@ -171,8 +171,9 @@ impl Consensus {
         replaced
     }
 
-    /// Notes the commands that are committed here and not executed yet. Until they are executed,
-    /// the executed sessions do not show that a copy of such a command will be refused (hazard 31).
+    /// Notes the commands that are committed here but not executed yet. Until such a command is
+    /// executed, the sessions in the executed state do not show that execution will refuse a copy
+    /// of the command (hazard 31).
     pub fn note_unexecuted(&mut self) {
         if off(Rule::H31Unexecuted) {
             return;

@@ -4,7 +4,7 @@
 use leasehold_leases::Slot;
 use smallvec::SmallVec;
 
-/// Disjoint, non-adjacent ranges in rising order: (first slot, last slot).
+/// A set of slots, as disjoint, non-adjacent ranges in rising order: (first slot, last slot).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ranges(Vec<(Slot, Slot)>);
 

@@ -83,11 +83,11 @@ impl Consensus {
         }
     }
 
-    /// Continues the transfer of a leader that is about to end. A first call begins a transfer. If
-    /// the target has not taken over within `timeout`, a second transfer to another replica begins.
-    /// Targets must have answered lately and report that they are fit to lead. Returns true if the
-    /// leader should resign instead, because no such replica is left or the leader's proposals are
-    /// not committed.
+    /// Continues the transfer by which a leader that is about to end hands over leadership; the
+    /// first call begins it. If the target has not taken over within `timeout`, a second transfer
+    /// to another replica begins. Targets must have answered lately and report that they are fit to
+    /// lead. Returns true if the leader should resign instead, because no such replica is left or
+    /// the leader's proposals are not committed.
     pub fn transfer_before_leaving(&mut self, step: &Step<'_>, timeout: Duration) -> bool {
         let majority_timeout = step.ctx.majority_timeout();
         let Some(leadership) = self.leadership_mut() else {
@@ -122,8 +122,8 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
-    /// Returns the replicas that did not take over in time when this leader, before its own end,
-    /// transferred leadership to them.
+    /// Returns the replicas that did not take over in time, although this leader, which is about to
+    /// end, had transferred leadership to them.
     pub fn failed_targets(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())

@@ -41,7 +41,7 @@ impl Votes {
         satisfied(self.accepted, &self.tags)
     }
 
-    /// Returns the replicas that have not accepted and are in a tag of an acceptor that has no
+    /// Returns the replicas that have not accepted, but are named in a tag of an acceptor without a
     /// satisfied tag.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
@@ -53,12 +53,13 @@ impl Votes {
         demanded.minus(self.accepted)
     }
 
-    /// Counts an acceptance of `replica` under `ballot`. `here` is the ballot of the value that is
-    /// accepted here. Votes under `here` are always counted, even if votes under another ballot
-    /// were received, because a ballot can only commit together with its value. Otherwise votes
-    /// under a lower ballot are superseded. Dropping votes is safe: the leader requests them again.
-    /// If an acceptor has several tags, any of them may be used. So all tags are kept, except
-    /// supersets of another tag of the same acceptor.
+    /// Counts an acceptance of `replica` under `ballot`. Only votes under one ballot are kept: a
+    /// vote under a higher ballot supersedes them, and a vote under a lower ballot is ignored.
+    /// There is one exception. Votes under `here`, the ballot of the value that is accepted here,
+    /// always supersede votes under another ballot, because a ballot can only commit together with
+    /// its value. Dropping votes is safe: the leader requests them again. If an acceptor has
+    /// several tags, any of them may be used. So all tags are kept, except supersets of another tag
+    /// of the same acceptor.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
         if ballot < self.ballot && ballot != here {
             return;

@@ -25,8 +25,8 @@ const WORK_TIME: Duration = Duration::from_nanos(20);
 /// write may wait for merges at each replica that handles it.
 const MERGING_SHARE: u32 = 4;
 
-/// If one `EXECUTED_SHARE`-th of the work that is left exceeds the normal maximum, a group of
-/// inputs may execute that much work.
+/// A group of inputs may execute one `EXECUTED_SHARE`-th of the work that is left, if that exceeds
+/// the normal maximum.
 const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
@@ -40,7 +40,8 @@ const CHANGES_SHARE: u32 = 10;
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// Time up to which the merges done so far have used up their share of the time.
+    /// Time up to which the merges done so far have used up the share of the time that merges may
+    /// take.
     merged_until: Time,
 }
 
@@ -112,8 +113,8 @@ impl Parts {
         self.plan_changes(step);
     }
 
-    /// Sets the time at which changes of the state are handed over, and the time at which the state
-    /// is flushed.
+    /// Sets the time at which changes of the state are handed to the storage, and the time at which
+    /// the state is flushed.
     fn plan_changes(&self, step: &mut Step<'_>) {
         let reached = self.reached();
         if self.machine.has_many_changes() {

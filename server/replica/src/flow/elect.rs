@@ -169,8 +169,8 @@ impl Parts {
         }
     }
 
-    /// Begins to lead once a majority has promised, and all slots that this majority has committed
-    /// are committed here, too (hazard 27).
+    /// Begins to lead once a majority has promised, and every slot that any member of this majority
+    /// knows to be committed is committed here, too (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
         match self.consensus.election_progress(step) {
             ElectionProgress::Waiting => {}

@@ -130,8 +130,8 @@ impl Parts {
         self.suspect_blockers(step, grace);
     }
 
-    /// Transfers leadership, because this leader is to end. The leader waits for some time for a
-    /// message from its successor before the leader ends.
+    /// Transfers leadership, because this leader has been told to end. Before it ends, it waits for
+    /// some time for a message from its successor.
     pub(super) fn transfer_before_leaving(&mut self, step: &mut Step<'_>) {
         if step.ctx.others().next().is_none() {
             return;
@@ -143,9 +143,9 @@ impl Parts {
         }
     }
 
-    /// Gives up leadership, because this leader cannot commit any more or is to end. Its messages
-    /// may still arrive, so it notifies the replica that should lead next. That replica then need
-    /// not wait for an election timeout.
+    /// Gives up leadership: this leader can no longer commit, or it has been told to end. Its
+    /// messages may still arrive, so it notifies the replica that should lead next. That replica
+    /// then need not wait for an election timeout.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
         let failed = self.consensus.failed_targets();
@@ -253,7 +253,7 @@ fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
-/// Whether the round trips between all replicas are measured, or enough time has passed since
+/// Whether the round trips between all replicas are measured, or so much time has passed since
 /// `since` that decisions are made without them.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
     let timeout = step.ctx.settings.timing.election_timeout * 2;

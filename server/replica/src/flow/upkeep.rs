@@ -50,7 +50,7 @@ impl Parts {
         self.consensus.peer_interrupted(step, from, contact);
     }
 
-    /// Does the work that is due.
+    /// Does the work of all timers that are due.
     pub fn tick(&mut self, step: &mut Step<'_>) {
         let now = step.now;
         if now < step.timers.next() {

@@ -26,8 +26,8 @@ const ANSWERED_MAX: usize = 256;
 /// Request that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct LeaseSetRequest {
-    /// Replica that passed the request on, and its run. The next field, `ask`, is the number that
-    /// the replica gave to the request in this run.
+    /// Replica that passed the request on, and its run. The next field, `ask`, is the ID that the
+    /// replica gave to the request in this run.
     from: Requester,
     ask: u64,
     set: LeaseSet,
@@ -319,9 +319,9 @@ impl Leasing {
         (policies, already)
     }
 
-    /// Adds each requested strategy to `change`, unless its whole range already has the strategy
-    /// after `change`. `policies` are the policies of all ranges after `change`; they are updated,
-    /// too.
+    /// Adds each requested strategy to `change`, unless its whole range will already have this
+    /// strategy once `change` is in force. `policies` are the policies of all ranges once `change`
+    /// is in force; they are updated, too.
     fn add(
         &self,
         change: &mut ConfigChange,

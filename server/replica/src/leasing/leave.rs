@@ -38,8 +38,8 @@ pub(super) struct LeaveProgress {
 }
 
 impl LeaveProgress {
-    /// Panics if the progress contradicts itself. `last` is the sequence of the last promise or
-    /// guard that this replica sent.
+    /// Panics if the progress contradicts itself. `last` is the sequence number of the last promise
+    /// or guard that this replica sent.
     pub(super) fn check(&self, last: u64) {
         assert!(
             self.recorded || !self.durable,
@@ -84,7 +84,7 @@ impl Leasing {
         }
     }
 
-    /// Notes that a holder has given back the promises up to sequence `up_to`.
+    /// Notes that a holder has given back the promises up to sequence number `up_to`.
     pub(super) fn note_recalled(&mut self, from: ReplicaId, up_to: u64) {
         if let Some(leaving) = &mut self.leaving
             && up_to >= leaving.recalls
@@ -128,9 +128,9 @@ impl Leasing {
     }
 
     /// Whether this replica may end: no replica waits for it any more, and none will wait for it
-    /// after its next start. Two things are not waited for. If the wait after this run's own start
-    /// is not over yet, it simply stays recorded on disk for the next run. And a silent replica
-    /// need not answer, because the promises to it end in time by themselves.
+    /// after its next start. The wait after this run's own start need not be over: it simply stays
+    /// recorded on disk for the next run. A silent replica need not have answered: the promises to
+    /// it end in time by themselves.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits =

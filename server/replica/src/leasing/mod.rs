@@ -45,7 +45,8 @@ const CONFIGS_KEPT: u64 = 3;
 /// Number of unanswered renewals after which a holder receives no promises until it answers.
 const QUIET_RENEWALS: u32 = 2;
 
-/// Delay between two steps of the search for listed keys that may be forgotten.
+/// Delay between two steps of the pass over all keys that configurations list. The pass finds the
+/// keys that may be forgotten.
 const SWEEP_ON: Duration = Duration::from_millis(5);
 
 /// Wait after a restart. It lasts until all grants of the earlier run have ended, because this run
@@ -252,8 +253,9 @@ impl Leasing {
     }
 
     /// Sends the promises that are due, and drops those that have expired. Returns whether a grant
-    /// has ended. If one has, accepted slots may wait for fewer replicas. `barrier` is the slot
-    /// that a holder must have executed, and `executed` the last slot executed here.
+    /// has ended. If one has, accepted slots may wait for fewer replicas. `barrier` is the slot up
+    /// to which a holder must have executed the log before it reads under these promises, and
+    /// `executed` is the last slot executed here.
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
             barrier >= executed || mutated(),

@@ -19,16 +19,16 @@ use crate::settings::AcceptReplies;
 use crate::step::Step;
 
 /// Factor by which holders are chosen more often after clients have begun to request other keys.
-/// The factor applies for [`HURRIED_PERIODS`].
+/// The factor applies for [`HURRIED_PERIODS`] periods of the usual length.
 const HURRY: u32 = 4;
 
-/// Number of usual periods for which holders are chosen more often.
+/// Time for which holders are chosen more often, as a multiple of the usual period.
 const HURRIED_PERIODS: u32 = 2;
 
 /// Delay between two configurations if the first one had no capacity for all changed keys.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
-/// Interval for the limit on the bytes of keys in configurations: the limit is for one second.
+/// Interval to which the limit on the bytes of keys in configurations applies.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Delay before a leader makes another pass over the keys, if the last pass had more findings than
@@ -105,8 +105,8 @@ impl Leasing {
         self.demand_tracker.forget_reports(now);
     }
 
-    /// Notes that a leadership of this replica ends. The suspicions of this replica are remembered
-    /// until its next leadership begins.
+    /// Notes that a leadership of this replica ends. The replicas that this leader suspected are
+    /// remembered until this replica's next leadership begins.
     pub fn step_down(&mut self, now: Time) {
         self.leader_state.requests.clear();
         self.leader_state.survey = None;
@@ -236,9 +236,9 @@ impl Leasing {
         })
     }
 
-    /// Keeps the `remaining` findings after a part was taken from them for a configuration.
-    /// `changes` is true if that part changes anything, so that it is proposed. Returns the time at
-    /// which to continue.
+    /// Keeps `remaining`, the findings that are left after a part was taken from them for a
+    /// configuration. `changes` is true if that part changes anything, so that it is proposed.
+    /// Returns the time at which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,

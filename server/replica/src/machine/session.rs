@@ -64,7 +64,7 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// keeps steps short. Further sessions end with the next batches; it does no harm if a session ends
 /// late.
 const EXPIRED_MAX: usize = 1024;
-/// A session with up to this many results takes about as long to write to disk as a session with
+/// Number of results up to which a session takes about as long to write to disk as a session with
 /// one result, or as a key.
 const RESULTS_OF_ONE: usize = 16;
 /// Maximum number of sessions that end to make room for a new one. It is more than one, so that the
@@ -78,15 +78,15 @@ pub enum Admission {
     Fresh,
     /// The command was executed before, with this result.
     Done(Outcome),
-    /// The client has acknowledged or abandoned this sequence, or the session has ended. From now
-    /// on no copy of the command is ever executed.
+    /// The client has acknowledged or abandoned this sequence number, or the session has ended.
+    /// From now on no copy of the command is ever executed.
     Refused,
     /// There is no room for another session, so the command is not executed now. A later copy of
     /// the command may be executed.
     NoRoom,
 }
 
-/// Limits on the effect of the commands that are in flight before a certain command.
+/// Bounds on what the commands in flight before a certain command may do to the sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightBound {
     /// Number of clients with writes in flight, the command's own client included.
@@ -343,8 +343,8 @@ impl Sessions {
             .collect()
     }
 
-    /// Commands of sessions that began before this log time can no longer open a session. A
-    /// checkpoint stores this time.
+    /// Earliest start of a session that may still be opened, in ms of log time. A checkpoint stores
+    /// this time.
     pub fn opens_from_ms(&self) -> u64 {
         self.opens_from_ms
     }

@@ -24,7 +24,7 @@ use crate::step::Step;
 /// Maximum number of unanswered reads at one peer. With a round trip of 100 ms, this allows 10,000
 /// reads a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
-/// A peer with more unanswered reads than this may take long to answer. As long as such a peer
+/// Number of unanswered reads above which a peer may take long to answer. As long as such a peer
 /// answers any reads, the others are sent again only after a longer wait.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
 /// The wait between two attempts grows with the number of attempts, until this number is reached.

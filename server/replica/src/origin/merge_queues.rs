@@ -27,8 +27,8 @@ const WORK_MIN_OF_MANY: usize = 512;
 /// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size, in bytes, of a command that is not long. A merge in a longer command does not wait
-/// here: the node already makes large writes, merges included, wait for each other.
+/// Maximum size, in bytes, of a short command. A merge in a longer command does not wait here,
+/// because the node already makes large writes, merges included, wait for each other.
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Long merges may use at most one `LONG_SHARE`-th of the cost limit.
 const LONG_SHARE: usize = 4;
@@ -193,8 +193,8 @@ impl MergeQueues {
         next.kind == cost.kind || self.may_send(cost, work_max)
     }
 
-    /// Removes merges that no longer wait for an answer, from each queue with many of these.
-    /// `waits` returns whether a merge still waits.
+    /// Cleans up each queue that has many merges which no longer wait for an answer: removes these
+    /// merges. `waits` returns whether a merge still waits.
     pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
         for queue in [&mut self.small, &mut self.large] {
             if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
@@ -241,9 +241,9 @@ impl MergeQueues {
     }
 
     /// # Panics
-    /// If the counts do not follow from the commands that `waiting` yields. It yields all commands
-    /// that wait for an answer, each with the cost counted for it, if it is a merge, and whether it
-    /// was sent.
+    /// If the counts do not follow from the commands that `waiting` yields. These are all commands
+    /// that wait for an answer. Each comes with the cost that is counted for it if it is a merge,
+    /// and with whether it was sent.
     pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<MergeCost>, bool)>) {
         let mut counted = MergeQueues::default();
         for (command, cost, sent) in waiting {

@@ -16,13 +16,13 @@ use crate::settings::SessionLimits;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Limit on the rate at which clients may open sessions: `per_s` sessions a second. After a pause,
-/// clients may open a burst of sessions at once. The burst has the number of sessions that this
-/// rate allows in the time for which a new session is protected from being ended to make room for
-/// others.
+/// clients may open a burst of sessions at once: as many as this rate allows in the time for which
+/// a new session is protected. A protected session is not ended to make room for others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,
-    /// Credit for opening sessions now, in ns. Each session takes its share of a second.
+    /// Present credit for opening sessions, in ns. Each new session uses up one second divided by
+    /// `per_s`.
     credit_ns: u64,
     /// Maximum credit, in ns.
     saved_ns: u64,

@@ -252,7 +252,7 @@ impl Writes {
         }
     }
 
-    /// Sends pending commands again that have waited too long.
+    /// Sends again the pending commands that have waited too long.
     pub fn retry(&mut self, step: &mut Step<'_>) {
         let timeout = step.ctx.settings.timing.retransmit * 2;
         let now = step.now;
@@ -403,8 +403,8 @@ impl Writes {
         self.merging.check(waiting);
     }
 
-    /// Number of clients of this replica that wait for a command in this committed slot which can
-    /// be answered only after execution. Such a command waits for earlier slots.
+    /// Number of this replica's clients with a command in this committed slot that can be answered
+    /// only after execution. Such a command waits for earlier slots.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

@@ -19,8 +19,8 @@ pub struct Hunt {
     pub rounds: u64,
     /// Virtual time in ns during which clients begin requests, in the run of each seed.
     pub run_ns: u64,
-    /// Seeds that fail although every rule is in force, with the violation. Such a failure is a
-    /// mistake in the program or in the checks, and does not count as a detection of the mutant.
+    /// Seeds that fail although every rule is in force, each with its violation. Such a failure is
+    /// a mistake in the program or in the checks, and does not count as a detection of the mutant.
     pub baseline_failures: Mutex<BTreeMap<u64, Violation>>,
 }
 

@@ -12,7 +12,8 @@ pub(super) const NAME: &str = "agreement";
 /// the entire state.
 const DIGEST_EVERY: u64 = 16;
 
-/// Oracle that judges agreement: one value per slot, and one state per prefix.
+/// Oracle that judges agreement: all replicas must have the same value in each slot, and the same
+/// state after the same slots.
 #[derive(Debug, Default)]
 pub struct AgreementOracle {
     /// Digests of the state after every [`DIGEST_EVERY`]th slot, each from the first replica that

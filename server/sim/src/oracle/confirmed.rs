@@ -40,8 +40,8 @@ struct Probe {
 struct PendingRead {
     /// Newest probe that the replica had sent when it received the read.
     after: Probe,
-    /// Number of this replica's forwarded reads that other replicas had confirmed when this read
-    /// arrived.
+    /// Number of the forwarded reads of this replica that other replicas had confirmed when this
+    /// read arrived.
     peer_confirmed: u64,
 }
 

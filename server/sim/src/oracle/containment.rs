@@ -37,8 +37,9 @@ struct GrantedPromise {
     granted_until: Time,
 }
 
-/// Oracle that judges containment: beliefs end before grants. A pair of promise and grant that was
-/// judged is not judged again unless the rate or origin of a clock changes.
+/// Oracle that judges containment: a holder's belief in a promise must end before the grant of its
+/// grantor. A pair of promise and grant that was judged is not judged again unless the rate or
+/// origin of a clock changes.
 #[derive(Debug)]
 pub struct ContainmentOracle {
     n: usize,

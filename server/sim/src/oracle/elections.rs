@@ -62,7 +62,8 @@ impl ElectionOracle {
     }
 
     /// Returns the longest pause in ns that is allowed between two heartbeats of a series. A
-    /// replica agrees with another candidate only after a longer silence of the leader.
+    /// replica agrees to a campaign of another replica only after the leader has been silent for
+    /// longer than this.
     fn pause_ns(&self) -> u64 {
         self.timeout_ns / 4 * 3
     }

@@ -187,7 +187,7 @@ impl Oracles {
         self.restart_wait.started(snapshot, node)
     }
 
-    /// Handles the end of a replica, before it ends.
+    /// Notes that a replica is about to end.
     pub(super) fn crashed(&mut self, node: usize) {
         self.sessions.crashed(node);
         self.refusals.crashed(node);

@@ -87,8 +87,8 @@ impl NotificationOracle {
     }
 }
 
-/// Returns the slot of a chosen write of the keys that were read, if the answer may not include
-/// this write.
+/// Returns the slot of a chosen write of the keys that were read, if the answer possibly lacks this
+/// write.
 fn missing(replica: &Replica, chosen: &ChosenValues, read: &FencedReply) -> Option<Slot> {
     let executed = replica.executed();
     match &read.again {

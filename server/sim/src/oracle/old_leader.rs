@@ -15,7 +15,7 @@ use leasehold_replica::message::LogId;
 pub(super) const NAME: &str = "old leader";
 
 /// Oracle that judges that no write commits while a former leader that does not know the write can
-/// still serve its key.
+/// still serve the written key.
 #[derive(Debug)]
 pub struct OldLeaderOracle {
     /// Last ballot in which each replica led.
@@ -80,8 +80,8 @@ mod tests {
         BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says,
     };
 
-    /// Judges slot 6, which writes `a`, after replica 0 has promised replica 1 with slot 5 as
-    /// barrier.
+    /// Judges slot 6, which writes `a`. Before this, replica 0 has made a promise to replica 1,
+    /// with slot 5 as barrier.
     fn chosen(led: bool, has: ReplicaState, later: bool) -> Verdict {
         let mut world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         let (mut oracle, mut promises) = (OldLeaderOracle::new(3), Promises::new(3));

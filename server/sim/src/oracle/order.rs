@@ -17,7 +17,8 @@ use leasehold_replica::message::{LogId, Message, Value};
 
 pub(super) const NAME: &str = "order";
 
-/// Oracle that judges the order of answers given at commit.
+/// Oracle that judges answers that are given at commit: no earlier command on several keys may be
+/// open at that time.
 #[derive(Debug, Default)]
 pub struct OrderOracle {
     /// Number of answers at commit judged.

@@ -16,7 +16,7 @@ use leasehold_replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "pending";
 
-/// Oracle that judges the marks of pending slots.
+/// Oracle that judges the marks that pending slots put on keys.
 #[derive(Debug, Default)]
 pub struct PendingOracle {
     /// Number of marks checked.
@@ -40,7 +40,7 @@ impl PendingOracle {
         self.nothing_else(node, replica)
     }
 
-    /// Judges that `node` has marked the slots that it is about to write to its disk.
+    /// Checks that `node` has marked the slots that it is about to write to its disk.
     pub(super) fn persists(&mut self, node: usize, replica: &Replica, action: &Action) -> Verdict {
         let Action::Persist { records, .. } = action else {
             return Ok(());

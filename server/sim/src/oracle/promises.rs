@@ -65,7 +65,7 @@ struct PairState {
     beliefs: SmallVec<[Belief; 2]>,
 }
 
-/// Record of promises, from messages alone.
+/// Record of promises, made only from the messages that replicas send.
 #[derive(Debug)]
 pub(super) struct Promises {
     n: usize,
@@ -194,7 +194,8 @@ impl Promises {
 }
 
 impl PairState {
-    /// Notes that the holder knows a run of the grantor. All beliefs in earlier runs end.
+    /// Notes that the holder has heard of this run of the grantor. Everything that it believed of
+    /// earlier runs is dropped.
     fn hear_of(&mut self, run: Incarnation) {
         if run > self.run {
             self.run = run;
@@ -247,8 +248,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Records the belief that the holder gains when it takes a promise and has executed up to
-    /// `executed`.
+    /// Records the belief that the holder gains when it takes a promise. The holder has executed
+    /// all slots up to `executed`.
     fn believe(&mut self, taken: ReceivedPromise, executed: Slot) -> Verdict {
         let made = self.find(taken)?;
         let older = |other: &SentPromise| (other.run, other.sequence) <= (made.run, made.sequence);

@@ -39,7 +39,7 @@ fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     &mut polls[place].1
 }
 
-/// Oracle that judges that every commit has its quorum.
+/// Oracle that judges that every commit has a quorum of votes.
 #[derive(Debug)]
 pub struct QuorumOracle {
     n: usize,

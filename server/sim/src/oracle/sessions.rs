@@ -54,8 +54,8 @@ struct ClientResults {
     states: HashMap<u64, SequenceState, FixedState>,
     /// Sequence numbers in `states`, in the order in which they were first seen.
     seen: VecDeque<u64>,
-    /// Answers that were given before the write was executed: (sequence number of the write,
-    /// answer).
+    /// Answers that were given to writes before these writes were executed: (sequence number of the
+    /// write, answer).
     early_answers: Vec<(u64, Outcome)>,
 }
 

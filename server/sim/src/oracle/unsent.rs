@@ -268,8 +268,8 @@ impl UnsentOracle {
         }
     }
 
-    /// Returns the time in ns at which the longest unanswered write of `node` arrived; `None` if
-    /// every write is answered.
+    /// Returns the arrival time, in ns, of the write of `node` that has waited longest for its
+    /// answer; `None` if every write is answered.
     pub fn waiting(&self, node: usize) -> Option<u64> {
         self.nodes[node]
             .waiting

@@ -66,8 +66,9 @@ impl ClientWorkload {
     }
 
     /// Handles the refusal of a write. If the session of the write has ended, the client begins a
-    /// new session. The write was certainly not executed, and never will be, if only one copy was
-    /// sent and either the session has ended or the replica reports the write as unsent.
+    /// new session. Suppose that only one copy of the write was sent. If the session has ended, or
+    /// the replica reports the write as unsent, the write was certainly not executed, and never
+    /// will be.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;
@@ -132,7 +133,8 @@ impl ClientWorkload {
     }
 }
 
-/// If a write was refused temporarily, counts the reason as a fault that fired.
+/// Counts the reason for a temporary refusal of a write as a fault that fired. Does nothing if
+/// `outcome` is no such refusal.
 fn note_unavailable(outcome: &Outcome, world: &mut World) {
     if unavailable::is_no_room(outcome) {
         world.note_fault(FaultKind::NoRoom);

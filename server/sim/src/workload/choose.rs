@@ -26,7 +26,7 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 const VALUES_BYTES: usize = 4096;
 
 /// For each key, the last version and value that a client has seen. The client's compare-and-swap
-/// operations expect this version or value.
+/// operations expect this version, and with it this value.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
 /// Returns the name of a key. Names are static, because all threads of a campaign copy them. Copies

@@ -80,7 +80,7 @@ pub(super) struct Client {
     pub home: usize,
     /// Time before which the client sends nothing, in virtual ns.
     pub silent_until_ns: u64,
-    /// Lanes without an operation under way.
+    /// Indexes of the client's lanes in which no operation is under way.
     pub idle: Vec<usize>,
     /// Versions and values that the client has seen.
     pub seen: SeenVersions,

@@ -67,8 +67,8 @@ const SMALL_RATE: u32 = 12;
 const PATIENT: f64 = 0.06;
 /// Number of clients per replica, in runs in which clients wait for each answer.
 const PATIENT_CLIENTS: usize = 16;
-/// For clients that do not wait for each answer: the limit of unanswered requests, in seconds of
-/// load. The limit is the number of requests that arrive in this time.
+/// Limit of unanswered requests for clients that do not wait for each answer, in seconds of load.
+/// The limit is the number of requests that arrive in this time.
 const WINDOW_S: usize = 8;
 
 /// Share of runs in which clients abandon requests.

@@ -33,7 +33,7 @@ const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 /// Shape of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordShape {
-    /// Number of fields that merges do not change, in a record that was written whole.
+    /// Number of fields that merges do not change, in a record that was written as a whole.
     rest: usize,
     /// Length of the shortest of the fields that merges do not change, in bytes.
     bytes: usize,
@@ -48,7 +48,7 @@ pub struct RecordShape {
 struct RecordContent {
     /// Last write of the record.
     last: ValueId,
-    /// Last whole write of the record; `None` if only merges have written it.
+    /// Last write of the record as a whole; `None` if only merges have written it.
     whole: Option<ValueId>,
 }
 
@@ -75,7 +75,7 @@ impl RecordShape {
         rng.random::<f64>() < self.merges
     }
 
-    /// Returns the record that a whole write of `value` stores.
+    /// Returns the record that is stored when `value` is written as a whole record.
     pub(super) fn whole(&self, value: ValueId) -> Bytes {
         let first = field(FIRST.into(), value.to_value(8));
         let rest = (0..self.rest).map(|nth| self.nth(nth, value));
@@ -146,7 +146,7 @@ fn field(name: Bytes, value: Bytes) -> Field {
     Field { name, value }
 }
 
-/// Returns the key under which histories judge the rest of a key's record.
+/// Returns the key that represents, in histories, the rest of the record of `key`.
 fn rest_of(key: u64) -> u64 {
     key + KEYS_MAX
 }

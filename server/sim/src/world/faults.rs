@@ -37,7 +37,7 @@ impl World {
     }
 
     /// Limits each link to `bytes_per_s` bytes a second. Messages on a link are transmitted one
-    /// after another. 0: no limit.
+    /// after another. If `bytes_per_s` is 0, there is no limit.
     pub fn set_bandwidth(&mut self, bytes_per_s: u64) {
         self.network.bytes_per_s = bytes_per_s;
     }
@@ -116,7 +116,8 @@ impl World {
     }
 
     /// Tells a replica to end. The process is killed when the replica has completed its shutdown,
-    /// or after a maximum time. It is started again `down_ns` later; `None`: never.
+    /// or after a maximum time. It is started again `down_ns` later, or never if `down_ns` is
+    /// `None`.
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
         self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));

@@ -12,7 +12,7 @@ use leasehold_wire::outcome::Result as Answer;
 
 use super::cluster::{Cluster, Packet, put, read, votes_on, write};
 
-/// Maximum number of forwarded reads at a peer that are unanswered.
+/// Maximum number of unanswered reads that a replica has forwarded to one peer.
 const AT_A_TIME: usize = 1024;
 
 fn is_question(packet: &Packet) -> bool {

@@ -30,7 +30,7 @@ fn write_large(cluster: &mut Cluster, key: impl Fn(u64) -> String) {
     }
 }
 
-/// A batch that is long in the making would take the storage long.
+/// A batch that collects changes for a long time would keep the storage busy for a long time.
 #[test]
 fn large_values_are_handed_over_at_once() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

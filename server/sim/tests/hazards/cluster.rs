@@ -186,7 +186,8 @@ impl Cluster {
         self.nodes[node].replica.as_ref().expect("it runs")
     }
 
-    /// Returns a counter of the present run of `node`, by the name that operators see.
+    /// Returns the value of a counter in the present run of `node`. `name` is the name of the
+    /// counter that operators see.
     pub fn counter(&self, node: usize, name: &str) -> u64 {
         let status = self.node(node).status(self.clock(node));
         let mut counters = status.counters.iter();
@@ -420,7 +421,8 @@ impl Cluster {
         }
     }
 
-    /// Sends a client's command to `node`, and handles everything that follows immediately.
+    /// Sends a client's command to `node`, and handles everything that follows from it without a
+    /// lapse of time.
     pub fn ask(&mut self, node: usize, command: Command) -> RequestToken {
         let from = self.handle();
         self.input(node, Input::Client { from, command });

@@ -17,8 +17,8 @@ fn joined_for(packet: &Packet, node: usize) -> bool {
     to.index() == node && matches!(envelope.message, Message::Joined { .. })
 }
 
-/// Returns, of the messages that `node` has sent since `cluster.sent` had the length `since`, those
-/// on which other replicas could rely.
+/// Returns the messages on which other replicas could rely, among those that `node` has sent since
+/// `cluster.sent` had the length `since`.
 fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
     let said = cluster.sent[since..].iter().map(|(envelope, _)| envelope);
     let said = said.filter(|envelope| envelope.from.index() == node);

@@ -431,7 +431,8 @@ fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
 }
 
 /// A leader that loses leadership forgets the reports of demand that it received. A pass over these
-/// reports ends. When the replica leads again, it does not continue the pass with new reports.
+/// reports ends at the same time. When the replica leads again, it does not continue the pass with
+/// new reports.
 #[test]
 fn a_pass_over_the_demand_ends_with_the_leadership() {
     let mut cluster = Cluster::new(3, quorum());

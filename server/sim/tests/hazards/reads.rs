@@ -205,8 +205,8 @@ fn a_committed_slot_is_read_before_those_before_it() {
     assert!(!cluster.answered(read_a));
 }
 
-/// Returns the commands of one batch. Whether the compare-and-swap of `a` writes is known only
-/// after the commands before it are executed.
+/// Returns the commands of one batch. One of them is a compare-and-swap of `a`. It is known only
+/// after the commands before it are executed whether it writes anything.
 fn several_writes_of_a_key() -> Vec<Command> {
     let batch = [
         Op::put("a", "hidden"),

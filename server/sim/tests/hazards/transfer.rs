@@ -203,8 +203,8 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(configures(&cluster, since), "it was given up");
 }
 
-/// Returns the replica to which leadership is transferred by the first transfer among the packets
-/// sent since `cluster.sent` had the length `since`.
+/// Returns the target of the first transfer of leadership among the packets that were sent since
+/// `cluster.sent` had the length `since`.
 fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
     let mut sent = cluster.sent[since..].iter();
     sent.find(|packet| transfer(packet)).map(|packet| packet.1)

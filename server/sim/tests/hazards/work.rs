@@ -79,8 +79,8 @@ fn the_hottest_key_is_found_without_a_pass_over_all_keys() {
     assert!(many < few * 20, "{few:?} at 200 keys, {many:?} at 100,000");
 }
 
-/// Returns a map of 600 ranges, above those of [`small_range`]. Because of these 600 ranges, a
-/// change passes over about the same number of ranges, however many changes wait.
+/// Returns a map of 600 ranges, above those of [`small_range`]. So many ranges make the number of
+/// ranges that a change passes over nearly independent of the number of waiting changes.
 fn many_ranges() -> RangeMap<StrategySpec> {
     let ranges = (0..600).map(|nth| {
         let spec = [StrategySpec::Leader, StrategySpec::None][nth % 2].clone();

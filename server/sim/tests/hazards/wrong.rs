@@ -38,7 +38,7 @@ struct FaultyReplica<'a> {
 
 impl FaultyReplica<'_> {
     /// Returns a ballot at which the faulty replica leads or has led. Other replicas would not
-    /// believe it if it sent a ballot of another replica.
+    /// believe the faulty replica if it sent a ballot of another replica.
     fn ballot(&self) -> Ballot {
         let newest = newest_ballot(self.cluster);
         if newest.replica.index() == self.me {

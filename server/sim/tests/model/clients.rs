@@ -22,8 +22,8 @@ pub const KEY: &str = "k";
 struct Client {
     /// Number of commands sent.
     sent: u8,
-    /// If a command has no answer yet: (replica to which the command was sent, newest value that
-    /// any client knew at that time). Otherwise `None`.
+    /// The command that has no answer yet: (replica to which it was sent, newest value that any
+    /// client knew at that time); `None` if there is no such command.
     open: Option<(u8, u8)>,
     /// Whether a replica ended before it answered the client's command, so that the client never
     /// learns the outcome.
@@ -41,8 +41,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Whether a client may send its next command: there is one, and the previous command was
-    /// answered.
+    /// Whether a client may send its next command: it has a next command, and its previous command
+    /// was answered.
     pub fn may_ask(&self, scenario: &Scenario, client: usize) -> bool {
         let at = &self.clients[client];
         let program = &scenario.programs[client];

@@ -83,7 +83,7 @@ pub struct Leasehold {
     holders: ReplicaSet,
     exploring: bool,
     pub reactions: Reactions,
-    /// In a hunt for a mutant, the rule that replicas do not apply. Otherwise `None`.
+    /// Rule that replicas do not apply, in a hunt for a mutant; otherwise `None`.
     pub without: Option<Rule>,
     base: Option<World>,
     reached: [AtomicU64; MILESTONES.len()],
@@ -194,7 +194,7 @@ impl Leasehold {
         self.reached[what as usize].load(Ordering::Relaxed)
     }
 
-    /// If an event that a replica announced is a milestone, counts it.
+    /// Counts an event that a replica announced, if the event is a milestone.
     pub fn note(&self, event: &Event) {
         if matches!(event, Event::Leading(_)) {
             self.reach(Milestone::Elected);
@@ -211,8 +211,8 @@ impl Leasehold {
         }
     }
 
-    /// Counts the milestones that an answer reaches, which depend on the path by which it was
-    /// served.
+    /// Counts the milestones that an answer reaches. They depend on the path by which the answer
+    /// was served.
     pub fn note_answer(&self, world: &World, node: usize, path: Path, outcome: &Outcome) {
         use leasehold_wire::outcome::Result as Answer;
         if let Some(Answer::Written(version)) = &outcome.result {

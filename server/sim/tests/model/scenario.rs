@@ -74,8 +74,8 @@ pub struct Scenario {
     pub campaign_after_crash: bool,
     /// Whether a replica that restarted receives and makes promises again.
     pub promises: bool,
-    /// If the reading replica's first lease is to have only one grantor: this grantor. Among three
-    /// replicas, one grantor is enough for a lease.
+    /// Only grantor of the reading replica's first lease; `None` if the lease may have several
+    /// grantors. Among three replicas, one grantor is enough for a lease.
     pub sole_grantor: Option<usize>,
     pub order: Order,
 }

@@ -21,7 +21,7 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// No replica holds the key. Reads are sent to r0, then to r2.
+    /// Returns the strategy under which no replica holds the key. Reads are sent to r0, then to r2.
     pub fn none() -> Strategy {
         Strategy {
             spec: StrategySpec::None.into(),
@@ -33,7 +33,7 @@ impl Strategy {
         }
     }
 
-    /// r0, the first leader, holds the key. Reads are sent to r0.
+    /// Returns the strategy under which r0, the first leader, holds the key. Reads are sent to r0.
     pub fn leader() -> Strategy {
         Strategy {
             spec: StrategySpec::Leader.into(),
@@ -43,7 +43,8 @@ impl Strategy {
         }
     }
 
-    /// Every replica holds the key. Reads are sent to r2, then to r0.
+    /// Returns the strategy under which every replica holds the key. Reads are sent to r2, then to
+    /// r0.
     pub fn all() -> Strategy {
         Strategy {
             spec: StrategySpec::All.into(),
@@ -54,8 +55,8 @@ impl Strategy {
         }
     }
 
-    /// r0, the leader, and r1, the replica nearest to it, hold the key. Reads are sent to r1, then
-    /// to r0.
+    /// Returns the strategy under which r0, the leader, and r1, the replica nearest to it, hold the
+    /// key. Reads are sent to r1, then to r0.
     pub fn quorum() -> Strategy {
         let unlisted = UnlistedHolders::Nearest;
         Strategy {
@@ -68,8 +69,8 @@ impl Strategy {
         }
     }
 
-    /// Only r2 holds the key, because a range with the key has r2 as its fixed holder. Reads are
-    /// sent to r2.
+    /// Returns the strategy under which only r2 holds the key, because a range with the key has r2
+    /// as its fixed holder. Reads are sent to r2.
     pub fn fixed() -> Strategy {
         let fixed = |holders| StrategySpec::Fixed { holders };
         let second = Some([ReplicaId(2)].into_iter().collect());

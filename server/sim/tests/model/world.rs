@@ -193,8 +193,8 @@ impl World {
         allowed && mine < scenario.horizon
     }
 
-    /// If two clocks tick together, and only one of them has ticked: returns the other, which must
-    /// tick next.
+    /// Returns the clock that must tick next, if two clocks tick together and only one of them has
+    /// ticked.
     fn half_ticked(&self, scenario: &Scenario) -> Option<usize> {
         let Clocks::Lag(slow) = scenario.clocks else {
             return None;
@@ -237,9 +237,10 @@ impl World {
         }
     }
 
-    /// Whether a packet is held back. This concerns the refusal of a read by the replica that the
-    /// read's origin considers the leader. Only a timer would send the read again, and no timer
-    /// expires here. So the refusal is held back until the origin knows another leader.
+    /// Whether a packet is held back. Only one kind of packet is held back: the refusal of a read,
+    /// sent by the replica that the origin of the read considers the leader. Only a timer would
+    /// send the read again, and no timer expires here. So the refusal is held back until the origin
+    /// knows another leader.
     fn waits(&self, packet: &Packet, to: usize) -> bool {
         let refuses = |envelope: &Envelope| match &envelope.message {
             Message::ReadAnswers(answers) => answers.iter().any(|a| a.outcome.is_none()),

@@ -10,8 +10,8 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// One year. If a time in a log, taken as a time since 1970, is more than one year before the log's
-/// time 0, it is instead counted from that time 0.
+/// One year. A time in a log is first taken as a time since 1970. If this is more than one year
+/// before the log's time 0, the time is counted from that time 0 instead.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
 /// digits.

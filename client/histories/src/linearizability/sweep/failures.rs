@@ -10,8 +10,8 @@ fn unexplained() -> Flaw {
     Flaw::Unknown { reason }
 }
 impl Sweep<'_, '_> {
-    /// Checks that a failed swap's expectation was wrong at some moment until now. If it was right
-    /// all the time, changes the content of the key so that the expectation is wrong now.
+    /// Checks that a failed swap's expectation was wrong at some moment up to now. If the
+    /// expectation was right all the time, changes the content of the key so that it is wrong now.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {
@@ -31,8 +31,8 @@ impl Sweep<'_, '_> {
     }
 
     /// If the key is absent, assumes that a waiting block took effect at the last moment at which
-    /// it could without excluding an order, provided that this moment is not before `since`.
-    /// Returns false if there is no such block.
+    /// this rules out no possible order. The moment must not be before `since`. Returns false if
+    /// there is no such block.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -115,7 +115,7 @@ impl Sweep<'_, '_> {
     }
 
     /// Applies all waiting blocks and operations that must take effect by `until`. Returns false if
-    /// a block or operation that has not begun yet has to take effect by then.
+    /// a block or operation would have to take effect by then but has not begun yet.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

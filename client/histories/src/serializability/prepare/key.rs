@@ -5,11 +5,11 @@ use super::sightings::Sightings;
 use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
 use crate::history::{HistoryAction, ValueId};
 
-/// Limits on the possible orders that follow from one value: from the transactions that found the
-/// value and from the swap that replaced it.
+/// Transactions on one value that limit the possible orders: those that found the value, and the
+/// swap that replaced it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
-    /// Last begin of a transaction that read the value.
+    /// Latest begin among the transactions that read the value.
     pub last_read: TxnTime,
     /// Swap that certainly replaced the value. `None` for absence, which may be replaced several
     /// times.
@@ -20,15 +20,15 @@ pub(in super::super) struct TxnValueUses {
 
 #[derive(Debug, Default)]
 pub(in super::super) struct KeyConstraints {
-    /// For each value, the limits on the possible orders.
+    /// For each value, the transactions on it that limit the possible orders.
     pub uses: Vec<TxnValueUses>,
     values: Map<ValueId, ValueNumber>,
-    /// For each mutation, in the order of begins: its begin, and the earliest end of this mutation
-    /// and all that begin later.
+    /// One entry for each mutation, in the order of their begins: its begin, and the earliest end
+    /// among this mutation and all mutations that begin later.
     ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
-    /// For each failed swap that is not explained, in the order of begins: its begin, and the
-    /// latest end of this swap and all that began earlier.
+    /// One entry for each failed swap that is not explained, in the order of their begins: its
+    /// begin, and the latest end among this swap and all such swaps that began earlier.
     failures_to: Vec<(TxnTime, TxnTime)>,
     /// Latest end of a transaction that found the key absent.
     absent_until: TxnTime,
@@ -121,8 +121,8 @@ impl KeyConstraints {
         begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
     }
 
-    /// Returns the last moment at which an answer could depend on this effect, although no
-    /// transaction found its value.
+    /// Returns the last moment at which an answer could depend on this effect. No transaction found
+    /// the value that the effect wrote.
     pub(super) fn last_use(&self, effect: Effect) -> TxnTime {
         let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
         match effect {
@@ -145,9 +145,10 @@ impl KeyConstraints {
         }
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment. Either another value
-    /// was current during the swap, or the expected value has only one write and was not written
-    /// yet, or was overwritten.
+    /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
+    /// another value was certainly current during the swap. It is also the case if the expected
+    /// value has only one write, and at some moment of the swap was either not written yet or
+    /// already overwritten.
     pub(super) fn is_explained(&self, effect: Effect, begin: TxnTime, end: TxnTime) -> bool {
         let Effect::Fail(expected) = effect else {
             return false;
@@ -162,8 +163,8 @@ impl KeyConstraints {
         })
     }
 
-    /// Returns the earliest moment by which another value has certainly been written after a write
-    /// that ended at `end`.
+    /// Returns the earliest moment at which it is certain that, after a write that ended at `end`,
+    /// another value has been written.
     fn overwritten(&self, end: TxnTime) -> TxnTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)

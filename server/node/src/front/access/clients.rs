@@ -11,7 +11,7 @@ use crate::front::connection::Connection;
 use crate::front::listener::Clients;
 
 impl Clients {
-    /// Makes the port require tokens from clients, if `access` is given.
+    /// Makes the clients' port require tokens, if `access` is given.
     pub(crate) fn with_access(mut self, access: Option<Rc<Access>>) -> Clients {
         self.access = access;
         self

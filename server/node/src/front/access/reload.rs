@@ -25,7 +25,7 @@ use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 pub(crate) struct Access {
     file: PathBuf,
     table: RefCell<TokenTable>,
-    /// Time at which the rights of all connections were last looked up, in seconds since 1970.
+    /// Time of the last look-up of the rights of all connections, in seconds since 1970.
     renewed_s: Cell<i64>,
     /// Whether the token file cannot be used in its current state.
     outdated: Cell<bool>,
@@ -82,8 +82,8 @@ impl Access {
         keeps
     }
 
-    /// Keeps the table up to date with the token file for as long as the future is polled. Calls
-    /// `renew_all` when the rights of connections may have changed.
+    /// Keeps the table of tokens up to date with the token file for as long as the future is
+    /// polled. Calls `renew_all` when the rights of connections may have changed.
     pub(crate) async fn follow(self: Rc<Self>, renew_all: impl Fn()) {
         let mut watch = TokenFileWatcher::default();
         loop {

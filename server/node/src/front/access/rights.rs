@@ -31,8 +31,8 @@ pub struct Rights {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// Disjoint spans of keys, in ascending order. Each span is given by its first key and the
-    /// first key after the span (`None` if the span has no end). Between two spans there are other
-    /// keys.
+    /// first key after the span (`None` if the span has no end). Two spans are always separated by
+    /// keys that are in neither.
     spans: Vec<(Bytes, Option<Bytes>)>,
 }
 

@@ -45,9 +45,9 @@ pub(crate) struct FdShortage {
 }
 
 impl FdBudget {
-    /// Raises this process's limit as far as is allowed without privileges. Divides the descriptors
-    /// for a cluster of `members` nodes, each of which may have `per_peer` connections to this
-    /// node.
+    /// Raises this process's limit on file descriptors as far as is allowed without privileges.
+    /// Then divides the descriptors for a cluster of `members` nodes, each of which may have
+    /// `per_peer` connections to this node.
     pub(crate) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {

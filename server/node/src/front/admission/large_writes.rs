@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Number of bytes of large writes that the replica receives in one step, if it may have this many
-/// unanswered bytes.
+/// Number of bytes of large writes that the replica receives in one step, if its limit on
+/// unanswered bytes allows this many.
 const AT_ONCE: usize = 1 << 20;
 /// Time without a new write or an answer after which the replica receives [`AT_ONCE`] further
 /// bytes. Disks usually answer sooner, and most round trips between sites take longer.
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 4)]);
     }
 
-    /// Short writes are also joined by further writes in steps of [`AT_ONCE`] bytes.
+    /// Short writes, too, are joined by further writes in steps of [`AT_ONCE`] bytes.
     #[tokio::test(start_paused = true)]
     async fn as_many_bytes_join_each_time_as_went_at_once() {
         let mut writes = LargeWrites::new(2 * MIB);

@@ -56,7 +56,8 @@ impl Clients {
     }
 
     /// Counts the bytes of an incomplete frame that have arrived. If all incomplete frames together
-    /// take too much memory, closes connections, beginning with those with frames that hardly grow.
+    /// take too much memory, closes connections, beginning with those on which a frame hardly
+    /// grows.
     pub(crate) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // Bytes that an idle connection would hold, too, are not counted.

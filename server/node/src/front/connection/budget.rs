@@ -71,8 +71,8 @@ impl Budget {
         self.charged.get() >= most + most / 8
     }
 
-    /// Whether requests in flight take so much memory that the uncharged rest of shared buffers
-    /// matters.
+    /// Whether requests in flight take so much memory that the uncharged parts of shared buffers
+    /// matter. A shared buffer is kept in memory as a whole, although only a part of it is charged.
     pub(super) fn is_in_use(&self) -> bool {
         self.charged.get() >= self.limits.in_flight_bytes / 16
     }

@@ -175,8 +175,8 @@ async fn a_frame_that_holds_much_beside_its_request_is_refused() {
     assert!(charged(4, 20).is_ok(), "the connection goes on");
 }
 
-/// If the longest possible answer were still expected, each of the next reads of a new connection
-/// would take a whole event-loop iteration.
+/// If a new connection still expected answers of the maximum length after its first answer, each of
+/// its next reads would take a whole event-loop iteration.
 #[tokio::test]
 async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() {
     let budget = budget(Limits::default());
@@ -240,8 +240,8 @@ async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     assert!(units(15) < logged);
 }
 
-/// If earlier scans of a connection found nothing and the cost followed only from them, one
-/// event-loop iteration would execute hundreds of long scans.
+/// If the cost of a scan followed only from earlier scans, and these found nothing, one event-loop
+/// iteration would execute hundreds of long scans.
 #[tokio::test]
 async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     let budget = budget(Limits::default());

@@ -122,7 +122,7 @@ impl ClientTimeouts {
     }
 }
 
-/// Increments `looks` if the condition `goes_on` still holds, otherwise resets it to 0. Returns the
+/// Increments the counter `looks` if `goes_on` is true, and resets it to 0 otherwise. Returns the
 /// new value.
 fn grow(looks: &Cell<u64>, goes_on: bool) -> u64 {
     let now = if goes_on { looks.get() + 1 } else { 0 };

@@ -124,8 +124,8 @@ impl Specimen {
         Specimen { files, contents }
     }
 
-    /// Returns the effect of a change of one file in the directory: `None` if the contents stay the
-    /// same, or the message with which the directory is refused.
+    /// Returns the effect of a change of one file in the directory: `None` if the store still reads
+    /// the same contents, otherwise the message with which it refuses the directory.
     fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
         let mut files = self.files.clone();
         change(&mut files);

@@ -5,8 +5,8 @@
 //! - A flush names all column families and is atomic, so that the position never becomes durable
 //!   without its rows (hazards 88 and 121). RocksDB may also flush by itself at any time; the
 //!   option `atomic_flush` makes this atomic, too.
-//! - A batch of changes is applied only after the records that precede it in the log are synced, so
-//!   that the state on disk never gets ahead of the log (hazard 120).
+//! - A batch of changes is applied only after all earlier records of the log are synced, so that
+//!   the state on disk never gets ahead of the log (hazard 120).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl Engine {
         written.map_err(|error| self.failed("writing", error))
     }
 
-    /// Makes all applied changes durable, and records that a start must find `position`.
+    /// Makes all applied changes durable. Notes in the marker file that the next start must find
+    /// the state at `position`.
     pub(super) fn flush(&self, position: PerLog<Slot>) -> Result<(), StorageError> {
         // RocksDB would write to whatever is at the path now.
         self.marker.check_place()?;
@@ -76,7 +77,7 @@ pub(super) struct Flusher {
 }
 
 struct FlushOrder {
-    /// Last slots of the newest batch that was applied.
+    /// Last slot of each log in the newest batch that was applied.
     position: PerLog<Slot>,
     report: FlushReport,
 }
@@ -116,8 +117,8 @@ impl Drop for Flusher {
     }
 }
 
-/// Performs flushes until no more can be ordered, or until one fails. A flush that finds no space
-/// is tried again.
+/// Performs the ordered flushes, until no more can be ordered or one fails. A flush that finds no
+/// space on the disk is tried again.
 fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>) {
     let mut next = ordered.recv().ok();
     while let Some(FlushOrder { position, report }) = next {

@@ -21,8 +21,8 @@ const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
 /// End of RocksDB's text for a directory that is not a database.
 const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
-/// Beginnings of the texts of operations that leave the contents of the disk unknown if they fail
-/// (`env/io_posix.cc`).
+/// Beginnings of the error texts of those operations that, if they fail, leave the contents of the
+/// disk unknown (`env/io_posix.cc`).
 const SYNCS: [&str; 5] = [
     "fsync",
     "fdatasync",
@@ -152,7 +152,7 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Paths that contain words with a meaning at other positions of an error text.
+    /// Paths with words that would have a meaning at other positions of an error text.
     const PATHS: [&str; 6] = [
         "/data/A/000012.log",
         "/sync/LOCK/fsync/No space left on device/000012.log",

@@ -68,7 +68,7 @@ struct MarkerContents {
     /// RocksDB's sequence number of the last durable write, in a directory of an older format.
     /// Otherwise 0.
     sequence: u64,
-    /// Last slots that the durable state covers.
+    /// Last slot of each log that the durable state covers.
     state: PerLog<Slot>,
     manifest: ManifestState,
     /// Parts of the log that must be present.
@@ -151,7 +151,7 @@ pub(super) struct Marker {
     contents: Mutex<MarkerContents>,
 }
 
-/// State of a data directory as the marker shows it, before RocksDB reads the directory.
+/// State of a data directory according to its marker file, before RocksDB reads the directory.
 pub(super) enum MarkerState {
     /// The directory is complete as far as this can be checked without RocksDB, or its creation was
     /// not completed.
@@ -257,8 +257,8 @@ impl Marker {
                 .is_ok_and(|found| found.len() == known.bytes)
     }
 
-    /// Checks that the state is not older than the one that was flushed last. `found` are the last
-    /// slots that the state covers.
+    /// Checks that the state is not older than the one that was flushed last. `found` holds the
+    /// last slot of each log that the state covers.
     pub(super) fn check_state(&self, found: PerLog<Slot>) -> Result<(), StorageError> {
         let last = self.contents().state;
         if found.commands >= last.commands && found.configs >= last.configs {
@@ -276,7 +276,7 @@ impl Marker {
         ))
     }
 
-    /// Records that the state up to these slots is durable.
+    /// Notes in the marker file that the state up to these slots is durable.
     pub(super) fn advance_state(&self, state: PerLog<Slot>) -> io::Result<()> {
         let known = self.contents().manifest;
         let manifest = self.manifest(known)?;
@@ -291,14 +291,14 @@ impl Marker {
         self.contents().log
     }
 
-    /// Records which parts of the log must be present.
+    /// Notes in the marker file which parts of the log must be present.
     pub(super) fn advance_log(&self, log: Marked) -> io::Result<()> {
         let mut contents = self.contents();
         contents.log = log;
         self.put(&contents)
     }
 
-    /// Records that the creation of the directory is complete.
+    /// Notes in the marker file that the creation of the directory is complete.
     pub(super) fn set_made(&self) -> io::Result<()> {
         let mut contents = self.contents();
         contents.made = true;
@@ -311,8 +311,9 @@ impl Marker {
         self.file.sync_data()
     }
 
-    /// Replaces the marker file if it may be from before the log had files of its own. An overwrite
-    /// in place could leave a file with the length of one format and the contents of the other.
+    /// Replaces the marker file by a new one if it may be from before the log had files of its own.
+    /// An overwrite of the old file could leave a file with the length of one format and the
+    /// contents of the other.
     pub(super) fn convert(&mut self) -> io::Result<()> {
         let path = self.directory.join(NAME);
         let unready = write_unready(&self.directory, &self.contents())?;

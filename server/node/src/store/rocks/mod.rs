@@ -56,10 +56,10 @@ pub struct Storage {
     flusher: Option<Flusher>,
     engine: Arc<Engine>,
     durability: Durability,
-    /// Number of records at the beginning of a refused [`Storage::write`] that are in the log
-    /// already.
+    /// Number of records, counted from the beginning of a refused call of [`Storage::write`], that
+    /// are already in the log.
     logged: usize,
-    /// Last slots of the newest batch of changes that was applied.
+    /// Last slot of each log in the newest batch of changes that was applied.
     applied: PerLog<Slot>,
     full_while: Option<PathBuf>,
 }
@@ -97,8 +97,8 @@ impl Storage {
     /// flush makes these changes durable.
     ///
     /// # Errors
-    /// `Full`: the call must be repeated, and may have further records then. Any other error is
-    /// final.
+    /// `Full`: the call must be repeated, and the repeated call may have further records. Any other
+    /// error is final.
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         self.refuse_by_order()?;
         self.log_once(records)?;
@@ -132,8 +132,8 @@ impl Storage {
         self.log.check_place()
     }
 
-    /// Begins to make durable all changes that were applied so far. `report` is called when this
-    /// has ended.
+    /// Starts a flush. It makes durable all changes that were applied so far. `report` is called
+    /// when the flush has ended.
     ///
     /// # Errors
     /// The same errors as [`Storage::write`].
@@ -163,8 +163,8 @@ impl Storage {
         self.mark_log()
     }
 
-    /// Records in the marker file which groups of the log a start must find. With durability `none`
-    /// only synced groups count, because others may be only in memory.
+    /// Notes in the marker file which groups of the log the next start must find. With durability
+    /// `none` only synced groups count, because others may be only in memory.
     fn mark_log(&self) -> Result<(), StorageError> {
         let is_synced = self.durability != Durability::Async;
         let marked = self.engine.marker.advance_log(self.log.marked(is_synced));

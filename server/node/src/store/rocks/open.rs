@@ -40,7 +40,7 @@ const SEGMENT_BYTES: usize = 1 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 /// Maximum number of table files that are kept open if the caller sets no limit.
 const TABLES_OPEN: usize = 246;
-/// Maximum number of memtables of a column family, with those that are being flushed.
+/// Maximum number of memtables of a column family, including those that are being flushed.
 const WRITE_BUFFERS: i32 = 6;
 /// Number of bytes written to a table file after which the operating system is asked to write these
 /// bytes to disk.

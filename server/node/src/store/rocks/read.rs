@@ -105,8 +105,8 @@ impl Engine {
         position.transpose()
     }
 
-    /// Returns the last slots that the state covers. The state must not be older than the marker
-    /// says.
+    /// Returns the last slot of each log that the state covers. The state must not be older than
+    /// the marker says.
     ///
     /// # Errors
     /// `Damaged`, `Engine`.

@@ -71,8 +71,9 @@ impl Column {
     }
 }
 
-/// Keys of the column family `meta`. All but the identity and the position occur only in
-/// directories of older formats. The current format keeps those facts in the log.
+/// Keys of the column family `meta`. The keys of the identity and of the position are in use. All
+/// other keys occur only in directories of older formats, because the current format keeps their
+/// facts in the log.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId};
 
@@ -86,8 +87,8 @@ pub mod meta {
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
     /// Prefix of the key under which a life is stored. The replica's id follows the prefix.
     pub(in super::super) const LIFE: &[u8] = b"life/";
-    /// Prefix of the key of the no-op with which a leader's term opens. The log and the ballot
-    /// follow the prefix. Rows are sorted by ballot.
+    /// Prefix of the keys for the no-ops with which leaders open their terms. In such a key, the
+    /// log and the ballot follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
     /// Returns the key under which the newest known life of `replica` is stored.
@@ -115,7 +116,8 @@ pub mod meta {
         key
     }
 
-    /// Inverse of [`log_start`]; `None` for any other key.
+    /// Returns the log and the ballot from which [`log_start`] made this key; `None` for any other
+    /// key.
     pub fn parse_log_start(key: &[u8]) -> Option<(LogId, Ballot)> {
         let (log, rest) = key.strip_prefix(LOG_START)?.split_first()?;
         let (round, replica) = rest.split_first_chunk::<8>()?;
@@ -167,7 +169,7 @@ pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Appends to a batch the write of a value with its checksum.
+/// Appends to a batch a write of the value with its checksum.
 pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
     batch.put_cf(column.handle(db), key, seal(column, key, value));
 }

@@ -4,10 +4,11 @@
 use leasehold_leases::Key;
 use leasehold_wire::Version;
 
-/// Size in bytes of the version that precedes the key in a row's key.
+/// Size in bytes of the version at the beginning of a row's key. After it comes the key of the
+/// value.
 const VERSION_BYTES: usize = 12;
 
-/// Returns the key of the row that holds a version of `key`.
+/// Returns the key of the row that holds the version `version` of the value of `key`.
 pub fn row(key: &[u8], version: Version) -> Vec<u8> {
     let mut row = Vec::with_capacity(VERSION_BYTES + key.len());
     row.extend(version.slot.to_be_bytes());
@@ -16,7 +17,8 @@ pub fn row(key: &[u8], version: Version) -> Vec<u8> {
     row
 }
 
-/// Inverse of [`row`]; `None` for any other key.
+/// Returns the key and the version from which [`row`] made this row's key; `None` for any other
+/// row's key.
 pub fn parse_row(row: &[u8]) -> Option<(Key, Version)> {
     let (slot, rest) = row.split_first_chunk::<8>()?;
     let (index, key) = rest.split_first_chunk::<4>()?;

@@ -103,7 +103,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Returns everything but the entries and the incarnation.
+    /// Returns the records of an older format's log, except the entries and the incarnation.
     fn older_facts(&self) -> Result<Vec<Record>, StorageError> {
         let mut facts = Vec::new();
         if self.engine.get(Column::Meta, meta::JOINED)?.is_some() {

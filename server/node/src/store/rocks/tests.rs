@@ -473,7 +473,7 @@ fn a_directory_that_is_taken_away_is_missed_at_the_next_batch_and_at_the_end() {
     }
 }
 
-/// Writes the log and the facts of a directory as formats 4 and 5 have them.
+/// Writes a log and its facts in the way in which directories of formats 4 and 5 store them.
 fn write_older(storage: &Storage, format: u32) {
     let mut batch = WriteBatch::default();
     let mut put = |column, key: &[u8], value: &[u8]| {

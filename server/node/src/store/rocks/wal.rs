@@ -20,9 +20,9 @@ pub(super) const BLOCK_BYTES: usize = 32 << 10;
 /// such logs.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Returns the problem of a log if the log has bytes on which RocksDB may hang or fail; otherwise
-/// `None`. A torn end, as a crash may leave it, is accepted here, because the marker file is used
-/// to check the end.
+/// Returns a description of the problem if a log has bytes on which RocksDB may hang or fail;
+/// otherwise `None`. An end that a crash has torn is accepted here, because it is checked with the
+/// marker file.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

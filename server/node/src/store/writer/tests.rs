@@ -59,8 +59,8 @@ impl Store for Scripted {
     }
 }
 
-/// The writer under test and the means to control its disk. The writer is dropped last, because its
-/// thread may wait for `go`.
+/// The writer under test, with fields by which a test controls its disk. The writer is dropped
+/// last, because its thread may wait for `go`.
 struct Harness {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,

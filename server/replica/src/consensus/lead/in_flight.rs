@@ -23,7 +23,7 @@ struct ClientWrites {
 }
 
 impl ClientWrites {
-    /// Notes that one copy of the write with this sequence is no longer in flight.
+    /// Notes that one copy of the write with this sequence number is no longer in flight.
     fn forget(&mut self, sequence: u64) {
         if off(Rule::H31Copies) {
             self.sequences.retain(|other| *other != sequence);
@@ -37,7 +37,7 @@ impl ClientWrites {
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, ClientWrites, SeededState>,
-    /// For each read, the replica that answers the read, and the name of the attempt.
+    /// Reads, each with the replica that answers the read, and with the name of the attempt.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 
@@ -91,9 +91,9 @@ impl InFlight {
     /// clock `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum of
     /// sessions that any batch in flight states. The session of the write must last beyond the
     /// batch, and may not end to make room for another session. Neither the executed sessions nor a
-    /// slot in flight may hold the same sequence, or a low-water mark above that sequence. The
-    /// session must exist in the executed state, because a slot in flight that would open or extend
-    /// the session may still turn out to be empty.
+    /// slot in flight may hold the same sequence number, or a low-water mark above it. The session
+    /// must exist in the executed state, because a slot in flight that would open or extend the
+    /// session may still turn out to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,
@@ -137,9 +137,9 @@ mod tests {
         }
     }
 
-    /// The columns of a case are: its name, the writes in flight (sequence, low-water mark), the
-    /// executed sequences, the replicated clock with the maximum number of sessions, and whether
-    /// the write with sequence 2 is infallible.
+    /// Each case states its name, the writes in flight (sequence number, low-water mark), the
+    /// executed sequence numbers, the replicated clock with the maximum number of sessions, and
+    /// whether the write with sequence number 2 is infallible.
     #[test]
     fn a_write_is_sure_only_if_nothing_can_make_execution_refuse_it() {
         type Case = (

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// A class may have this many open slots for each slot in flight that is still free.
+/// Number of open (uncommitted) slots that a class may have for each slot in flight that is still
+/// free.
 const OPEN_PER_FREE: usize = 3;
 
 /// Class of a command: the replicas that must accept the command before it is committed.

@@ -23,12 +23,12 @@ pub struct Transfer {
     /// Replica that an operator has chosen as the next leader but that is not ready yet. Also the
     /// time until which this leader waits for that replica.
     wanted: Option<(ReplicaId, Time)>,
-    /// Replicas that did not take over in time when this leader, before its own end, transferred
-    /// leadership to them.
+    /// Replicas that did not take over in time, although this leader, which is about to end, had
+    /// transferred leadership to them.
     failed: ReplicaSet,
 }
 
-/// Progress of the transfer of a leader that is about to end.
+/// Progress of a transfer by which a leader that is about to end hands over leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferProgress {
     /// A transfer is under way, and its time limit is not reached yet.
@@ -82,8 +82,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the progress of the transfer of a leader that is about to end. If the transfer has
-    /// taken too long, it is ended.
+    /// Returns the progress of the transfer by which this leader, which is about to end, hands over
+    /// leadership. A transfer that has taken too long is ended.
     pub fn progress(&mut self, now: Time) -> TransferProgress {
         match self.active {
             None => TransferProgress::Open,
@@ -101,8 +101,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the replicas that did not take over in time when this leader, before its own end,
-    /// transferred leadership to them.
+    /// Returns the replicas that did not take over in time, although this leader, which is about to
+    /// end, had transferred leadership to them.
     pub fn failed(&self) -> ReplicaSet {
         self.failed
     }

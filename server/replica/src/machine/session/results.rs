@@ -5,7 +5,7 @@ use leasehold_wire::{Mismatch, Outcome, Version};
 
 use crate::machine::kv::not_a_record;
 
-/// When the memory for results is full, memory for this many further results is reserved.
+/// Number of further results for which memory is reserved when the memory for results is full.
 const ROOM: usize = 16;
 
 /// Result of a write. Nearly all results are versions; any other result is stored in a box.
@@ -61,7 +61,7 @@ impl CompactOutcome {
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, CompactOutcome),
-    /// Results in ascending order of sequence.
+    /// Results in ascending order of sequence numbers.
     #[expect(
         clippy::box_collection,
         reason = "without the box every session is larger"
@@ -123,7 +123,7 @@ impl Results {
         }
     }
 
-    /// Builds the results from a list in ascending order of sequence.
+    /// Builds the results from a list in ascending order of sequence numbers.
     fn of(mut all: Vec<(u64, CompactOutcome)>) -> Results {
         match all.pop() {
             Some((sequence, kept)) if all.is_empty() => Results::One(sequence, kept),
@@ -135,7 +135,7 @@ impl Results {
         }
     }
 
-    /// Returns all results in ascending order of sequence.
+    /// Returns all results in ascending order of sequence numbers.
     pub(super) fn image(&self) -> Vec<(u64, Outcome)> {
         match self {
             Results::One(sequence, kept) => vec![(*sequence, kept.outcome())],

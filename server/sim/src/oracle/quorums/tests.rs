@@ -5,7 +5,7 @@ use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, promise, puts, 
 use leasehold_replica::action::{Record, Sequence};
 use leasehold_replica::message::LogNews;
 
-/// Replica 0 leads, and slot 6 is on every disk.
+/// A world in which replica 0 leads, and slot 6 is on every disk.
 struct SlotSix {
     world: TestWorld,
     quorums: QuorumOracle,
@@ -18,7 +18,7 @@ impl SlotSix {
         SlotSix::accepted_at(BALLOT)
     }
 
-    /// Returns a world in which slot 6 is accepted at `ballot` in memory, and at the first ballot
+    /// Returns a world in which slot 6 is accepted in memory at `ballot`, and at the first ballot
     /// on disk.
     fn accepted_at(ballot: Ballot) -> SlotSix {
         let has = || ReplicaState {

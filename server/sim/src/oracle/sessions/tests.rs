@@ -17,7 +17,7 @@ fn handle(request: u64) -> ClientHandle {
     }
 }
 
-/// Returns a put with this sequence number in a session that the first command to arrive opens.
+/// Returns a put with this sequence number. The first command to arrive opens its session.
 fn put(sequence: u64, acked_below: u64) -> Command {
     Command::session(7, sequence, acked_below, Op::put("k", "v")).opened(LONG)
 }

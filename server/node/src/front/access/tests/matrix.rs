@@ -64,7 +64,7 @@ impl Standing {
         Standing::Missing,
     ];
 
-    /// Whether a client that sends a token in this state is welcomed.
+    /// Whether a node accepts the connection of a client that sends a token in this state.
     pub(crate) fn greets(self) -> bool {
         match self {
             Standing::Counts | Standing::ExpiredSince | Standing::Revoked => true,
@@ -73,7 +73,7 @@ impl Standing {
     }
 }
 
-/// Rights and state of a token, with the keys of each right as prefixes.
+/// Rights and state of a token. The keys of each right are given by prefixes.
 #[derive(Clone, Debug)]
 pub(crate) struct Role {
     pub(crate) name: &'static str,
