@@ -130,7 +130,7 @@ impl AdviceContext<'_> {
     }
 }
 
-/// Returns the best forecast of each plan, and each other forecast for which `also` returns true.
+/// Returns the best forecast of each plan, and every other forecast for which `also` returns true.
 /// The forecasts are in order of mean latency.
 pub fn shortlist(forecasts: &[Forecast], also: impl Fn(&Forecast) -> bool) -> Vec<&Forecast> {
     let mut sorted: Vec<&Forecast> = forecasts.iter().collect();

@@ -190,8 +190,8 @@ impl Connector {
         })
     }
 
-    /// Returns a connector for the same replicas that asks the replica at this site first; `None`
-    /// if there is no such site.
+    /// Returns a connector that asks the replica at this site first, and then the other replicas;
+    /// `None` if there is no such site.
     fn beginning_at(&self, site: &str) -> Option<Connector> {
         let first = self.sites.iter().find(|port| port.site == site)?;
         let first = first.address.to_string();
@@ -215,9 +215,9 @@ impl Connector {
         }
     }
 
-    /// Connects to the replica that the arguments name. If they name none, connects to the leader.
-    /// The preferred leader may be dead, so any replica that answers is asked for the address of
-    /// the leader.
+    /// Connects to the replica that the arguments name. If the arguments name no replica, connects
+    /// to the leader. The preferred leader may be dead, so any replica that answers is asked for
+    /// the address of the leader.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

@@ -244,8 +244,8 @@ fn history_name(label: &str, run: usize, runs: usize) -> String {
     }
 }
 
-/// Removes the histories from the results of all runs. Returns each history with the name of the
-/// file for it.
+/// Removes the histories from the results of all runs. Returns the histories, and the name of the
+/// file for each history.
 fn histories(ran: &mut [RunResult]) -> Vec<(String, History)> {
     let of = |ran: &mut RunResult| {
         let histories = std::mem::take(&mut ran.histories);

@@ -155,7 +155,8 @@ fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
     Ok(sides)
 }
 
-/// Returns true if a range contains keys from `from` on and below `to`. An empty text is no bound.
+/// Returns true if a range contains keys that are at least `from` and below `to`. An empty text
+/// means that there is no bound.
 fn overlaps(range: &LeaseRange, from: &str, to: &str) -> bool {
     let begins_before_end = to.is_empty() || range.from.as_ref() < to.as_bytes();
     begins_before_end && (range.to.is_empty() || from.as_bytes() < range.to.as_ref())
@@ -237,7 +238,7 @@ fn strategy(range: &LeaseRange) -> String {
     }
 }
 
-/// Returns a request for a status that includes the lease settings in force.
+/// Returns a request for the status, including the lease settings in force.
 fn with_leases() -> StatusRequest {
     StatusRequest {
         leases: true,

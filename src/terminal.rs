@@ -91,7 +91,7 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Returns a text in which escapes replace bytes that are not UTF-8, and characters for which
+/// Converts bytes to text. Escapes replace bytes that are not UTF-8, and characters for which
 /// `must_escape` returns true.
 pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -247,7 +247,7 @@ impl Bars {
         bar
     }
 
-    /// Shows the progress of the strategy `label`, of which `done` of `total` parts are done.
+    /// Shows the progress of the strategy `label`: `done` of `total` parts are finished.
     pub fn show(&self, label: &str, done: u64, total: u64) {
         let Ok(mut bars) = self.bars.lock() else {
             return;

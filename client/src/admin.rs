@@ -16,8 +16,8 @@ pub struct Admin<'a> {
     client: &'a Client,
 }
 
-/// A change of leases: of the strategy for a key range, of durations, or of both. Fields that are
-/// not set keep their present value.
+/// A change of leases. It changes the strategy for a key range, durations, or both. Settings
+/// without a value in the change stay as they are.
 ///
 /// ```
 /// use leasehold_client::LeaseChange;
@@ -65,8 +65,8 @@ impl LeaseChange {
         self
     }
 
-    /// Chooses the holders that the strategy `quorum` gives to keys that it does not list:
-    /// `nearest` or `leader`.
+    /// Sets the rule by which the strategy `quorum` chooses the holders of unlisted keys: `nearest`
+    /// or `leader`.
     pub fn unlisted(mut self, name: impl Into<String>) -> LeaseChange {
         self.request.unlisted = name.into();
         self

@@ -82,8 +82,8 @@ impl Client {
         nearest.welcome().unwrap_or_default()
     }
 
-    /// Returns the state of every replica, and the number of operations that another replica had to
-    /// answer in place of the replica to which they were first sent.
+    /// Returns the state of every replica, and the number of operations that were first sent to one
+    /// replica but answered by another.
     pub fn health(&self) -> Health {
         self.inner.replicas.health()
     }
@@ -95,8 +95,8 @@ impl Client {
     }
 
     /// Executes one operation and waits for its result. For most uses, the methods for single kinds
-    /// of operations are simpler. This method also reports by which path and by which replica the
-    /// operation was served.
+    /// of operations are simpler. This method also reports the path and the replica that served the
+    /// operation.
     ///
     /// # Errors
     /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`.
@@ -279,8 +279,8 @@ impl Client {
     ///
     /// The command is not executed twice. The first copy in the log determines the replica's
     /// answer, so no copy was executed before the refused one. A refusal is also final: no later
-    /// copy is executed. If there was more than one attempt, through any replicas, an earlier
-    /// attempt may have been executed and the answer lost, so the command is not sent again. The
+    /// copy is executed. If there was more than one attempt, an earlier attempt may have been
+    /// executed although its answer was lost. In this case, the command is not sent again. The
     /// other session begins at the log time of the refusal or later. This time is the same on every
     /// replica.
     async fn execute_once(

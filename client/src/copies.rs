@@ -138,19 +138,20 @@ struct Copies<'a> {
     body: Body,
     /// Replica to use first, and whether the request should ask for a hint.
     route: Route,
-    /// Copies that may still be answered, each with its replica. The first answer is final.
+    /// Copies that may still be answered, and the replicas to which they were sent. The first
+    /// answer is final.
     in_flight: SmallVec<[(usize, Call<'a>); 1]>,
-    /// Replica that still has time to answer before the request is sent to another replica, and the
-    /// start of this time.
+    /// Replica that still has time to answer, and the start of this time. After this time, the
+    /// request is sent to another replica.
     active: Option<(usize, Instant)>,
-    /// Replicas that used up their time and gave no result.
+    /// Replicas that gave no result within their time to answer.
     timed_out: SmallVec<[usize; 2]>,
     /// Replica to which the request was sent first.
     first: Option<usize>,
     /// Number of copies that have left this client or may have left it.
     attempts: u32,
-    /// Pauses between attempts while the active replica is unavailable, and the time since which it
-    /// has been unavailable.
+    /// Pauses between attempts while the active replica is unavailable, and the time at which it
+    /// became unavailable.
     unavailable: Option<(Backoff, Instant)>,
     /// Time before which no copy is sent.
     not_before: Option<Instant>,
@@ -202,8 +203,8 @@ impl<'a> Copies<'a> {
     }
 
     /// Sends a copy to the nearest replica that has not used up its time, unless another replica
-    /// still has time to answer. If no replica can be used, nothing is sent. When a replica greets
-    /// again, the replica's task notifies this request.
+    /// still has time to answer. If no replica can be used, nothing is sent. When a replica sends a
+    /// greeting again, the replica's task notifies this request.
     fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
@@ -239,8 +240,8 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Returns the time at which to check again: the end of the time that the active replica has to
-    /// answer, or the end of the current pause, but no later than the deadline.
+    /// Returns the time at which to check again. This is the end of the current pause, or the end
+    /// of the active replica's time to answer. It is never later than the deadline.
     fn wake_at(&self) -> Instant {
         let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
@@ -326,8 +327,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Arranges that the request is sent to the unavailable replica again after a pause, unless the
-    /// replica has used up its time.
+    /// Schedules another attempt at the unavailable replica after a pause, unless the replica has
+    /// used up its time.
     fn handle_unavailable(&mut self, index: usize) {
         if self.active.is_none_or(|(active, _)| active != index) {
             return;
@@ -460,8 +461,8 @@ fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     }
 }
 
-/// Builds the error that reports a refusal to the caller. `resent` states whether other copies may
-/// have left this client earlier.
+/// Builds the error that reports a refusal to the caller. `resent` is true if other copies may have
+/// left this client earlier.
 pub(crate) fn refused(error: &leasehold_wire::Error, resent: bool) -> Error {
     Error::Refused {
         kind: RefusalKind::from_wire(error.code()),

@@ -31,11 +31,11 @@ pub struct ClientOptions {
     /// sent only over TLS, or in plain text to replicas that only this machine can reach (see
     /// `plain_token`).
     pub token: Option<Secret>,
-    /// Whether to send the token in plain text to other machines; default: no. If it is sent in
-    /// this way, any reader of the network traffic can use the token.
+    /// Whether to send the token in plain text to other machines; default: no. If the token is sent
+    /// in this way, any reader of the network traffic can use it.
     pub plain_token: bool,
-    /// Timeout for making a connection, including the handshake, if there is only one address;
-    /// default 5 s.
+    /// Timeout for making a connection, including the handshake. It is used if there is only one
+    /// address. The default is 5 s.
     pub connect_timeout: Duration,
     /// Time for which a replica may be silent before the request is also sent to another replica.
     /// The default is 1 s. A value above a third of the request timeout is reduced to that third.

@@ -13,7 +13,8 @@ use leasehold_wire::{Outcome, Path};
 #[cfg(feature = "raw")]
 use crate::{client::Client, copies::OperationTrace, error::Error};
 
-/// Result of a command as a message, with the path and the replica that served it.
+/// Result of a command in the form of a message, and the path and the replica that served the
+/// command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawReply {
     /// Outcome of the command; never an error, since errors are reported as [`Error::Refused`].
@@ -24,7 +25,7 @@ pub struct RawReply {
     pub replica: Arc<str>,
 }
 
-/// The interface that [`Client::raw`] returns, for requests and answers as messages.
+/// The interface that [`Client::raw`] returns, for requests and answers in the form of messages.
 #[cfg(feature = "raw")]
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'a> {
@@ -33,7 +34,7 @@ pub struct Raw<'a> {
 
 #[cfg(feature = "raw")]
 impl Client {
-    /// Returns the interface for requests and answers as messages.
+    /// Returns the interface for requests and answers in the form of messages.
     pub fn raw(&self) -> Raw<'_> {
         Raw { client: self }
     }

@@ -229,8 +229,8 @@ impl Keeper {
         &self.replicas.connections[self.index]
     }
 
-    /// Keeps the connection until the task is ended. `made` is the connection with which to begin,
-    /// if one exists already.
+    /// Keeps the connection until the task is ended. `made` is the first connection, if one exists
+    /// already.
     async fn keep(mut self, made: Option<Link>) {
         let mut made = made;
         loop {

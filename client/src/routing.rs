@@ -34,14 +34,14 @@ pub enum Routing {
     LeaseAware,
 }
 
-/// Age after which the holders of a key, or the leader, are requested again.
+/// A hint about the leader or the holders of a key is requested again at this age.
 const REFRESH: Duration = Duration::from_secs(10);
 /// Tolerance in a comparison of distances. A replica is about as near as the nearest one if its
 /// round trip is at most twice that of the nearest one, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
-/// Maximum number of calls that a replica may have in addition to those of the least loaded replica
-/// and still be chosen. Within this limit, a replica with unsent requests is preferred, so that
-/// several requests leave in one write.
+/// A replica may still be chosen if it has at most this many more calls than the least loaded
+/// replica. Within this limit, a replica with unsent requests is preferred, so that several
+/// requests leave in one write.
 const SLACK: usize = 8;
 /// Estimated size, in bytes, of an entry without its key.
 const ENTRY_BYTES: usize = 160;
@@ -58,8 +58,8 @@ pub(crate) struct Route {
     pub hint: bool,
 }
 
-/// Chooses the first replica for an operation, by the hints that replicas have sent about the
-/// leader and the holders of keys.
+/// Chooses the first replica for an operation, according to the hints that replicas have sent about
+/// the leader and the holders of keys.
 #[derive(Debug)]
 pub(crate) struct Router {
     hints: Mutex<HintCache>,
@@ -115,7 +115,7 @@ impl Router {
     }
 }
 
-/// Whether the replica that answered served the read under its own lease.
+/// Whether the answering replica used its own lease to serve the read.
 fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
@@ -384,8 +384,8 @@ mod tests {
         assert_eq!(hints.holders(&key(1), later, 0), (0b10, true));
     }
 
-    /// Key ranges have their own holders, so a hint about one key does not change what is known of
-    /// another.
+    /// Key ranges have their own holders, so a hint about one key does not change what is known
+    /// about another key.
     #[test]
     fn a_key_follows_what_was_said_of_it_and_an_unknown_one_what_was_heard_last() {
         let (mut hints, now) = (HintCache::new(1 << 20), Instant::now());

@@ -177,8 +177,8 @@ mod tests {
         assert!(sessions.open.len() <= 5, "{}", sessions.open.len());
     }
 
-    /// All sessions that were opened at the same time may have expired. The refusals that say so
-    /// arrive when all sessions are in use.
+    /// All sessions that were opened at the same time may have expired. The refusals that report
+    /// this arrive while all sessions are in use.
     #[test]
     fn what_is_refused_because_sessions_expired_is_issued_again_in_a_new_one() {
         let mut sessions = Sessions::new(0);
@@ -191,8 +191,8 @@ mod tests {
         assert_eq!(sessions.open.len(), 4);
     }
 
-    /// Each refusal states its log time. So, as far as the client knows, sessions that were opened
-    /// one after another also expire one after another. A write has only one more attempt.
+    /// Each refusal contains its log time. So, as far as the client knows, sessions that were
+    /// opened one after another also expire one after another. A write has only one more attempt.
     #[test]
     fn what_is_refused_is_issued_again_in_a_session_that_was_opened_since() {
         let mut sessions = Sessions::new(0);

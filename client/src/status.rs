@@ -91,9 +91,9 @@ pub struct Status {
     pub replica: String,
     /// Name of the leader; `None` if the replica knows no leader.
     pub leader: Option<String>,
-    /// Time since the replica learned that its present leader leads.
+    /// Time since the replica learned about its present leader.
     pub leader_for: Duration,
-    /// Number of the replica's run: it rises at each start.
+    /// Number of the replica's run. This number rises at each start.
     pub incarnation: u64,
     /// Number of slots of the log that are known to be committed.
     pub committed: u64,
@@ -131,11 +131,11 @@ pub struct PeerStatus {
     pub name: String,
     /// Measured round trip; `None` if it is not measured yet.
     pub round_trip: Option<Duration>,
-    /// Whether a promise of this replica to the other replica is in force: this replica's votes
-    /// then demand that the other replica is notified of writes.
+    /// Whether a promise of this replica to the other replica is in force. If it is, this replica's
+    /// votes demand that the other replica is notified of writes.
     pub granted_to: bool,
-    /// Whether a promise of the other replica to this replica is in force: the other replica's
-    /// votes then demand that this replica is notified of writes.
+    /// Whether a promise of the other replica to this replica is in force. If it is, the other
+    /// replica's votes demand that this replica is notified of writes.
     pub granted_by: bool,
 }
 
@@ -188,7 +188,7 @@ pub struct RangeStatus {
     pub strategy: String,
     /// Settings of the strategy as text; empty if it has none.
     pub settings: String,
-    /// Names of the holders of those keys in the range that are not listed.
+    /// Names of the replicas that hold the unlisted keys of the range.
     pub defaults: Vec<String>,
     /// Number of listed keys in the range: keys with holders of their own.
     pub listed: u64,
@@ -267,7 +267,7 @@ pub struct ServerInfo {
     pub cluster: String,
     /// Name of the replica.
     pub replica: String,
-    /// Number of the replica's run: it rises at each start.
+    /// Number of the replica's run. This number rises at each start.
     pub incarnation: u64,
     /// Names of all replicas of the cluster.
     pub replicas: Vec<String>,

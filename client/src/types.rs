@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leasehold_wire as wire;
 
-/// Version of a value: the position in the log of the write that stored the value. A later write of
+/// Version of a value. It is the log position of the write that stored the value. A later write of
 /// the same key has a higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
@@ -181,7 +181,7 @@ pub struct Reply {
     pub replica: Arc<str>,
 }
 
-/// Kind of refusal of a request by a replica or by this client.
+/// Kind of a refusal. A request is refused by a replica or by this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {

@@ -12,7 +12,7 @@ use crate::watch::ReplicaMonitor;
 /// Key of a write that an unauthenticated peer proposes. The value of this write is the same text.
 pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
-/// Maximum age of a cluster in these attacks, in hours. The replicated clock begins at 0 when its
+/// Maximum age of a cluster in these attacks, in hours. The replicated clock begins at 0 when the
 /// cluster begins.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
 /// Maximum number of bytes per second that the choice of lease holders may add to the traffic
@@ -22,7 +22,7 @@ const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 /// A condition that is checked after an attack.
 #[derive(Clone, Copy, Debug)]
 pub enum AftermathCheck {
-    /// No refusal contains a name that the unauthenticated peer had not itself sent before.
+    /// Every name in a refusal is a name that the unauthenticated peer has sent before.
     NothingRevealed,
     /// All replicas serve clients after they have been killed and started again.
     Restart,
@@ -33,8 +33,8 @@ pub enum AftermathCheck {
     /// A figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
     /// Maximum number of file descriptors that a replica may have open in addition to those that it
-    /// had open before the attack. They are counted at the end of the attack, while the attackers'
-    /// connections are still open.
+    /// had open before the attack. The descriptors are counted at the end of the attack, while the
+    /// attackers' connections are still open.
     FilesLeft(u64),
     /// A counter in the status of each replica does not exceed a maximum: (name, maximum).
     CounterAtMost(&'static str, u64),
@@ -46,7 +46,7 @@ pub enum AftermathCheck {
     /// Maximum duration of an iteration of a replica's event loop, in ms. If the program does not
     /// report the duration of iterations, this is not checked.
     LongestRound(u64),
-    /// In any second without reads, the traffic between peers does not exceed a maximum.
+    /// In every second without reads, the traffic between peers does not exceed a maximum.
     PeerBytes,
     /// After the directory of the last replica was made read-only, this replica ended with an
     /// error, and not by a signal.

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::cluster::{Cluster, set_mode};
 use crate::judge::Check;
 
-/// Longest time in which a replica must end after its directory became read-only.
+/// Time within which a replica must end after its directory became read-only.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Time for which the replica runs before its disk fails again. It must be long enough for a few
 /// puts.
@@ -24,11 +24,11 @@ const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Interval between two checks of whether the replica has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
-/// For each way of ending, the number of times that the replica ended in this way.
+/// Tally of the ways in which the replica ended.
 #[derive(Debug, Default)]
 pub struct ExitTally {
     ways: BTreeMap<String, u32>,
-    /// Last output of the replica before the worst of these ends.
+    /// Last output of the replica before it ended in the worst of these ways.
     words: String,
     bad: bool,
 }
@@ -59,8 +59,8 @@ impl ExitTally {
 }
 
 /// Makes the directory of the last replica read-only. After the replica has ended, makes the
-/// directory writable again and starts the replica. Repeats this until shortly before `end`, at
-/// which the attackers end.
+/// directory writable again and starts the replica. Repeats this until shortly before `end`, which
+/// is the time at which the attackers end.
 pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<ExitTally> {
     let last = cluster.clients.len() - 1;
     let data = cluster.data(last);

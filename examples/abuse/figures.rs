@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Figures, each with its name, in alphabetical order of the names.
+/// Figures by name, in alphabetical order of the names.
 pub type Figures = BTreeMap<String, f64>;
 
 /// Creates figures from pairs of a name and a value.
@@ -10,8 +10,8 @@ pub fn figures<const N: usize>(named: [(&str, f64); N]) -> Figures {
     named.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Returns the least value that is not exceeded by the share `share` of the values; 0 if there are
-/// no values.
+/// Returns a percentile of the values by the nearest-rank method; 0 if there are no values. The
+/// percentile is given by `share`, from 0 to 1.
 pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     values.sort_unstable();
     let rank = (values.len() as f64 * share).ceil() as usize;

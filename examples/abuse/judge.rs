@@ -45,7 +45,7 @@ impl Check {
         }
     }
 
-    /// Creates a check with a result that is a text.
+    /// Creates a check with a result in words. `good` is true if the check succeeded.
     pub fn described(what: &str, found: &str, good: bool) -> Check {
         Check {
             what: what.to_owned(),

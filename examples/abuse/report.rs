@@ -18,8 +18,8 @@ use crate::provenance::{Program, command, machine};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub label: String,
-    /// Program that was attacked in the newest rows. Each row also names the program for which it
-    /// was measured.
+    /// Program that was attacked in the newest rows. Each row also names the program for which the
+    /// row was measured.
     #[serde(default)]
     pub program: Program,
     pub command: String,
@@ -104,7 +104,7 @@ impl Results {
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Returns the text for a terminal about one run. It has a line for each attack.
+    /// Describes one run as text for a terminal. The text has a line for each attack.
     pub fn terminal(&self, label: &str) -> String {
         let mut text = String::new();
         let run = self.runs.iter().find(|run| run.label == label);

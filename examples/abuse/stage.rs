@@ -23,16 +23,16 @@ use crate::well_behaved::WellBehavedClients;
 const SETTLES_IN: Duration = Duration::from_secs(2);
 /// Time for which the well-behaved clients continue after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
-/// Duration of the last part of an attack, in which the bytes that peers send each other are
-/// counted. The next constant is the interval between two counts. This interval is short, because
-/// the mean over a long interval would hide bursts of traffic.
+/// Duration of the last part of an attack. In this part, the traffic between peers is measured. The
+/// next constant is the interval between two measurements. This interval is short, because the mean
+/// over a long interval would hide bursts of traffic.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for which attackers may continue after the end of the attack, to finish requests
 /// that they have begun.
 const OVERTIME: Duration = Duration::from_secs(60);
 
-/// Settings that all attacks of a run share.
+/// Settings that are the same for all attacks of a run.
 pub struct Stage {
     pub binary: PathBuf,
     pub replicas: usize,
@@ -52,15 +52,14 @@ pub struct AttackTimeline {
     pub before_end: Instant,
     pub ended: Instant,
     pub recovered: Instant,
-    /// Bytes per second that all replicas together sent each other in the quiet time; `None` if not
+    /// Traffic between the replicas in the quiet time, in bytes per second; `None` if it is not
     /// known.
     pub quiet_bytes_s: Option<f64>,
     pub late_bytes_s: Option<f64>,
-    /// Bytes that all replicas together sent each other in the busiest second of the last part of
-    /// the attack; `None` if not known.
+    /// Number of bytes that the replicas sent each other in the busiest second of the last part of
+    /// the attack; `None` if it is not known.
     pub busiest_bytes_s: Option<f64>,
-    /// For each way of ending, the number of times that the replica with the failing disk ended in
-    /// this way.
+    /// Tally of the ways in which the replica with the failing disk ended.
     pub ends: ExitTally,
 }
 
@@ -281,8 +280,8 @@ fn rate(before: Option<u64>, after: Option<u64>, since: Instant) -> Option<f64> 
     Some(sent as f64 / since.elapsed().as_secs_f64())
 }
 
-/// Waits until `end`. Returns the greatest number of bytes that all replicas together sent each
-/// other in any second before `end`.
+/// Waits until `end`. Returns the number of bytes that the replicas sent each other in the busiest
+/// second before `end`.
 async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64> {
     let (mut since, mut sent) = (Instant::now(), peer_bytes(attack, cluster).await);
     let mut most = None::<f64>;

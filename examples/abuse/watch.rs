@@ -49,8 +49,8 @@ impl ReplicaMonitor {
         ReplicaMonitor { looks, tasks }
     }
 
-    /// Returns how many times the ballot round or the leader that a replica reports changed in the
-    /// samples between `from` and `to`.
+    /// Returns the number of new ballot rounds that replicas reported in the samples between `from`
+    /// and `to`.
     pub fn elections(&self, from: Instant, to: Instant) -> u64 {
         let mut last: BTreeMap<u64, String> = BTreeMap::new();
         let looks = self.looks.borrow();
@@ -66,7 +66,7 @@ impl ReplicaMonitor {
         last.len().saturating_sub(1) as u64
     }
 
-    /// Returns the greatest memory of any replica between `from` and `to`, in MiB.
+    /// Returns the greatest memory use of a replica between `from` and `to`, in MiB.
     pub fn memory_mib(&self, from: Instant, to: Instant) -> f64 {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
@@ -74,7 +74,7 @@ impl ReplicaMonitor {
         most.unwrap_or_default() as f64 / 1024.0
     }
 
-    /// Returns the greatest memory of any replica at any time before `to`, in MiB.
+    /// Returns the greatest memory use of a replica before `to`, in MiB.
     pub fn peak_mib(&self, to: Instant) -> f64 {
         let looks = self.looks.borrow();
         let before = looks.iter().filter(|look| look.at < to);
@@ -82,7 +82,7 @@ impl ReplicaMonitor {
         most.unwrap_or_default() as f64 / 1024.0
     }
 
-    /// Returns the greatest number of file descriptors that any replica had open between `from` and
+    /// Returns the greatest number of file descriptors that a replica had open between `from` and
     /// `to`.
     pub fn files(&self, from: Instant, to: Instant) -> u64 {
         let looks = self.looks.borrow();
@@ -90,7 +90,7 @@ impl ReplicaMonitor {
         within.map(|look| look.files).max().unwrap_or_default()
     }
 
-    /// Returns the longest time between `from` and `to` for which some replica answered no status
+    /// Returns the longest time, between `from` and `to`, in which a replica answered no status
     /// request.
     pub fn longest_silence(&self, from: Instant, to: Instant) -> Duration {
         let looks = self.looks.borrow();
@@ -121,8 +121,8 @@ impl ReplicaMonitor {
         newest.into_values().max()
     }
 
-    /// Returns the increase of a counter between `from` and `to`, on the replica where it increased
-    /// least. `None` if no replica reports the counter.
+    /// Returns the increase of a counter between `from` and `to`, on the replica where the counter
+    /// increased least. `None` if no replica reports the counter.
     pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();

@@ -85,7 +85,7 @@ impl WellBehavedClients {
         })
     }
 
-    /// Stops all new operations, and waits for the operations that are in flight.
+    /// Prevents new operations, and waits for the operations that are in flight.
     pub async fn stop(&self) {
         self.tasks.iter().for_each(|task| task.abort());
         let deadline = Instant::now() + 2 * OPERATION_TIMEOUT;

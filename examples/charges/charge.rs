@@ -75,7 +75,7 @@ pub fn charge(case: &Case, answered: &AnsweredRequests) -> f64 {
     (cost.and_answering(*bytes_out, entries(answered)).units() + merging * cost::MERGING) as f64
 }
 
-/// Returns the sizes of the replica's state, as far as an answer reports them.
+/// Returns the sizes of the replica's state that an answer reports.
 fn sizes(answer: &Response) -> Sizes {
     let status = answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());

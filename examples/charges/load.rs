@@ -38,7 +38,7 @@ pub struct Load<'a> {
     wire: Wire,
     client: u64,
     last_id: u64,
-    /// Lane of each request in flight. The key is the id of the request.
+    /// Lanes of the requests in flight, by the ids of the requests.
     in_flight: BTreeMap<u64, usize>,
     /// Number of requests that each lane has sent so far.
     numbers: Vec<u64>,

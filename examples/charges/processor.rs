@@ -28,7 +28,7 @@ impl Sub for ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Returns, separately for `all` and `first`, the lesser of two values.
+    /// Returns the lesser of the two values of `all`, and the lesser of the two values of `first`.
     pub fn least(self, other: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.min(other.all),
@@ -74,7 +74,8 @@ fn named(path: &std::path::Path, problem: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {problem}", path.display()))
 }
 
-/// Returns the first of the three numbers in `schedstat`, which is the time on a processor in ns.
+/// Returns the time on a processor, in ns. This time is the first of the three numbers in
+/// `schedstat`.
 fn taken(schedstat: &str) -> Option<Duration> {
     let first = schedstat.split_whitespace().next()?;
     first.parse().ok().map(Duration::from_nanos)

@@ -54,7 +54,7 @@ pub struct Row {
     /// Processor time per request in ns: the least, the median and the greatest value over all
     /// rounds.
     pub ns: [f64; 3],
-    /// Median over the rounds of the event loop's processor time per request, in ns.
+    /// Processor time of the event loop per request, in ns: the median over all rounds.
     pub loop_ns: f64,
     pub charge: f64,
 }

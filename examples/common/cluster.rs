@@ -35,8 +35,8 @@ pub struct Setting {
     pub strategy: &'static str,
     /// Maximum number of files that a replica may open.
     pub files: Option<u32>,
-    /// Whether replicas run without privileges, so that the permissions of a directory also hold
-    /// for them.
+    /// Whether replicas run without privileges, so that the permissions of a directory also
+    /// restrict the replicas.
     pub unprivileged: bool,
     /// Whether the last replica is started later, by [`Cluster::start_late`].
     pub one_late: bool,
@@ -55,7 +55,7 @@ impl Setting {
     };
 }
 
-/// Settings that all clusters of a run share.
+/// Settings that are the same for all clusters of a run.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     pub binary: PathBuf,
@@ -140,8 +140,8 @@ impl Cluster {
     }
 
     /// Creates certificates if the program supports them. Without certificates, any process can
-    /// claim to be a replica. If the program supports certificates but creating them fails, that is
-    /// an error, because the results would be those of a different cluster.
+    /// claim to be a replica. Returns an error if the program supports certificates but cannot
+    /// create them, because the results would then be those of a different cluster.
     fn certify(&mut self) -> anyhow::Result<()> {
         if !self.makes_certificates()? {
             return Ok(());
@@ -169,7 +169,7 @@ impl Cluster {
         Ok(names_command(&help, "cert"))
     }
 
-    /// Lets a user without privileges access the directory of the cluster and the program.
+    /// Gives an unprivileged user access to the program and to the directory of the cluster.
     fn allow_unprivileged(&self) -> anyhow::Result<()> {
         std::fs::copy(&self.recipe.binary, self.program()).context("copying the program")?;
         std::fs::create_dir_all(self.dir.join("data"))?;
@@ -348,7 +348,7 @@ fn directory(recipe: &Recipe, name: &str) -> anyhow::Result<(Option<TempDir>, Pa
     Ok((Some(temporary), dir))
 }
 
-/// Returns true if a help text lists a command, that is, if a line begins with it.
+/// Returns true if a help text lists a command, that is, if a line begins with the command.
 fn names_command(help: &str, command: &str) -> bool {
     let mut first = help.lines().map(|line| line.split_whitespace().next());
     first.any(|word| word == Some(command))

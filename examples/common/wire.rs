@@ -83,13 +83,13 @@ impl Wire {
 /// The two halves of a connection that is held open.
 pub type RawConnection = (FrameReader<OwnedReadHalf>, OwnedWriteHalf);
 
-/// Builds a request that reads.
+/// Builds a read request with the operation `op`.
 pub fn read(id: u64, op: Op) -> Request {
     Request::new(id, Some(Body::Command(op.into())))
 }
 
-/// Builds a request that writes, as part of a new session. The session's `opened_ms` must be the
-/// value from the replica's welcome.
+/// Builds a write request with the operation `op`, as part of a new session. The session's
+/// `opened_ms` must be the value from the replica's welcome.
 pub fn write(id: u64, session: Session, op: Op) -> Request {
     let Session {
         client,
@@ -108,7 +108,7 @@ pub struct Session {
     pub opened_ms: u64,
 }
 
-/// Returns the bytes of a request as it is sent: in a frame.
+/// Returns the bytes of the frame in which a request is sent.
 pub fn frame(request: &Request) -> anyhow::Result<Bytes> {
     let mut bytes = BytesMut::new();
     encode_frame(request, &mut bytes)?;

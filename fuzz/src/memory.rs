@@ -8,19 +8,19 @@
 
 use bytes::Bytes;
 
-/// Number of bytes of memory that a decoder may take for any input. These bytes are for buffers
+/// Number of bytes of memory that a decoder may use for any input. These bytes are for buffers
 /// while the input is read, and for the text of an error.
 pub const BASE_BYTES: usize = 64 << 10;
 
 /// Minimum number of bytes of an element in the input.
 const ELEMENT_BYTES_MIN: usize = 2;
-/// Ratio of the memory of a list, while it grows, to the size of its elements. The old buffer is
-/// full and the new buffer is twice as large, so both together are three times as large as the
-/// elements.
+/// Ratio between the memory of a list that grows and the size of the list's elements. The old
+/// buffer is full and the new buffer is twice as large, so both together are three times as large
+/// as the elements.
 const WHILE_GROWING: usize = 3;
 
-/// Returns the number of bytes of memory that one byte of input may take if it belongs to a list of
-/// `T`, and `T` contains nothing larger.
+/// Returns the number of bytes of memory that a decoder may use for one byte of input, if this byte
+/// belongs to a list of `T` and `T` contains nothing larger.
 pub const fn per_byte<T>() -> usize {
     WHILE_GROWING * size_of::<T>() / ELEMENT_BYTES_MIN
 }
@@ -35,10 +35,9 @@ pub fn within<T>(input: usize, per_byte: usize, decode: impl FnOnce() -> T) -> T
     within_base(BASE_BYTES, input, per_byte, decode)
 }
 
-/// As [`within`], but with `base` bytes for any input instead of [`BASE_BYTES`].
+/// Does the same as [`within`], but allows `base` bytes for any input instead of [`BASE_BYTES`].
 ///
-/// # Panics
-/// Panics if the decoder exceeds the limit.
+/// # Panics Panics if the decoder exceeds the limit.
 pub fn within_base<T>(base: usize, input: usize, per_byte: usize, decode: impl FnOnce() -> T) -> T {
     let mut decoded = None;
     let taken = allocation_counter::measure(|| decoded = Some(decode())).bytes_max;
@@ -50,11 +49,10 @@ pub fn within_base<T>(base: usize, input: usize, per_byte: usize, decode: impl F
     decoded.expect("the decoder has returned")
 }
 
-/// As [`within`], for a decoder that keeps parts of its input. The copy of the input to which these
-/// parts belong is not included.
+/// Does the same as [`within`], for a decoder that keeps parts of its input. These parts belong to
+/// a copy of the input. This copy is not included in the memory.
 ///
-/// # Panics
-/// Panics if the decoder exceeds the limit.
+/// # Panics Panics if the decoder exceeds the limit.
 pub fn sharing<T>(input: &[u8], per_byte: usize, decode: impl FnOnce(Bytes) -> T) -> T {
     let shared = Bytes::copy_from_slice(input);
     within(input.len(), per_byte, || decode(shared))

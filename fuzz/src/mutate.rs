@@ -104,7 +104,7 @@ impl Mutator {
         input.splice(replaced, other[taken].iter().copied());
     }
 
-    /// Takes one of the numbers in [`EDGES`], and inserts it or overwrites bytes with it.
+    /// Inserts one of the numbers in [`EDGES`], or overwrites bytes with this number.
     fn edge(&mut self, input: &mut Vec<u8>) {
         let edge = EDGES[self.random.random_range(0..EDGES.len())];
         let bytes: Vec<u8> = match self.random.random_range(0..6) {

@@ -65,7 +65,7 @@ pub struct Experiment {
     /// Seed from which everything random is derived.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Number of runs of each strategy. Each run has the next seed.
+    /// Number of runs of each strategy. Successive runs have successive seeds.
     #[serde(default = "default_runs")]
     pub runs: u32,
     /// Lease durations and policy.
@@ -167,11 +167,12 @@ pub struct WorkloadSpec {
     /// Number of operations of each client, including warm-up; 0 if `seconds` sets the duration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
-    /// Number of each client's first requests that are only for warm-up and are not measured.
+    /// Number of warm-up requests of each client. They are the first requests of the client, and
+    /// are not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup: u64,
     /// Rate of an open loop, in operations a second at each site. Operations are due at equal
-    /// intervals, whether or not earlier ones were answered. `None` for a closed loop.
+    /// intervals, whether or not earlier operations were answered. `None` for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RequestRate>,
     /// Duration of the measured interval, in s. It is given instead of `requests`.
@@ -181,8 +182,8 @@ pub struct WorkloadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
     /// Maximum number of operations that one site has in flight in an open loop. Further operations
-    /// that are due wait at the client. Operations that wait are measured too, and their latency
-    /// includes the wait.
+    /// wait at the client. Waiting operations are measured, too, and their latency includes the
+    /// wait.
     #[serde(default = "default_outstanding")]
     pub outstanding: u32,
     /// Size of a written value, in bytes.

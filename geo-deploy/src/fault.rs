@@ -29,7 +29,7 @@ pub enum FaultAction {
     Restart,
     /// The process is paused, as by SIGSTOP. It is resumed when the fault ends.
     Pause,
-    /// Nothing passes between the targets and `to`.
+    /// No message passes between the targets and `to`.
     Partition,
     /// Messages between the targets and `to` get an extra delay of `delay_ms` in each failing
     /// direction.
@@ -41,7 +41,7 @@ pub enum FaultAction {
 }
 
 impl FaultAction {
-    /// Every action.
+    /// All actions.
     pub const ALL: [FaultAction; 8] = [
         FaultAction::Kill,
         FaultAction::Stop,
@@ -96,8 +96,8 @@ pub enum FaultTarget {
     Site(String),
     /// The leader.
     Leader,
-    /// The holder of the hottest key that is nearest to the leader. The leader itself does not
-    /// count as a holder.
+    /// The replica nearest to the leader among the holders of the hottest key. The leader itself
+    /// does not count as a holder.
     Holder,
     /// The replica nearest to the leader.
     Nearest,
@@ -111,7 +111,7 @@ impl FaultTarget {
     /// Names of roles.
     pub const ROLES: [&str; 5] = ["leader", "holder", "nearest", "random", "all"];
 
-    /// Returns the role with this name, or else the site with this name.
+    /// Returns the role with this name. If there is no such role, returns the site with this name.
     pub fn named(name: &str) -> FaultTarget {
         match name {
             "leader" => FaultTarget::Leader,
@@ -156,8 +156,8 @@ pub struct FaultSpec {
     /// Time at which the fault begins, in seconds from the beginning of the measured phase.
     #[serde(rename = "at_s")]
     pub at_s: f64,
-    /// Time at which the fault ends, in seconds from the beginning of the measured phase; `None`
-    /// (the field is omitted) if it never ends.
+    /// Time at which the fault ends, in seconds from the beginning of the measured phase. If the
+    /// fault never ends, the field is omitted and the value is `None`.
     #[serde(default, rename = "until_s", skip_serializing_if = "Option::is_none")]
     pub until_s: Option<f64>,
     /// Action of the fault.

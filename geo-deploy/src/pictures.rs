@@ -13,14 +13,15 @@ use resvg::usvg::{Options, Tree, fontdb::Database};
 /// The font DejaVu Sans, reduced to Latin letters and the other characters that the plots use.
 const REGULAR: &[u8] = include_bytes!("fonts/DejaVuSans.ttf");
 const BOLD: &[u8] = include_bytes!("fonts/DejaVuSans-Bold.ttf");
-/// Number of pixels of the PNG for one pixel of the drawing, in each direction. So plots are sharp
-/// on high-resolution screens.
+/// Factor by which the PNG is larger than the drawing, in each direction. The factor makes plots
+/// sharp on high-resolution screens.
 const SCALE: f32 = 2.0;
-/// Resolution of the PDF, in pixels per inch. It is chosen so that a pixel of the drawing is as
-/// wide as on a screen.
+/// Resolution of the PDF, in pixels per inch. At this resolution, the drawing is as wide as on a
+/// screen.
 const DPI: f32 = 96.0;
 
-/// Draws a PNG and a PDF next to each of these SVG files.
+/// Creates a PNG file and a PDF file from each of these SVG files, in the directory of the SVG
+/// file.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written; the error names the file.
@@ -38,7 +39,7 @@ pub fn draw(plots: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws a PNG and a PDF next to each SVG file in a directory and its subdirectories.
+/// Creates a PNG file and a PDF file from each SVG file in a directory and its subdirectories.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written; the error names the file.

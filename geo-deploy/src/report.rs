@@ -111,7 +111,7 @@ impl DigestedReport<'_> {
 /// Results of all strategies of one experiment.
 #[derive(Clone, Debug)]
 pub struct ExperimentReport {
-    /// The effective experiment.
+    /// The experiment after defaults and overrides were applied.
     pub experiment: Experiment,
     /// Requested topology. The measured round trips may differ.
     pub topology: Topology,
@@ -141,7 +141,8 @@ impl ExperimentReport {
         }
     }
 
-    /// Whether faults were injected in any run. If so, the report shows latency over time.
+    /// Returns true if a fault was injected in at least one run. In this case, the report shows
+    /// latency over time.
     fn has_faults(&self) -> bool {
         self.runs.iter().any(|run| !run.faults.is_empty())
     }
@@ -159,7 +160,7 @@ impl ExperimentReport {
         Bounds::new(&self.topology, self.experiment.leader_index())
     }
 
-    /// Returns the plan that a run executed; `None` if the experiment no longer has this plan.
+    /// Returns the plan of a run; `None` if the experiment has no plan with the label of the run.
     fn plan(&self, run: &StrategyRun) -> Option<&StrategyPlan> {
         let mut plans = self.experiment.strategies.iter();
         plans.find(|plan| plan.label == run.label)

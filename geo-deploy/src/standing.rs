@@ -29,16 +29,16 @@ pub use state::{ClientPort, ClusterState, Lock};
 
 use supervisor::Supervisor;
 
-/// Longest time that replicas may take to end by themselves.
+/// Timeout for the end of a cluster. Its replicas must end by themselves within this time.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
-/// Longest time that the supervisor may take to carry out a request, including the time in which
-/// replicas report their roles.
+/// Timeout for a request to the supervisor. It includes the time in which replicas report their
+/// roles.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Returns the default settings of a standing cluster.
 ///
 /// # Errors
-/// Never, if the file that is built into this program is valid.
+/// If the file that is built into this program is invalid.
 pub fn experiment() -> anyhow::Result<Experiment> {
     Ok(Experiment::parse(
         "cluster",
@@ -64,7 +64,7 @@ pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
 /// Settings of a supervisor, besides the experiment that describes its cluster.
 #[derive(Clone, Debug)]
 pub struct SupervisorSettings {
-    /// The program that is started with `serve`.
+    /// Path of the program for replicas. The program is started with `serve`.
     pub program: PathBuf,
     /// The cluster's directory.
     pub dir: PathBuf,
@@ -170,8 +170,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks whether a supervisor has really ended, given that it does not answer. A running
-/// supervisor holds the lock of the directory.
+/// Checks that a supervisor that does not answer has really ended. A running supervisor holds the
+/// lock of the directory.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(

@@ -20,8 +20,8 @@ use crate::topology::is_plain_name;
 /// Throughput experiments that are built into the program.
 const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
 
-/// Fields that only files of throughput experiments have. A file with any of these fields is a file
-/// of a throughput experiment.
+/// Fields that only files of throughput experiments have. A file with one of these fields describes
+/// a throughput experiment.
 const DISTINCTIVE_FIELDS: [&str; 2] = ["cases", "replicas"];
 
 /// A throughput experiment.
@@ -32,13 +32,13 @@ pub struct ThroughputExperiment {
     pub name: String,
     /// Description in one line, for lists and headings.
     pub description: String,
-    /// Names of the replicas, all of which are at one site.
+    /// Names of the replicas. All replicas are at one site.
     pub replicas: Vec<String>,
     /// Name of the replica that leads.
     pub leader: String,
     /// Number of times that every case is measured. The report shows the medians.
     pub runs: u32,
-    /// Seed from which everything random is derived.
+    /// Seed for all random choices.
     pub seed: u64,
     /// Condition under which a write is durable. The paper's replicas keep their log in memory.
     #[serde(with = "DurabilityName")]
@@ -55,11 +55,11 @@ pub struct ThroughputExperiment {
     pub in_flight: u32,
     /// Number of threads of the load generator.
     pub cores: u32,
-    /// Time, in s, for which clients read before anything is measured. Clients read equally from
-    /// all replicas, so that every replica gets about the same number of leases.
+    /// Duration of the warm-up, in s. In the warm-up, clients read equally from all replicas, so
+    /// that every replica gets about the same number of leases. Nothing is measured.
     pub warmup_s: f64,
-    /// Duration of each measurement, in s. Reads are measured first, and then writes. Before each
-    /// measurement, clients send requests for 3 s that are not measured.
+    /// Duration of each measurement, in s. Reads are measured first, and then writes. Clients
+    /// already send requests in the 3 s before each measurement; these requests are not measured.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -91,7 +91,7 @@ pub enum CaseRouting {
 }
 
 impl CaseRouting {
-    /// Returns the name of the rule in files.
+    /// Returns the name of the rule, as used in files.
     pub fn name(self) -> &'static str {
         match self {
             CaseRouting::Local => "local",
@@ -113,9 +113,10 @@ pub struct OperationThroughput {
     pub p50_us: f64,
     /// 99th percentile of the latency, in µs.
     pub p99_us: f64,
-    /// Processor time (user and system) of all replicas together for each operation, in µs.
+    /// Processor time (user and system) of all replicas in total, divided by the number of
+    /// operations, in µs.
     pub cpu_us: f64,
-    /// Processor time for each operation, in µs, of the replica that used the most processor time.
+    /// Processor time of the busiest replica, divided by the number of operations, in µs.
     pub busiest_us: f64,
 }
 
@@ -151,9 +152,9 @@ pub fn list() -> Vec<(&'static str, String)> {
 }
 
 impl ThroughputExperiment {
-    /// Returns the built-in throughput experiment of this name, or the one in this TOML file.
-    /// Returns `None` if no built-in throughput experiment has the name, or if the file has none of
-    /// the fields that only a throughput experiment has.
+    /// Returns the built-in throughput experiment named `name`, or the one in the TOML file `name`.
+    /// Returns `None` if there is no built-in throughput experiment of this name, and no file with
+    /// a field that only a throughput experiment has.
     ///
     /// # Errors
     /// Returns an error if a field or an override is invalid.
@@ -191,8 +192,9 @@ impl ThroughputExperiment {
         parsed.checked()
     }
 
-    /// Returns the experiment with overrides, each of which is `key=value`. A key is a dotted
-    /// field, or `strategies` with the labels or strategies of the cases to keep.
+    /// Applies overrides of the form `key=value`, and returns the resulting experiment. A key is a
+    /// dotted field, or `strategies`. The value of `strategies` lists the cases to keep, by label
+    /// or by strategy.
     fn with(self, sets: &[String]) -> Result<ThroughputExperiment, ExperimentError> {
         let changed = sets.iter().try_fold(self, |it, set| it.set(set));
         changed.and_then(ThroughputExperiment::checked)
@@ -304,8 +306,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Checks the labels of the cases, and the settings that replicas must accept. The labels
-    /// become names of directories.
+    /// Checks the labels of the cases, which become names of directories. Also checks the settings
+    /// that replicas must accept.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {
@@ -373,7 +375,7 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Returns the experiment as TOML, with every field written out.
+    /// Returns the experiment as TOML, with all fields.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|error| format!("# not representable: {error}\n"))
     }
@@ -427,7 +429,8 @@ mod tests {
         }
     }
 
-    /// Parses the experiment in a file with this text; `None` if it is not a throughput experiment.
+    /// Parses the text of a file. Returns `None` if the file does not describe a throughput
+    /// experiment.
     fn in_file(text: &str) -> Option<Result<ThroughputExperiment, String>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mine.toml");

@@ -34,7 +34,7 @@ const RTT_MS_MAX: f64 = 60_000.0;
 /// A place with one replica and its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Short name, which tables and overrides use.
+    /// Short name, which is used in tables and overrides.
     pub name: String,
 }
 
@@ -50,7 +50,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Returns Table 1 of the paper, with the paper's 0.4 ms for round trips within a site.
+    /// Returns the topology of the paper (Table 1). Round trips within a site are 0.4 ms, as in the
+    /// paper.
     pub fn paper() -> Topology {
         const NAMES: [&str; 5] = ["JP", "CA", "OR", "VA", "IRL"];
         const ROWS: [[f64; 5]; 5] = [
@@ -97,7 +98,7 @@ impl Topology {
         Topology::parse(&shown, &text)
     }
 
-    /// Parses the text of a topology file. Errors name the file as `path`.
+    /// Parses the text of a topology file. Error messages contain `path` as the name of the file.
     pub fn parse(path: &str, text: &str) -> Result<Topology, TopologyError> {
         let file: TopologyFile = from_toml(text).map_err(|source| TopologyError::Malformed {
             path: path.to_owned(),
@@ -159,7 +160,7 @@ impl Topology {
     }
 }
 
-/// Whether a name can be used in tables, overrides and names of files.
+/// Returns true if a name can be used in tables, overrides and names of files.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !name.is_empty() && name.chars().all(plain)

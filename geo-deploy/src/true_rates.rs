@@ -29,7 +29,7 @@ const SETS_MAX: usize = 1 << 10;
 /// Maximum number of keys that are examined.
 const KEYS_MAX: u64 = 2_000_000;
 
-/// Cost (latency and shares) that results from a choice of holders. Shares are from 0 to 1.
+/// Latency and shares that result from a choice of holders. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementCost {
     /// Mean latency of an operation, in ms.
@@ -38,19 +38,18 @@ pub struct PlacementCost {
     pub sites: Vec<SitePlacementCost>,
 }
 
-/// Cost (latency and shares) at one site that results from a choice of holders. Shares are from 0
-/// to 1.
+/// Latency and shares at one site, as they result from a choice of holders. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SitePlacementCost {
     /// Mean latency of an operation, in ms; 0 if the site sends no requests.
     pub mean_ms: f64,
     /// Share of the site's reads that its own replica would serve.
     pub local_reads: f64,
-    /// Share of the site's writes that would take the minimum latency that is possible for a write.
+    /// Share of the site's writes that would be at their minimum latency.
     pub writes_at_minimum: f64,
 }
 
-/// Latencies at each site, in ms, of operations on one key if the key has one particular set of
+/// Latencies of operations on one key at each site, in ms. The key has one particular set of
 /// holders.
 #[derive(Clone, Debug)]
 struct HolderCosts {
@@ -61,7 +60,7 @@ struct HolderCosts {
     mixed_ms: Vec<f64>,
 }
 
-/// Rates of a workload's requests, from which the latency for a choice of holders is computed.
+/// Model that computes the latency for a choice of holders from the rates of a workload's requests.
 pub struct PlacementModel<'a> {
     plan: &'a RunPlan<'a>,
     bounds: Bounds,
@@ -70,7 +69,7 @@ pub struct PlacementModel<'a> {
     streams: Vec<SiteStream>,
     /// For each rank of popularity, the probability that a request is for the key with this rank.
     by_rank: Vec<f64>,
-    /// Share of all operations that each site sends.
+    /// For each site, the share of all operations that the site sends.
     shares: Vec<f64>,
 }
 

@@ -42,13 +42,13 @@ pub use network::{Lateness, NetworkReport, NetworkVerdict, PairReport};
 #[derive(Debug)]
 pub struct Wan {
     names: Vec<String>,
-    /// Links, by the index of the sending site and then of the receiving site; `None` if both are
-    /// the same site.
+    /// Links between sites. The first index is the sending site, and the second is the receiving
+    /// site; `None` if both are the same site.
     links: Vec<Vec<Option<Arc<Link>>>>,
     addresses: Vec<Vec<Option<SocketAddr>>>,
     /// Paths of the probes, one for each unordered pair of sites.
     paths: Vec<ProbePath>,
-    /// Delays and jitters with which the links were started.
+    /// Delays and jitters of the links when the network was started.
     configured: Vec<PairSettings>,
     /// Listener at which probes are answered.
     echo: TcpListener,
@@ -82,8 +82,8 @@ struct RelayPlan {
     back: Arc<Link>,
 }
 
-/// Table with one entry for each pair of sites, by the index of the sending site and then of the
-/// receiving site; `None` if both are the same site.
+/// Table with one entry for each pair of sites. The first index is the sending site, and the second
+/// is the receiving site; `None` if both are the same site.
 type ByPair<T> = Vec<Vec<Option<T>>>;
 
 /// Plans a relay to `target` over two links. Returns the plan and the relay's address.
@@ -152,9 +152,9 @@ fn listen_for_probes(
 
 impl Wan {
     /// Starts relays for every ordered pair of sites. The delay of each direction is half of the
-    /// pair's round trip. `targets` are the addresses on which the sites' replicas accept their
-    /// peers, in the topology's order. A relay connects to its target only when a connection to the
-    /// relay is made.
+    /// pair's round trip. `targets` are the addresses on which the sites' replicas accept
+    /// connections from peers, in the topology's order. A relay connects to its target only when a
+    /// connection to the relay is made.
     ///
     /// # Errors
     /// If no port can be bound, or if the number of targets differs from the number of sites.

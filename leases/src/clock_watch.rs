@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// Duration over which readings are compared. Clocks must agree for this long before they are
-/// trusted again. A rate error is detected if it adds up to more than `rho` and [`SLACK`] within
-/// this duration.
+/// Duration over which readings are compared. After a divergence, clocks must agree for this
+/// duration before they are trusted again. An error in a clock's rate is detected if it adds up to
+/// more than `rho` and [`SLACK`] allow within this duration.
 const SPAN: Duration = Duration::from_secs(10);
-/// Difference between two readings that is allowed in addition to `rho`, because clocks are read
-/// one after the other.
+/// Allowed difference between two readings, in addition to the difference that `rho` allows. Clocks
+/// are read one after the other, not at exactly the same time.
 const SLACK: Duration = Duration::from_millis(1);
 /// Amount by which the wall clock may be set while the clock of leases stays trusted. The wall
 /// clock cannot be used to measure rates. If the wall clock is set after a pause of the machine, it
-/// is set by more than this.
+/// is set by more than this amount.
 const WALL_SLACK: Duration = Duration::from_millis(50);
 /// Minimum interval between two readings that are kept.
 const APART: Duration = Duration::from_millis(250);
@@ -35,7 +35,8 @@ pub struct ClockReading {
     pub others: Option<OtherClocks>,
 }
 
-/// Readings of the clocks that do not measure leases. Each is in ns since that clock's own epoch.
+/// Readings of the clocks that do not measure leases. Each reading is in ns since the epoch of its
+/// clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherClocks {
     /// Time since boot, by the clock that NTP steers. The time for which the machine was suspended
@@ -77,19 +78,19 @@ pub struct Divergence {
 /// can be trusted.
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
-    /// Readings of about the last [`SPAN`], in order of time, at least [`APART`] from each other.
-    /// Readings from before the last divergence are not kept.
+    /// Readings from about the last [`SPAN`], in ascending order of time. Consecutive readings are
+    /// at least [`APART`] apart. Readings from before the last divergence are not kept.
     kept: VecDeque<AllClocks>,
-    /// Divergence because of which the clock is not trusted; `None` if it is trusted.
+    /// Divergence that made the clock untrusted; `None` if the clock is trusted.
     divergence: Option<Divergence>,
     /// Whether the latest verdict reported to the replica was that the clock is not trusted.
     reported_untrusted: bool,
 }
 
 impl ClockWatch {
-    /// Compares readings that were taken of all clocks at one time with earlier readings. `rho_ppm`
-    /// is the maximum error of a clock's rate, in parts per million. Returns whether the clock can
-    /// be trusted; `None` if the verdict has not changed, or if the other clocks could not be read.
+    /// Compares new readings of all clocks with earlier readings. `rho_ppm` is the maximum error of
+    /// a clock's rate, in parts per million. Returns whether the clock of leases can be trusted.
+    /// Returns `None` if the verdict has not changed, or if the other clocks could not be read.
     pub fn news(&mut self, reading: ClockReading, rho_ppm: u32) -> Option<bool> {
         let latest = AllClocks {
             now: reading.now,
@@ -118,7 +119,7 @@ impl ClockWatch {
         Some(!untrusted)
     }
 
-    /// Returns the divergence because of which the clock is not trusted; `None` if it is trusted.
+    /// Returns the divergence that made the clock untrusted; `None` if the clock is trusted.
     pub fn divergence(&self) -> Option<Divergence> {
         self.divergence
     }
@@ -185,8 +186,8 @@ mod tests {
             }
         }
 
-        /// Lets time pass. Each clock (of leases, steered, wall) runs at its own rate, in ppm of
-        /// error.
+        /// Lets `ms` milliseconds pass. `ppm` contains the errors in the rates of three clocks: the
+        /// clock of leases, the steered clock and the wall clock.
         fn run(&mut self, ms: u64, ppm: [i32; 3]) -> &mut Machine {
             for _ in 0..ms / 100 {
                 self.true_ns += 100 * MS;

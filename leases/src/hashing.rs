@@ -22,8 +22,8 @@ struct Secret {
     others: SharedSeed,
 }
 
-/// Secret with which every thread starts, until [`seed_thread`] replaces it. The numbers are the
-/// first digits of pi. Any other numbers would do.
+/// Secret of every thread, until [`seed_thread`] replaces it. The numbers are the first digits of
+/// pi. Any other numbers would do.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
@@ -33,9 +33,9 @@ thread_local! {
     static SECRET: Cell<&'static Secret> = const { Cell::new(&KNOWN) };
 }
 
-/// Makes a secret out of the random numbers `drawn`. Maps that this thread creates from now on hash
-/// by this secret. A map keeps the secret with which it was created, also if the map moves to
-/// another thread. The secret is never freed, so this function should be called once for a node.
+/// Creates a secret from the random numbers in `drawn`. Maps that this thread creates from now on
+/// use this secret to hash keys. A map keeps its secret, even if the map moves to another thread.
+/// The secret is never freed, so this function should be called once for a node.
 pub fn seed_thread(drawn: [u64; 2]) {
     let [start, others] = drawn;
     let secret = Secret {
@@ -45,8 +45,8 @@ pub fn seed_thread(drawn: [u64; 2]) {
     SECRET.set(Box::leak(Box::new(secret)));
 }
 
-/// Hasher for maps with keys from clients or peers. It hashes by the secret of the thread that
-/// created it.
+/// Hasher for maps with keys from clients or peers. The hasher uses the secret of the thread that
+/// created the hasher.
 #[derive(Clone, Copy)]
 pub struct SeededState(&'static Secret);
 
@@ -84,8 +84,8 @@ pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Returns keys of 16 bytes that have the same hash by the known secret. The hash is a product of
-/// two factors, and the first half of each key makes one factor 0.
+/// Returns keys of 16 bytes that have the same hash under the known secret. The hash is a product
+/// of two factors. The first half of each key makes one of the factors 0.
 #[cfg(test)]
 pub(crate) fn colliding_keys(count: u64) -> impl Iterator<Item = Vec<u8>> {
     let first = KNOWN.start.rotate_right(16).to_ne_bytes();

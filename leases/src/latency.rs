@@ -81,8 +81,9 @@ impl RoundTrips {
         others
     }
 
-    /// Whether `other` has a different number of replicas, or some round trip that differs by more
-    /// than a twentieth plus half a millisecond.
+    /// Whether `other` has a different number of replicas or a clearly different round trip. A
+    /// round trip is clearly different if it differs by more than a twentieth plus half a
+    /// millisecond.
     pub fn is_far_from(&self, other: &RoundTrips) -> bool {
         let far = |(a, b): (&f64, &f64)| (a - b).abs() > 0.5 + a.max(*b) / 20.0;
         self.n != other.n || self.ms.iter().zip(&other.ms).any(far)
@@ -103,11 +104,11 @@ pub enum Replies {
 pub struct Distance {
     rtts: RoundTrips,
     leader: ReplicaId,
-    /// Time, in ms, from the leader's sending of a message to the arrival of a replica's reply at a
-    /// collector. There is a row for each collector, with a column for each replica.
+    /// Times in ms, with a row for each collector and a column for each replica. A time begins when
+    /// the leader sends a message, and ends when the replica's reply arrives at the collector.
     arrivals: Vec<f64>,
-    /// For each collector, the time, in ms, until the replies of the fastest majority are at the
-    /// collector.
+    /// For each collector, the time, in ms, until the collector has received the replies of the
+    /// fastest majority.
     majority: Vec<f64>,
 }
 
@@ -151,8 +152,8 @@ impl Distance {
         self.leader
     }
 
-    /// Returns the least latency, in ms, of a write by a client at `origin`, if `holders` hold the
-    /// key.
+    /// Returns the minimum latency, in ms, of a write by a client at `origin`, if `holders` hold
+    /// the key.
     pub fn write_ms(&self, origin: ReplicaId, holders: ReplicaSet, replies: Replies) -> f64 {
         let forward = self.rtts.get(origin, self.leader) / 2.0;
         let notified = forward + self.gather_ms(self.leader, holders);
@@ -162,7 +163,7 @@ impl Distance {
         }
     }
 
-    /// Returns the least latency, in ms, of a read by a client at `origin`, if `holders` hold the
+    /// Returns the minimum latency, in ms, of a read by a client at `origin`, if `holders` hold the
     /// key.
     pub fn read_ms(&self, origin: ReplicaId, holders: ReplicaSet) -> f64 {
         let distances = holders.iter().map(|holder| self.rtts.get(origin, holder));
@@ -172,9 +173,9 @@ impl Distance {
         }
     }
 
-    /// Returns the time, in ms, for which a write by a client at `origin` makes replica `at` hold
-    /// back reads of the key. This is the time from when `at` learns of the write until it learns
-    /// that the write is committed. `holders` hold the key.
+    /// Returns how long, in ms, replica `at` holds back reads of a key because of a write by a
+    /// client at `origin`. This time begins when `at` learns of the write. The time ends when `at`
+    /// learns that the write is committed. `holders` hold the key.
     pub fn blocked_ms(
         &self,
         at: ReplicaId,
@@ -197,8 +198,8 @@ impl Distance {
         self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)
     }
 
-    /// Returns the time, in ms, from the leader's sending of the Accepts until enough replies are
-    /// at `collector`.
+    /// Returns the time, in ms, until `collector` has received enough replies. The time begins when
+    /// the leader sends the Accepts.
     fn gather_ms(&self, collector: ReplicaId, holders: ReplicaSet) -> f64 {
         let n = self.rtts.n();
         let demanded = holders.intersection(ReplicaSet::all(n)).iter();

@@ -44,8 +44,7 @@ impl Membership {
         self.voters.len()
     }
 
-    /// Returns the size of a majority: the smallest size for which any two groups of this many
-    /// voters overlap.
+    /// Returns the size of a majority: the smallest size at which any two groups of voters overlap.
     #[inline]
     pub fn majority(self) -> usize {
         smallest_overlapping(self.len())

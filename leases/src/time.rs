@@ -57,7 +57,8 @@ impl fmt::Debug for Time {
 /// Bound on the error of clock rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClockBound {
-    /// Maximum error of a clock's rate, in parts per million (`rho` = 0.001 is 1000).
+    /// Maximum error of a clock's rate, in parts per million. The `rho` of 0.001 is 1000 parts per
+    /// million.
     pub rho_ppm: u32,
 }
 
@@ -93,8 +94,8 @@ impl ClockBound {
     }
 
     /// Returns how long a grantor keeps a grant after *sending* its promise (§3.5): `(t_lease +
-    /// t_guard + 2 rho t0) (1 + rho) / (1 - rho)`. The term `2 rho t0` allows for the drift during
-    /// `t0`, the age of the ack on which the promise builds.
+    /// t_guard + 2 rho t0) (1 + rho) / (1 - rho)`. `t0` is the age of the ack on which the promise
+    /// builds. The term `2 rho t0` allows for the drift during `t0`.
     pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
         let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
         let duration = t_lease.saturating_add(t_guard).saturating_add(nanos(aged));
@@ -108,8 +109,8 @@ impl ClockBound {
     }
 }
 
-/// Rule H03: a grantor waits longer than the span itself, because clocks may run at different
-/// rates.
+/// Rule H03: a grantor waits longer than the duration that must pass on another clock, because
+/// clocks may run at different rates.
 #[inline]
 fn stretches() -> bool {
     !off(Rule::H03Drift)

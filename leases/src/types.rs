@@ -34,7 +34,7 @@ impl fmt::Debug for ReplicaId {
 pub struct ReplicaSet(pub u64);
 
 impl ReplicaSet {
-    /// The set without any replica.
+    /// The empty set.
     pub const EMPTY: ReplicaSet = ReplicaSet(0);
 
     /// Returns the set of the replicas `0..n`.
@@ -168,14 +168,14 @@ impl fmt::Debug for Slot {
 /// A leader's term. Ballots are ordered by round, then by replica.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ballot {
-    /// Number that rises with every attempt to become leader; 0 if there was none yet.
+    /// Number that rises with every attempt to become leader; 0 before the first attempt.
     pub round: u64,
     /// Replica that leads in this ballot.
     pub replica: ReplicaId,
 }
 
 impl Ballot {
-    /// The ballot below every ballot under which a replica proposes.
+    /// Ballot that is lower than every ballot under which a replica proposes values.
     pub const ZERO: Ballot = Ballot {
         round: 0,
         replica: ReplicaId(0),
@@ -188,8 +188,8 @@ impl fmt::Debug for Ballot {
     }
 }
 
-/// A run of a replica, numbered by a durable counter that rises at every start; 0 if the run is not
-/// known.
+/// Number of a replica's run, from a durable counter that rises at every start. The number is 0 if
+/// the run is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
 
@@ -199,8 +199,8 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// A lease configuration, named by its slot in the configuration log. 0 names the configuration
-/// before the first one, under which no replica holds any key.
+/// Id of a lease configuration: its slot in the configuration log. The id 0 belongs to the
+/// configuration before the first entry. In that configuration, no replica holds a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ConfigId(pub u64);
 

@@ -23,8 +23,8 @@ state: what the process does, and for how long.   leader: who leads, as this rep
 may read: what the replica answers by itself, under promises of at least half of the others.
   every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders";
 
-/// Prints the state of the cluster in `dir`. If `with_limits`, also prints the limits of its
-/// replicas.
+/// Prints the state of the cluster in `dir`. If `with_limits` is true, also prints the limits of
+/// its replicas.
 pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
     let ControlResponse::Status(overview) = standing::ask(dir, ControlRequest::Status)? else {
         anyhow::bail!("the supervisor did not say how the cluster is");
@@ -169,8 +169,8 @@ fn may_read(status: &StatusReply, n: usize) -> String {
     what.to_owned()
 }
 
-/// Describes which replicas hold which keys, according to the newest lease configuration that any
-/// replica reports.
+/// Describes which replicas hold which keys, according to the newest lease configuration that the
+/// replicas report.
 fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     let statuses = answers.iter().flatten().flatten();
     let Some(newest) = statuses.max_by_key(|status| status.configuration) else {

@@ -239,7 +239,7 @@ impl LeaderView {
     }
 }
 
-/// Returns a request for a status that includes the demand and the distances that the leader knows.
+/// Returns a request for the status, including the demand and the distances that the leader knows.
 fn with_demand() -> StatusRequest {
     StatusRequest {
         demand: true,

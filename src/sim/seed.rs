@@ -26,7 +26,7 @@ pub struct SeedFailure {
 }
 
 /// Suppresses the output of panics. A replica panics if one of its invariants is broken. In a
-/// simulated run, such a panic counts as a violation like any other.
+/// simulated run, such a panic is reported as a violation, like any other violation.
 pub fn keep_assertions_quiet() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -59,7 +59,7 @@ pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     outcome
 }
 
-/// Runs a seed. If `twice`, runs it a second time and compares the two runs.
+/// Runs a seed. If `twice` is true, runs the seed a second time, and compares the two runs.
 pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<CampaignTally, SeedFailure> {
     let first = once(seed, choices)?;
     if !twice {

@@ -64,8 +64,8 @@ pub fn describe_scenario(scenario: &Scenario) -> String {
     )
 }
 
-/// Describes the network faults. For each kind of fault, it gives the share of messages that are
-/// affected.
+/// Describes the network faults. The description contains the share of affected messages for each
+/// kind of fault.
 fn describe_message_faults(faults: &Faults) -> String {
     let shares = [
         ("lost", faults.loss),

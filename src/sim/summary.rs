@@ -38,7 +38,7 @@ pub struct CampaignSummary {
     #[serde(skip)]
     twice: bool,
     violations: Vec<SeedFailure>,
-    /// Faults, checks and reads that should have occurred in the campaign and never did.
+    /// Faults, checks and reads that should have occurred in the campaign but never occurred.
     pub missing: Vec<String>,
     totals: CampaignTally,
     /// Kinds of faults that were possible, in the order in which the summary shows them.

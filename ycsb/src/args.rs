@@ -192,8 +192,8 @@ struct Options {
 }
 
 impl Options {
-    /// Takes an option and its value. If the value is not attached to the option, it is the next
-    /// element of `rest`.
+    /// Handles an option and its value. If the value is not attached to the option, the value is
+    /// the next element of `rest`.
     fn take(
         &mut self,
         argument: &str,

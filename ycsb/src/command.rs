@@ -124,8 +124,8 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// Repeats the addresses in turn without end. Next to each address are the index and the
-/// description of its site.
+/// Returns the addresses in turn, without end. Each address comes with the index and the
+/// description of the address's site.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {

@@ -35,7 +35,7 @@ struct ReplicaInfo {
     peers: BTreeMap<String, u64>,
 }
 
-/// Replicas at the addresses of a run, as queries have determined them.
+/// Replicas that queries have found at the addresses of a run.
 #[derive(Debug)]
 pub struct AddressSurvey {
     addresses: Vec<ReplicaName>,
@@ -132,11 +132,10 @@ impl AddressSurvey {
         })
     }
 
-    /// Returns the site of each address. If the properties do not name the site, it has the name of
-    /// the replica.
+    /// Returns the site of each address. If the properties do not name the site, the site has the
+    /// name of the replica.
     ///
-    /// # Errors
-    /// If the properties give an address the name of another replica.
+    /// # Errors If the properties give an address the name of another replica.
     pub fn sites(&self, settings: &Settings) -> Result<Vec<ClientSite>, CommandError> {
         let all = settings.sites.iter().zip(&self.replicas);
         let several = settings.sites.len() > 1;
@@ -195,8 +194,8 @@ impl AddressSurvey {
         words.collect()
     }
 
-    /// Returns the indexes of all addresses, in the order in which a client of the address `own`
-    /// should try them.
+    /// Returns the indexes of all addresses, in the order in which a client should try the
+    /// addresses. `own` is the index of the client's own address.
     fn order(&self, own: usize) -> Vec<usize> {
         let round_trip = |from: usize, to: usize| {
             let found = self.found[from].as_ref().ok()?;
@@ -287,7 +286,7 @@ impl AddressSurvey {
     }
 }
 
-/// Returns the names of all replicas that any replica knows.
+/// Returns the names of all replicas that at least one replica knows.
 fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
     let answered = found.iter().flatten();
     let names = answered.flat_map(|one| one.peers.keys().chain([&one.replica]));

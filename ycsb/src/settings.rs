@@ -94,7 +94,7 @@ pub struct ClientSite {
     /// Name of the site in reports.
     pub name: String,
     /// ID that determines which records are popular at the site (`permutation=site`). If the name
-    /// is a number, this field has that number; otherwise it has a hash of the name.
+    /// is a number, the ID is this number. Otherwise, the ID is a hash of the name.
     pub number: u64,
 }
 
@@ -113,10 +113,9 @@ impl ClientSite {
 }
 
 impl Settings {
-    /// Reads the settings.
+    /// Reads the settings from the properties.
     ///
-    /// # Errors
-    /// If a property does not parse, or no address is given.
+    /// # Errors If a property does not parse, or no address is given.
     pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
         let addresses = addresses(properties)?;
         let target = target(properties)?;

@@ -14,7 +14,7 @@ pub enum Popularity {
     Zipf(f64),
 }
 
-/// Requests of the clients of all sites.
+/// Description of the requests that clients of all sites make.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Requests {
     /// Number of keys; the keys are `0..keys`.

@@ -157,7 +157,7 @@ fn timestamp(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}:{millis:03}")
 }
 
-/// Returns the year, month and day of a day that is counted from 1 January 1970.
+/// Returns the year, month and day of the date that is `days` days after 1 January 1970.
 fn civil(days: u64) -> (u64, u64, u64) {
     // If days are counted from 1 March of the year 0, a leap day is the last day of its year, and
     // months of 31 and 30 days alternate in a pattern of five.

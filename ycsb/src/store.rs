@@ -25,7 +25,7 @@ pub struct OpFailure {
 pub struct Answer {
     /// The result, or the reason why there is none.
     pub result: Result<RawReply, OpFailure>,
-    /// Replica that answered, possibly with a refusal; `None` if no replica did.
+    /// Replica that answered, possibly with a refusal; `None` if no replica answered.
     pub from: Option<ReplicaName>,
     /// Replicas that did not answer, although the request was sent to them.
     pub silent: Vec<ReplicaName>,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::measurement::{AvailabilityGap, ReplicaAvailability};
 use crate::runner::BenchmarkOutcome;
 
-/// Minimum length of the times without an answer that the summary mentions. The report contains all
-/// times without an answer.
+/// Shortest time without an answer that the summary mentions. The report contains all times without
+/// an answer.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
 /// Returns warnings that a reader of the report should not overlook. `sites` has the names of the

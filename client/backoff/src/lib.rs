@@ -6,21 +6,22 @@ use std::time::Duration;
 
 /// A failure is early if it occurs within this time after the replica was chosen.
 const EARLY: Duration = Duration::from_secs(600);
-/// Half of the time for which a replica must be healthy without a break after its first early
-/// failure. Each further early failure doubles the required time.
+/// A replica must be healthy without a break for twice this time after its first early failure.
+/// Each further early failure doubles the required time.
 const BASE: Duration = Duration::from_secs(5);
 /// Maximum time for which a replica must be healthy without a break before it may be chosen again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// Time of health without a break after which early failures are forgotten.
+/// A replica's early failures are forgotten after it has been healthy without a break for this
+/// time.
 const FORGET: Duration = Duration::from_secs(3600);
 
 /// Decides when a replica that failed may be chosen again. The replica may be chosen immediately,
 /// unless it failed soon after it was chosen. After the k-th such failure, the replica must have
-/// been healthy for 2^k x 5 s without a break, but at most for an hour. After an hour of health
-/// without a break, all failures are forgotten.
+/// been healthy for 2^k x 5 s without a break. This time is limited to an hour. After an hour of
+/// health without a break, all failures are forgotten.
 ///
 /// The back-off reads no clock. The times that are passed to its methods are durations since one
-/// fixed moment. No time may be earlier than a time that was passed before.
+/// fixed moment. These times must not decrease from one call to the next.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct FlapBackoff {
     failures: u32,
     /// Time at which the replica was chosen; `None` while it is not chosen.
     chosen: Option<Duration>,
-    /// Time since which the replica has been healthy without a break.
+    /// Time at which the replica last became healthy.
     healthy_since: Duration,
 }
 
@@ -108,8 +109,8 @@ impl FlapBackoff {
 mod tests {
     use super::*;
 
-    /// Each line of the table has events with their times in seconds, the time in seconds for which
-    /// the replica must then be healthy, and the time in seconds from which it may be chosen.
+    /// Each line of the table lists events with their times. Then it lists how long the replica
+    /// must be healthy, and when it may be chosen. All times are in seconds.
     #[test]
     fn every_case_of_the_table() {
         let mut cases = 0;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 pub use file::HistoryError;
 
-/// Name of the value of one write; no two writes of a run share a value.
+/// Name of a value that a write stores. Different writes of a run store different values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub u64);
 
@@ -21,13 +21,13 @@ impl ValueId {
     /// value that was never written, which is a violation. This id never stands for an absent key.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
-    /// Returns the stored bytes of this value if values have eight bytes.
+    /// Returns the stored form of this value with a length of eight bytes.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 
-    /// Returns the stored bytes of this value if values have `bytes` bytes, at least eight. Every
-    /// byte depends on the id, and the first eight bytes also depend on the length.
+    /// Returns the stored form of this value. Its length is `bytes` bytes, but never below eight.
+    /// Every byte depends on the id, and the first eight bytes also depend on the length.
     pub fn to_value(self, bytes: usize) -> Bytes {
         let bytes = bytes.max(8);
         let head = (self.0 ^ length_mask(bytes)).to_be_bytes();
@@ -37,8 +37,8 @@ impl ValueId {
     }
 
     /// Returns the id of the write that stored these bytes; `None` if no write stored them. Every
-    /// byte is compared. If a value was cut to eight bytes or more, the result is `None` or an id
-    /// that no write has.
+    /// byte is compared. If only the first eight or more bytes of a value are left, the result is
+    /// `None` or an id that no write has.
     pub fn from_value(value: &[u8]) -> Option<ValueId> {
         let (head, rest) = value.split_first_chunk::<8>()?;
         let same = |part: &[u8]| part == &head[..part.len()];
@@ -53,8 +53,9 @@ impl ValueId {
     }
 }
 
-/// Returns a mask for the length of a value: 0 for eight bytes. The masks for two different lengths
-/// differ by much more than two ids do, so that values of different lengths are not confused.
+/// Returns the mask for values of `bytes` bytes; 0 for eight bytes. A mask is combined with an id.
+/// Two masks differ by much more than two ids do, so that values of different lengths are not
+/// confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -95,9 +96,9 @@ pub struct HistoryEvent {
     pub key: u64,
     /// Action on the key, with its result.
     pub action: HistoryAction,
-    /// Time at which the operation began, in nanoseconds of one clock for the whole history.
+    /// Time at which the operation began, in nanoseconds. One clock is used for the whole history.
     pub invoke_ns: u64,
-    /// Time at which the operation's answer arrived, on the same clock; `None` if no answer
+    /// Time at which the operation's answer arrived, by the same clock; `None` if no answer
     /// arrived.
     pub return_ns: Option<u64>,
 }
@@ -130,8 +131,8 @@ impl History {
         }
     }
 
-    /// Adds all operations of another history, which must use the same clock and must have other
-    /// processes.
+    /// Adds all operations of another history. Both histories must use the same clock, and must
+    /// have no process in common.
     pub fn merge(&mut self, other: History) {
         self.events.extend(other.events);
     }

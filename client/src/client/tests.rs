@@ -258,7 +258,7 @@ fn arrive(state: &mut State, name: &'static str, command: &Command) -> Option<Fa
     state.faults.pop_front()
 }
 
-/// Returns the total number of calls that wait for an answer of any replica.
+/// Returns the number of calls that wait for an answer, summed over all replicas.
 fn waiting(client: &Client) -> usize {
     client
         .inner
@@ -269,7 +269,7 @@ fn waiting(client: &Client) -> usize {
         .sum()
 }
 
-/// Executes a command on a store with sessions that implements only as much as the tests need.
+/// Executes a command on a store with sessions. The store implements only what the tests need.
 fn execute(state: &mut State, command: Command) -> Outcome {
     let identity = (command.client, command.sequence);
     if let Some(outcome) = state.results.get(&identity) {

@@ -12,7 +12,7 @@ use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
 const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
                          clients";
-/// Maximum size of a handshake, in bytes. The certificates of any replica take fewer bytes.
+/// Maximum size of a handshake, in bytes. The certificates of every replica are smaller.
 #[cfg(feature = "tls")]
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
@@ -26,7 +26,8 @@ pub(crate) struct Link {
 /// Reason why there is no link.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// Nothing answers at the address, or the answer is not that of a replica that serves clients.
+    /// Nothing answers at the address, or the answer does not come from a replica's port for
+    /// clients.
     Failed(String),
     /// A replica of another cluster answers.
     WrongCluster(String),
@@ -125,7 +126,7 @@ async fn secure(
     Ok(None)
 }
 
-/// Explains, for the operator, that the port answers with something other than a greeting.
+/// Explains to the operator that the port did not answer with a greeting.
 fn not_greeted(error: FrameError) -> LinkError {
     LinkError::Failed(match error {
         FrameError::Io(error) if asks_for_certificate(&error) => {

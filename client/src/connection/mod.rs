@@ -88,7 +88,7 @@ struct CallTable {
     number: Option<u32>,
     /// Shortest round trip that was measured since the connection was made.
     distance: Duration,
-    /// Reason for which the connection is to be abandoned.
+    /// Reason why the connection is to be abandoned.
     suspicion: String,
     /// Time at which data last arrived from the server.
     last_heard: Instant,
@@ -131,15 +131,15 @@ pub(crate) struct Connection {
     suspected: Notify,
     /// Notified when the last call has ended.
     emptied: Notify,
-    /// Number of reads, and number of writes, that this replica left unanswered and another replica
-    /// answered. The number of reads is reset when this replica answers a read, and the number of
-    /// writes when it answers a write.
+    /// Numbers of reads and of writes that this replica left unanswered and another replica
+    /// answered. The number of reads is reset when this replica answers a read. The number of
+    /// writes is reset when this replica answers a write.
     missed: [AtomicU32; 2],
 }
 
-/// Number of missed answers (see `missed`) at which a replica is assumed to answer no reads, or no
-/// writes, although it answers other requests. A replica may serve reads but not reach the leader
-/// with writes.
+/// Limit for missed answers to reads (see `missed`). When this limit is reached, it is assumed that
+/// the replica answers no reads, although it answers other requests. The same holds for writes. For
+/// instance, a replica may serve reads but not reach the leader with writes.
 const MISSED_MAX: u32 = 3;
 
 impl Connection {
@@ -427,8 +427,8 @@ impl Connection {
         fail(sent, &CallError::Lost(reason.to_owned()));
     }
 
-    /// Records that the replica cannot be connected to, or does not serve, and fails the calls that
-    /// wait for it.
+    /// Records that no connection to the replica can be made, or that the replica does not serve.
+    /// Fails the calls that wait for the replica.
     pub fn died(&self, reason: &str) {
         self.mark_dead(reason, None);
     }
@@ -491,8 +491,8 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as idle and returns true if the connection is up and has no calls;
-    /// otherwise returns false.
+    /// If the connection is up and has no calls, marks it as idle and returns true. Otherwise
+    /// returns false.
     pub fn retire(&self) -> bool {
         let mut table = self.table();
         let retires = table.calls.is_empty() && matches!(table.state, ConnectionState::Up);

@@ -4,7 +4,8 @@ use super::{Connection, Link};
 use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
-/// Size of one write to the socket, in bytes, at which no further request is added to the write.
+/// Size in bytes at which a write to the socket is large enough. No further request is added to
+/// such a write.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Reason why a connection ended.
@@ -65,8 +66,8 @@ impl Connection {
         }
     }
 
-    /// Appends unsent calls to `writer`, up to the size of one write. Returns whether it appended
-    /// any.
+    /// Appends unsent calls to `writer`, up to the size of one write. Returns whether any call was
+    /// appended.
     fn feed(&self, writer: &mut FrameWriter<ClientWriteHalf>) -> bool {
         let mut table = self.table();
         let table = &mut *table;

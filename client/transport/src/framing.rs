@@ -74,7 +74,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Returns the next message if all of it has been read already, so that the caller can handle
-    /// messages together that arrived together.
+    /// messages together if they arrived together.
     ///
     /// # Errors
     /// The same errors as [`FrameReader::next`].

@@ -104,9 +104,8 @@ pub enum PrivateFileError {
 
 /// Returns the text of a file that holds secrets, or digests of secrets.
 ///
-/// # Errors
-/// Returns an error if the file cannot be read, if it is not text, if it is longer than
-/// `bytes_max`, or if others than its owner may read or write it.
+/// # Errors Returns an error if the file cannot be read, if it is not text, if it is longer than
+/// `bytes_max`, or if users other than its owner may read or write it.
 pub fn read_private(file: &Path, bytes_max: usize) -> Result<String, PrivateFileError> {
     let failed = |source| PrivateFileError::Read {
         file: file.to_owned(),

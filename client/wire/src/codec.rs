@@ -16,12 +16,11 @@ use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
 /// Number of bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
-/// Number of bytes of memory that may be reserved for a frame for each of its bytes that has
-/// arrived.
+/// Number of bytes of memory that may be reserved for each received byte of a frame.
 const RESERVED_PER_BYTE: usize = 4;
 
-/// Reason why a frame could not be read or written. The connection cannot be used after any of
-/// these errors, except after `TooLong` from an encoder, because the encoder then wrote nothing.
+/// Reason why a frame could not be read or written. Most of these errors make the connection
+/// unusable. Only `TooLong` from an encoder does not, because the encoder then wrote nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length in the prefix, or the length of the message to send, is above the limit.

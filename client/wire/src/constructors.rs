@@ -66,7 +66,7 @@ impl Op {
     }
 }
 
-/// Creates a command without a session, as for a read.
+/// Creates a command without a session, for instance for a read.
 impl From<Op> for Command {
     fn from(op: Op) -> Command {
         Command::session(0, 0, 0, op)
@@ -120,7 +120,7 @@ impl Outcome {
         }
     }
 
-    /// Creates the outcome of a write that was executed and gave the value the version `version`.
+    /// Creates the outcome of a write that was executed. `version` is the version of the new value.
     pub fn written(version: Version) -> Outcome {
         Outcome::of(outcome::Result::Written(version))
     }

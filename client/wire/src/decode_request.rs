@@ -42,16 +42,16 @@ const REQUEST_COMMAND: u32 = 2;
 const REQUEST_STATUS: u32 = 3;
 const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
-/// Field numbers, in `Command`, of the fields that are operations.
+/// Field numbers of the operations in `Command`.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
-/// Message fields inside operations, as (field number of the operation, field number inside the
-/// operation): the version that a compare-and-swap expects, the fields of a PutFields, and the
-/// entries of a MultiPut.
+/// Message fields inside operations: the version that a compare-and-swap expects, the fields of a
+/// PutFields, and the entries of a MultiPut. Each pair is the field number of the operation, and
+/// the field number inside the operation.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
 /// Field number of the repeated field in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
-/// Operations of `Command` that have parts, as (number of the operation, number of the repeated
-/// field, name).
+/// Operations of `Command` that have parts. Each entry is the number of the operation, the number
+/// of the repeated field, and a name.
 const OPERATIONS: [(u32, u32, &str); 3] = [
     (8, 2, "put_fields.fields"),
     (9, 1, "multi_get.keys"),
@@ -127,8 +127,8 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 
 /// Returns the refusal of a request that has more parts or fields than any request may have; `None`
 /// for other requests. If an operation is encoded in several pieces, the parts of all pieces are
-/// added up, as in decoding. Superfluous fields count, too: the decoder would merge or skip each of
-/// them.
+/// added up, as in decoding. Superfluous fields are counted, too: the decoder would merge or skip
+/// each of them.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,

@@ -64,8 +64,8 @@ impl Op {
         self.one_key().is_none()
     }
 
-    /// Returns the key of an operation that names one key. `None` for operations on several keys,
-    /// even if they name only one.
+    /// Returns the key of an operation on one key. Returns `None` for an operation on several keys,
+    /// even if it names only one.
     #[inline]
     pub fn one_key(&self) -> Option<&Bytes> {
         match self {
@@ -101,32 +101,36 @@ fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
 }
 
 impl Command {
-    /// Returns the result of [`Op::is_write`] for the command's operation; false if there is none.
+    /// Returns the result of [`Op::is_write`] for the command's operation. Returns false if the
+    /// command has no operation.
     #[inline]
     pub fn is_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_write)
     }
 
-    /// Returns the result of [`Op::as_read`] for the command's operation; `None` if there is none.
+    /// Returns the result of [`Op::as_read`] for the command's operation. Returns `None` if the
+    /// command has no operation.
     #[inline]
     pub fn as_read(&self) -> Option<ReadOp<'_>> {
         self.op.as_ref().and_then(Op::as_read)
     }
 
-    /// Returns the result of [`Op::as_merge`] for the command's operation; `None` if there is none.
+    /// Returns the result of [`Op::as_merge`] for the command's operation. Returns `None` if the
+    /// command has no operation.
     #[inline]
     pub fn as_merge(&self) -> Option<&PutFields> {
         self.op.as_ref().and_then(Op::as_merge)
     }
 
-    /// Returns the result of [`Op::is_blind_write`] for the command's operation; false if there is
-    /// none.
+    /// Returns the result of [`Op::is_blind_write`] for the command's operation. Returns false if
+    /// the command has no operation.
     #[inline]
     pub fn is_blind_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_blind_write)
     }
 
-    /// Returns the result of [`Op::is_multi`] for the command's operation; false if there is none.
+    /// Returns the result of [`Op::is_multi`] for the command's operation. Returns false if the
+    /// command has no operation.
     #[inline]
     pub fn is_multi(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_multi)

@@ -13,8 +13,8 @@ use super::{
 /// Maximum number of entries that one Scan may request.
 pub const SCAN_ENTRIES_MAX: u32 = 10_000;
 /// Maximum number of keys of one MultiGet, entries of one MultiPut, or fields of one PutFields that
-/// a replica accepts from a client. It limits the work of one command, for which a limit in bytes
-/// is not enough. While a command is executed, other commands wait.
+/// a replica accepts from a client. This limits the work of one command. A limit in bytes would not
+/// be enough. While a command is executed, other commands wait.
 pub const COMMAND_PARTS_MAX: usize = 1024;
 /// Maximum number of parts of a command that a replica accepts from another replica or reads from
 /// its disk. Older versions accepted this many parts from clients.
@@ -381,7 +381,7 @@ mod tests {
         Body::Lease(request)
     }
 
-    /// Returns the requests of operators, each with one field of `bytes` bytes.
+    /// Returns operators' requests. One field of each request has `bytes` bytes.
     fn asked_with(bytes: usize) -> [(&'static str, Body); 7] {
         let name = "n".repeat(bytes);
         let key = Bytes::from(name.clone());

@@ -107,8 +107,8 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
 }
 
 /// Returns messages with the present ballot, and with absurd replicated clocks, slots and probes.
-/// The attacker sends them in the leader's name, too, on the connection on which it claims to be
-/// the leader.
+/// The attacker claims to be the leader on one of its connections, and also sends these messages on
+/// that connection.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

@@ -18,8 +18,8 @@ use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// For each replica, number of pairs of connections of which the first leads to this replica. The
-/// next constant is the number of merges that each connection sends in one round.
+/// Number of pairs of connections for each replica. The first connection of each pair leads to this
+/// replica. The next constant is the number of merges that each connection sends in one round.
 const PAIRS: u64 = 2;
 const MERGES: u64 = 2_000;
 /// Minimum duration of a round. Without pauses between rounds, even small merges would keep the
@@ -28,8 +28,8 @@ const ROUND: Duration = Duration::from_secs(2);
 /// Number of fields of the record that each round writes.
 const FIELDS: u64 = 1_000;
 const VALUE_BYTES: usize = 240;
-/// Bit that is set in the session numbers of calm clients, which send only compare-and-swaps. It is
-/// not set in the session numbers of the pairs of connections, which send merges.
+/// Bit that is set in the session numbers of calm clients, which send only compare-and-swaps. The
+/// bit is not set in the session numbers of the pairs of connections, which send merges.
 const CALM: u64 = 1 << 7;
 /// Number of bytes in front of a frame that contain the length of its message.
 const LENGTH_BYTES: usize = 4;
@@ -125,8 +125,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Returns the record, which is written as a whole. Merges that build it from its fields would be
-/// so large that they had to wait at the replica.
+/// Returns the record. It is written as a whole, because merges that build the record from its
+/// fields would be so large that they would have to wait at the replica.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));
@@ -138,8 +138,8 @@ fn record() -> anyhow::Result<Bytes> {
     Ok(frame.freeze().split_off(LENGTH_BYTES))
 }
 
-/// Sends compare-and-swaps until `end`, and returns how long each took, in ms. This needs a thread
-/// of its own, because the attackers keep the main thread busy.
+/// Sends compare-and-swaps until `end`, and returns the duration of each compare-and-swap, in ms.
+/// This function needs a thread of its own, because the attackers keep the main thread busy.
 fn swaps(address: &str, number: u64, end: Instant) -> anyhow::Result<Vec<u64>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -167,7 +167,7 @@ fn first_write(replica: u64, number: u64, opened_ms: u64) -> Request {
     write(number, session, Op::put("session", "s"))
 }
 
-/// Puts so much data that the storage begins new files.
+/// Sends so many large puts that the storage begins new files.
 pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut wire = Wire::connect(&target.clients[0]).await?;

@@ -13,7 +13,7 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::Wire;
 
-/// Tag of a field, as bytes. Requests do not have this field in any version.
+/// Tag of a field with the type `bytes`. Requests do not have this field in any version.
 const UNKNOWN: u8 = 15 << 3 | 2;
 /// Number of bytes in one write to a connection.
 const CHUNK_BYTES: usize = 1 << 20;

@@ -38,7 +38,7 @@ pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::
     }
 }
 
-/// A connection of the attacker. The replica may believe that another replica opened it.
+/// A connection of the attacker. The replica may assume that another replica opened the connection.
 pub struct Link {
     pub from: usize,
     pub to: usize,

@@ -32,8 +32,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Sends a command with all keys to a replica. If the replica refuses it, the maximum number of
-    /// keys is taken from the refusal.
+    /// Sends a command with all keys to a replica. If the replica refuses the command, the maximum
+    /// number of keys is read from the refusal.
     async fn allowed(address: &str) -> anyhow::Result<Parts> {
         let mut wire = Wire::connect(address).await?;
         let answer = wire.ask(&read(1, absent(0, 0, KEYS))).await?;

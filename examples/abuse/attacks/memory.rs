@@ -169,7 +169,7 @@ async fn put_on(
     Ok(sent)
 }
 
-/// Sends 100 frames of 4 MiB. The last byte of each is missing.
+/// Sends 100 frames of 4 MiB. The last byte of each frame is missing.
 pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let part = {
@@ -203,7 +203,7 @@ async fn outcome(
     Ok(figures([("connections", held.len() as f64)]))
 }
 
-/// Opens 20 connections. Each requests 400 MiB, and then reads one byte per second.
+/// Opens 20 connections. On each connection, requests 400 MiB, and then reads one byte per second.
 pub async fn slow_readers(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {
@@ -241,8 +241,8 @@ async fn write_until(socket: &mut OwnedWriteHalf, bytes: &[u8], end: Instant) {
     let _ = timeout(left, socket.write_all(bytes)).await;
 }
 
-/// Opens connections that send a hello and then nothing, until many in a row are refused. Returns
-/// the accepted connections, and the number of refused connections.
+/// Opens connections until many connections in a row are refused. Each connection sends a hello,
+/// and then nothing. Returns the accepted connections, and the number of refused connections.
 async fn idle(address: &str, count: usize, end: Instant) -> (Vec<Wire>, usize) {
     let (mut held, mut refused, mut in_a_row) = (Vec::new(), 0, 0);
     while held.len() + refused < count && in_a_row < REFUSED_IN_A_ROW && Instant::now() < end {

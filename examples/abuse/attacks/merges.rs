@@ -17,8 +17,8 @@ use crate::wire::{Session, Wire, session_number, write};
 /// flight, and each request is charged with at least 4 KiB.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
-/// Small number of records of each shape. The next constant is so large a number of records that a
-/// replica takes long to write them.
+/// Small number of records of each shape. The next constant is a large number of records. A replica
+/// needs a long time to write so many records.
 pub const FEW: u64 = 4;
 pub const MANY: u64 = 64;
 
@@ -44,7 +44,7 @@ const SHAPES: [Shape; 2] = [
 ];
 
 /// Returns the key of the record that `number` selects. Successive numbers select the shapes in
-/// turn. The numbers that select the same shape select its `records` records in turn.
+/// turn. Successive numbers of one shape select the `records` records of this shape in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;

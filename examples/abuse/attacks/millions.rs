@@ -93,8 +93,8 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
 }
 
 /// Reads many keys at every replica. Each second, every replica reports demand to the leader. For
-/// this report, it searches all keys for which it has stored demand. The leader continues to choose
-/// lease holders for these keys.
+/// this report, the replica searches all keys for which it has stored demand. The leader continues
+/// to choose lease holders for these keys.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let answered = Rc::new(Cell::new(0));

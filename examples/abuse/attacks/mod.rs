@@ -28,10 +28,10 @@ use crate::aftermath::AftermathCheck;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
-/// Limit of a replica on the memory for requests in flight, over all its clients together, in MiB.
+/// Memory limit of a replica for the requests in flight of all its clients together, in MiB.
 const IN_FLIGHT_MIB: f64 = 512.0;
-/// Limit of a replica on the memory for one connection, in MiB: for its requests in flight, and for
-/// the answers that the client has not read.
+/// Memory limit of a replica for one connection, in MiB. The limit applies to the connection's
+/// requests in flight, and to the answers that the client has not read.
 const CONNECTION_MIB: f64 = 48.0;
 
 /// Maximum number of sessions that a replica stores by default.
@@ -62,7 +62,7 @@ pub enum JudgedLatency {
     /// The p99 of puts and the p99 of gets. Each p99 is compared with the same p99 of the quiet
     /// time.
     P99,
-    /// The longest put, in addition to the p99 of puts and the p99 of gets.
+    /// The longest latency of a put, in addition to the p99 of puts and the p99 of gets.
     LongestPut,
     /// No latency, because the attack uses the whole machine on purpose.
     Nothing,
@@ -444,7 +444,7 @@ pub struct Target {
     pub peers: Vec<String>,
     /// Certificate of the cluster's authority; `None` if the replicas have no certificates.
     pub authority: Option<PathBuf>,
-    /// Number of keys that attacks with millions of keys load.
+    /// Number of keys that are loaded in attacks with millions of keys.
     pub keys: u64,
 }
 

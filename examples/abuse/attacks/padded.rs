@@ -17,7 +17,7 @@ const STEP: Duration = Duration::from_millis(10);
 /// which replicas accept.
 const SMALL_A_STEP: u64 = 20;
 const SMALL_PADDING: usize = 4_000;
-/// Number of steps from one put with far more padding to the next.
+/// Interval, in steps, between two puts with far more padding.
 const STEPS_OF_LARGE: u64 = 10;
 const LARGE_PADDING: usize = 1 << 20;
 /// Tag of the field with the padding. Requests have no such field in any version.

@@ -23,10 +23,10 @@ use crate::figures::{Figures, figures};
 
 /// Number that no correct replica sends in any field.
 pub(super) const ABSURD: u64 = 1 << 56;
-/// Lead over the highest known ballot round, or over a replica's present incarnation. A correct
-/// replica may have such a lead after a long absence.
+/// Amount by which a forged number exceeds the highest known ballot round or a replica's present
+/// incarnation. A correct replica may exceed them by this amount after a long absence.
 const FAR: u64 = 1000;
-/// Replicated clock that is 17 years in the future, in ms. A replica might still believe it.
+/// Replicated clock that is 17 years in the future, in ms. A replica might still accept this time.
 const FAR_MS: u64 = 1 << 39;
 /// Interval between two rounds of messages of the unauthenticated peer.
 pub(super) const EVERY: Duration = Duration::from_millis(200);
@@ -58,8 +58,8 @@ fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     ]
 }
 
-/// Sends wrong hellos. In the answers, counts the names that the unauthenticated peer had not
-/// itself sent: the name of the cluster and the names of replicas.
+/// Sends wrong hellos. Counts the names that an answer contains although the hello did not contain
+/// them: the name of the cluster, and the names of replicas.
 pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let (mut revealed, mut sent_hellos) = (0.0, 0.0);

@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 use crate::figures::{Figures, figures};
 use crate::wire::Wire;
 
-/// Counts of the answers on all connections of an attack.
+/// Tally of the answers on all connections of an attack.
 #[derive(Default)]
 pub struct Answers {
     answered: Cell<u64>,
@@ -117,7 +117,7 @@ pub async fn pipeline(
     }
 }
 
-/// Waits for the tasks of all connections. The attack fails if any task fails.
+/// Waits for the tasks of all connections. The attack fails if one of the tasks fails.
 pub async fn all(
     tasks: impl IntoIterator<Item = tokio::task::JoinHandle<anyhow::Result<()>>>,
 ) -> anyhow::Result<()> {

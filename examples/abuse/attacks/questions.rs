@@ -22,8 +22,8 @@ const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 16;
 /// Number of lease changes that wait at the same time. A replica accepts no more.
 const CHANGES: u64 = 64;
-/// Number of key ranges, which is nearly the maximum. Their first keys are as long as the limit on
-/// the total length of all first keys allows.
+/// Number of key ranges, which is nearly the maximum. The ranges have the longest first keys that
+/// the limit on the total length of all first keys allows.
 const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
 /// Number of ranges to which the lease changes apply in turn. This number is so low that all
@@ -143,7 +143,7 @@ async fn ask(
     answers.figures()
 }
 
-/// Builds a lease change for one small key range. It does not affect other ranges.
+/// Builds a lease change for one small key range. The change does not affect other ranges.
 fn range(number: u64, bound_bytes: usize, strategy: &str) -> LeaseRequest {
     let bound = |number: u64| {
         let mut bound = format!("range-{number:04}").into_bytes();

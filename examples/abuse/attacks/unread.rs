@@ -25,13 +25,14 @@ const SENDS_FOR: Duration = Duration::from_secs(1);
 /// requests in a burst.
 const BURST_EVERY: Duration = Duration::from_millis(20);
 const BURST: u64 = 50;
-/// Number of requests among which one is for the large value. The others are for the small value.
+/// Ratio of the number of all requests to the number of requests for the large value. The other
+/// requests are for the small value.
 const LARGE_ONE_IN: u64 = 10;
 const LARGE_BYTES: usize = 100_000;
 /// Maximum number of bytes of a handshake.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
-/// Runs the attack. If the replicas have certificates, it uses TLS.
+/// Runs the attack. If the replicas have certificates, the attack uses TLS.
 pub async fn over_tls(target: &Target) -> anyhow::Result<Figures> {
     let trust = target.authority.as_deref().map(Trust::load).transpose()?;
     if target.preparing {

@@ -14,19 +14,19 @@ use crate::cluster::LEADER;
 
 /// Index of a replica that holds no lease if only the leader holds leases.
 const FOLLOWER: usize = LEADER + 1;
-/// Number of small requests in a batch. The requests of a batch share system calls, as they do
-/// under load.
+/// Number of small requests in a batch. As under load, one system call can transfer several
+/// requests of a batch.
 const BATCH: usize = 8;
 /// Maximum number of entries in a batch of larger requests. The next constant is the maximum number
 /// of bytes.
 const BATCH_ENTRIES: usize = 10_000;
 const BATCH_BYTES: usize = 4 << 20;
-/// Factor by which each size is larger than the one before.
+/// Ratio of each size to the previous size.
 const STEP: usize = 8;
 
 /// Number of keys with tiny values that every plain cluster has.
 pub const KEYS: usize = 200_000;
-/// Returns the `number`th of the [`KEYS`] keys.
+/// Returns the key with the index `number`. There are [`KEYS`] keys.
 pub fn key(number: usize) -> Bytes {
     format!("tiny-{:06}", number % KEYS).into()
 }
@@ -52,7 +52,7 @@ pub struct Case {
     /// Index of the replica to which the requests are sent.
     pub replica: usize,
     pub batch: usize,
-    /// Whether the requests change data. A later checkpoint must then write these changes.
+    /// Whether the requests change data. If so, a later checkpoint must write these changes.
     pub writes: bool,
     /// Data that is written before anything is measured.
     pub prepared: Vec<Op>,
@@ -108,8 +108,8 @@ impl Case {
         }
     }
 
-    /// Makes the case send the operations `ops` one after another. After the last one, it begins
-    /// again with the first.
+    /// Makes the case send the operations `ops` one after another. After the last operation, the
+    /// case begins again with the first.
     fn round_robin(self, ops: Vec<Op>) -> Case {
         let writes = ops.iter().any(Op::is_write);
         Case {
@@ -136,7 +136,7 @@ impl Case {
     }
 }
 
-/// Returns all kinds in all sizes.
+/// Returns a case for each kind of requests in each size.
 pub fn all() -> Vec<Case> {
     let mut all = writes::cases();
     all.extend(reads::cases());
@@ -144,7 +144,7 @@ pub fn all() -> Vec<Case> {
     all
 }
 
-/// Returns sizes from 1 to a limit, each of which is `STEP` times the previous one.
+/// Returns sizes from 1 to a limit. Each size is `STEP` times the previous size.
 fn sizes(limit: usize) -> Vec<usize> {
     let mut sizes = vec![1];
     // A last step of less than half of a whole one would show nothing new.

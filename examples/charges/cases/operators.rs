@@ -11,7 +11,8 @@ use crate::cluster::{LEADER, NAMES};
 const RANGES: [usize; 3] = [1, 32, 1_023];
 /// Maximum length of the first key of each range if the number of ranges is nearly the maximum.
 const BOUND_BYTES: usize = 500;
-/// Numbers of keys with known demand with which status requests are measured: few, and many.
+/// Numbers of keys for which the leader knows the demand in cases of status requests: few keys, and
+/// many keys.
 const DEMAND: [usize; 2] = [64, 100_000];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -48,7 +49,8 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Creates a case of status requests. `size` is the number of ranges or, with demand, of keys.
+/// Creates a case of status requests. If `stage` is `Demand`, `size` is the number of keys with
+/// known demand. Otherwise, `size` is the number of ranges.
 fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -> Case {
     let unit = match stage {
         Stage::Plain => "",

@@ -119,7 +119,7 @@ pub mod seeds {
         seeds
     }
 
-    /// Returns a command with more keys than are allowed. Each key takes two bytes.
+    /// Returns a command with more keys than are allowed. Each key has two bytes.
     fn too_many_parts() -> Vec<u8> {
         let keys = vec![Bytes::new(); 10_001];
         let op = leasehold_wire::command::Op::multi_get(keys);

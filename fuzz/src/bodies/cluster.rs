@@ -57,7 +57,7 @@ pub struct Cluster {
     /// Messages from the liar to the victim, if they are stored here instead of being delivered.
     /// `None` if these messages are delivered.
     pub captured: Option<VecDeque<Envelope>>,
-    /// Answers to clients, each with the replica that sent it.
+    /// Answers to clients. Each answer is stored with the replica that sent the answer.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
     /// Values that replicas have accepted.
     pub accepted: Vec<Value>,
@@ -223,8 +223,8 @@ impl Cluster {
         self.flying.clear();
     }
 
-    /// Gives one input to a replica, and processes everything that follows from the input without a
-    /// lapse of time.
+    /// Gives one input to a replica, and processes everything that follows from the input. No time
+    /// passes during this.
     pub fn give(&mut self, id: ReplicaId, input: Input) {
         self.input(id, input);
         self.deliver_all();

@@ -10,7 +10,8 @@ use std::panic::{
 };
 use std::sync::Once;
 
-/// Expected panics: for each, its message, and the lie of a replica that causes it.
+/// Expected panics. Each entry has the message of a panic, and the lie of a replica that causes the
+/// panic.
 const EXPECTED: &[(&str, &str)] = &[
     (
         "is committed and dead at",
@@ -23,7 +24,7 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 thread_local! {
-    /// True while this thread runs a function in which a panic that a liar may cause is expected.
+    /// True while this thread runs a function in which a liar may cause an expected panic.
     static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::memory;
 
 /// Number of bytes of memory that may be used for each byte of a frame. A reader holds the bytes
-/// that have arrived, and reserves four times as many. The buffer at least doubles when it grows,
-/// and during this the old and the new buffer exist at the same time.
+/// that have arrived, and reserves four times as many. The buffer at least doubles when it grows.
+/// While it grows, the old and the new buffer exist at the same time.
 const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
 /// Reads frames. The first byte of the input is the number of bytes that arrive at a time.

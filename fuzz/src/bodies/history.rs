@@ -4,7 +4,7 @@ use leasehold_histories::History;
 
 use crate::memory;
 
-/// Number of bytes of memory that may be used for each byte of a history. An event takes at least
+/// Number of bytes of memory that may be used for each byte of a history. An event has at least
 /// four bytes in the file, and 72 bytes in memory.
 const PER_BYTE: usize = size_of::<leasehold_histories::HistoryEvent>() / 4;
 /// Maximum number of events of a history that is judged. A longer history is only decoded, because

@@ -16,7 +16,7 @@ use crate::memory;
 
 /// Maximum number of messages of one input.
 const FRAMES_MAX: usize = 64;
-/// Number of bytes of memory that three replicas may take for a step of time and the requests in
+/// Number of bytes of memory that three replicas may use for a step of time and the requests in
 /// this step.
 const STEP_BYTES: usize = 256 << 10;
 /// Number of bytes of memory that may be used for each byte of a message. Other messages, and the
@@ -119,8 +119,8 @@ pub mod seeds {
     use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
-    /// Byte before a frame that selects a wait of about one second in which clients send no
-    /// requests.
+    /// Value of the byte before a frame. This value selects a wait of about one second, in which
+    /// clients send no requests.
     const QUIET: u8 = 63;
     /// First bytes of inputs. They select each leader, with and without the third member.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];

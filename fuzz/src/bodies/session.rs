@@ -27,8 +27,8 @@ use crate::memory;
 
 /// Maximum number of requests of one input.
 const REQUESTS_MAX: usize = 32;
-/// Number of bytes of memory that three replicas may take for one request and the time that passes
-/// after it.
+/// Number of bytes of memory that three replicas may use for one request, and for the time that
+/// passes after this request.
 const REQUEST_BYTES: usize = 256 << 10;
 /// Number of bytes of memory that may be used for each byte of a command. The command's frame,
 /// messages, and the logs and states of three replicas contain copies of the command.
@@ -258,8 +258,8 @@ impl SessionFixture {
         entry.map(TokenEntry::rights)
     }
 
-    /// Judges the result of the session. No key may have changed that the client may not write, and
-    /// no key may have been revealed that the client may not read.
+    /// Judges the result of the session. The session must not have changed a key that the client
+    /// may not write. The session must not have revealed a key that the client may not read.
     fn judge(&mut self, grant: Option<&Grant>, input: &[u8]) {
         let (read, write) = grant.map_or((&[][..], &[][..]), |it| (it.read, it.write));
         let (before, since) = self.cluster.accepted.split_at(self.before);

@@ -58,7 +58,7 @@ pub fn properties(input: &[u8]) {
     }
 }
 
-/// Decodes a histogram of field lengths, and takes random lengths from it.
+/// Decodes a histogram of field lengths, and draws random lengths from this histogram.
 pub fn length_histogram(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let parse = || LengthHistogram::parse(&text);

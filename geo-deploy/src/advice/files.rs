@@ -53,7 +53,8 @@ struct OperationFigures {
     mean_ms: f64,
 }
 
-/// Measured means and shares. Means are over operations, in ms; shares are from 0 to 1.
+/// Mean latencies and shares of operations, as measured in a run. Latencies are in ms; shares are
+/// from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Means {
     /// Mean latency of all operations.
@@ -64,7 +65,7 @@ pub struct Means {
     pub write_ms: f64,
     /// Share of reads that the client's own replica served.
     pub local: f64,
-    /// Share of writes that took the minimum latency that is possible for them.
+    /// Share of writes with the minimum latency that is possible for them.
     pub at_minimum: f64,
 }
 
@@ -124,8 +125,7 @@ impl RunFiles {
         })
     }
 
-    /// Checks that the history contains, for each site, about as many operations as the run
-    /// measured.
+    /// Checks that the history contains about as many operations of each site as the run measured.
     pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;

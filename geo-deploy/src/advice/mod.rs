@@ -77,8 +77,8 @@ pub struct ForecastReport {
 /// Reads the files of a run in `dir`, and makes its forecasts.
 ///
 /// # Errors
-/// Returns an error if a file is missing, is damaged or contradicts another, or if the run cannot
-/// be forecast: it consists of several runs, or it has keys that were never requested.
+/// Returns an error if a file is missing, is damaged or contradicts another file, or if the run
+/// cannot be forecast: it consists of several runs, or it has keys that were never requested.
 pub fn of_directory(dir: &Path) -> anyhow::Result<ForecastReport> {
     let files = RunFiles::load(dir)?;
     let runs = files.runs.iter().map(|run| {

@@ -69,9 +69,9 @@ impl RunPlan<'_> {
     }
 }
 
-/// Returns, for each change within the measured interval, the outcome of the reads that it should
-/// not have affected. `operations` are all operations of a run, in order of their starts. `events`
-/// are the events that replicas announced.
+/// Returns, for each change within the measured interval, the outcome of the reads that the change
+/// should not have affected. `operations` are all operations of a run, in order of their starts.
+/// `events` are the events that replicas announced.
 ///
 /// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key under the
 /// last configuration before the change, and also under the configurations that follow within one

@@ -68,8 +68,8 @@ struct StartedFault {
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
     /// For each fault, in order of time: the time in ns at which the fault began, and the replicas
-    /// that may have held a lease on each key at that time. Empty if, at any of the faults, the
-    /// replicas were not asked about leases.
+    /// that may have held a lease on each key at that time. Empty if the replicas were not asked
+    /// about leases at one of the faults.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }

@@ -77,8 +77,8 @@ struct SwapSchedule {
     /// Time of the first exchange, in ns.
     first_ns: u64,
     every_ns: u64,
-    /// Two sites. After an even number of exchanges, the popular keys are those of the first site;
-    /// after an odd number, those of the second.
+    /// Two sites. After an even number of exchanges, the popular keys are those of the first site.
+    /// After an odd number of exchanges, the popular keys are those of the second site.
     sites: [u64; 2],
     /// Number of exchanges so far.
     done: u64,
@@ -226,8 +226,8 @@ impl<T> OpenLoop<T> {
         Some((self.idle.pop().unwrap_or_else(make), due))
     }
 
-    /// Notes that the request of `sender` has ended. Returns `sender` with the request that has
-    /// waited longest, if any waits.
+    /// Notes that the request of `sender` has ended. Returns `sender` with the oldest waiting
+    /// request; `None` if no request waits.
     pub(crate) fn complete(&mut self, sender: T) -> Option<(T, DueRequest)> {
         if let Some(due) = self.backlog.pop_front() {
             return Some((sender, due));
@@ -238,7 +238,8 @@ impl<T> OpenLoop<T> {
     }
 }
 
-/// Returns a report's note on requests that waited at clients; `None` if no request waited.
+/// Returns the note for a report about requests that waited at clients; `None` if no request
+/// waited.
 pub(crate) fn queued_note(plan: &RunPlan<'_>, queued: &[(usize, u64)]) -> Option<String> {
     let names = plan.topology().names();
     let sites = queued.iter().filter(|(_, count)| *count > 0);

@@ -26,8 +26,8 @@ const SLACK_S: f64 = 0.1;
 /// sends the request to another replica.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
-/// Returns, for each site, the bound on the outage that the site's clients see after a fault at the
-/// sites `failed` while `leader` led. Empty if no bound is guaranteed.
+/// Returns the bound on the outage for the clients of each site, after a fault at the sites
+/// `failed`. `leader` is the leader at the time of the fault. Empty if no bound is guaranteed.
 pub(crate) fn bounds(
     plan: &RunPlan<'_>,
     fault: &FaultSpec,

@@ -16,8 +16,8 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// Number of each site's most popular keys that are candidates for the most popular key over all
-/// sites.
+/// Number of most popular keys of each site that are considered in the search for the most popular
+/// key over all sites.
 const CANDIDATES: u64 = 100;
 
 /// Plan by which a backend executes one run of one strategy.
@@ -73,7 +73,7 @@ impl<'a> RunPlan<'a> {
         self.strategy.faults(self.experiment)
     }
 
-    /// Whether some requests may never be answered.
+    /// Returns true if it is possible that some requests are never answered.
     pub(crate) fn is_doubtful(&self) -> bool {
         let changes = !self.strategy.change.is_empty();
         self.experiment.network.loss > 0.0 || !self.faults().is_empty() || changes

@@ -25,7 +25,7 @@ const RESERVED_MAX: u64 = 1 << 22;
 /// Number of clients of each site that read keys at the end of a run with faults.
 pub(crate) const READERS: usize = 10;
 
-/// Note of a report on the reads at the end of a run. The text of the note is the same for every
+/// Note in a report about the reads at the end of a run. The text of the note is the same for every
 /// run, so a report of several runs shows it once.
 pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written was read \
      once more: the history that was judged includes these reads";
@@ -41,8 +41,8 @@ pub(crate) struct OperationRecord<'a> {
     /// Time at which the operation was sent.
     pub(crate) sent_ns: u64,
     pub(crate) now_ns: u64,
-    /// Whether the operation ended at its timeout. An operation without an answer that did not time
-    /// out has failed.
+    /// Whether the operation ended at its timeout. An operation has failed if it has no answer and
+    /// did not time out.
     pub(crate) timed_out: bool,
     pub(crate) answer: Option<(Path, &'a Outcome)>,
 }
@@ -59,7 +59,8 @@ pub(crate) struct RunContext<'a> {
     /// Faults that were injected into the cluster; `None` if there were none.
     pub(crate) faults: Option<RunFaults<'a>>,
     pub(crate) counters: BTreeMap<String, u64>,
-    /// Network as probes measured it in the measured interval; `None` if there were no probes.
+    /// Network conditions that probes measured in the measured interval; `None` if there were no
+    /// probes.
     pub(crate) network: Option<NetworkReport>,
 }
 
@@ -149,10 +150,10 @@ impl Recorder {
         }
     }
 
-    /// Returns the shares of local reads, and of writes at their minimum latency, that perfect
-    /// bookkeeping would have reached. They are computed for the operations with an index of at
-    /// least `first` and less than `after`, but the bookkeeping also counts the operations before
-    /// `first`. Returns `None` unless the strategy is `quorum`.
+    /// Returns the share of reads that perfect bookkeeping would have made local, and the share of
+    /// writes that would have had their minimum latency. The shares are those of the operations
+    /// with indexes from `first` to `after`, excluding `after`. The bookkeeping also counts the
+    /// operations before `first`. Returns `None` if the strategy is not `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
@@ -265,8 +266,8 @@ impl OperationRecord<'_> {
     }
 }
 
-/// Returns the value that a read found; `None` if the answer says that the key is missing. If any
-/// other answer contains no value that a write stored, it is treated as damage.
+/// Returns the value that a read found; `None` if the answer says that the key is missing. Returns
+/// `ValueId::DAMAGED` for every other answer without a value that a write stored.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
         Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),

@@ -9,7 +9,7 @@ use super::RunResult;
 use crate::experiment::Experiment;
 use crate::run::{FaultSpan, HistoryVerdict, MeasuredInterval, RunEvent, StrategyRun, SwitchReads};
 
-/// Runs of an experiment that have ended, by the label of the strategy.
+/// Ended runs of an experiment, by the label of the strategy.
 #[derive(Debug, Default)]
 pub struct EndedRuns(Vec<(String, Vec<RunResult>)>);
 

@@ -177,7 +177,7 @@ fn faults(network: &NetworkFaults) -> Faults {
     }
 }
 
-/// Executes the run of a plan; `None` if it was stopped.
+/// Executes the run of a plan, and returns its result; `None` if the run was stopped.
 fn run_plan(
     plan: &RunPlan<'_>,
     progress: ProgressFn<'_>,

@@ -85,7 +85,7 @@ pub struct KeyGroups {
 }
 
 impl KeyGroups {
-    /// Creates `open` groups. Each is replaced by a new one after `operations` operations.
+    /// Creates `open` groups. Each group is replaced by a new group after `operations` operations.
     pub fn new(open: u64, operations: u32) -> KeyGroups {
         KeyGroups {
             open: (0..open).map(|group| (group, operations)).collect(),

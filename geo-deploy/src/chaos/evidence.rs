@@ -50,8 +50,8 @@ pub fn write_schedule(dir: &Path, faults: &[FaultSpec]) -> anyhow::Result<()> {
     write(dir, "schedule.toml", text)
 }
 
-/// Saves the log of the faults, the violations and the histories of a round beside its replicas'
-/// logs and data.
+/// Saves the violations, the histories and the fault log of a round. The files are stored beside
+/// the logs and the data of the round's replicas.
 pub fn save(dir: &Path, facts: &RoundFacts, result: &RoundResult) -> anyhow::Result<()> {
     write(dir, "faults.log", facts.account.log.join("\n") + "\n")?;
     let words: Vec<&str> = result.violations().map(String::as_str).collect();

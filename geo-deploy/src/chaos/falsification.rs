@@ -10,7 +10,7 @@ use super::record::RoundRecord;
 /// Way in which a record is falsified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Falsification {
-    /// A read is added that returns a value which was overwritten before the read began.
+    /// A read is added. It returns a value that was overwritten before the read began.
     StaleRead,
     /// Reads return an earlier value of a key although a later write of the key was acknowledged.
     LostWrite,

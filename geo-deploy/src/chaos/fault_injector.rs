@@ -17,17 +17,17 @@ pub struct FaultInjector<'a> {
     rng: Pcg64Mcg,
     waiting: VecDeque<FaultSpec>,
     active: Vec<ActiveFault>,
-    /// Counts and a log of the faults so far.
+    /// Tally and log of the faults so far.
     pub account: FaultAccount,
 }
 
-/// Counts of the faults of a schedule that have begun, and a log of their beginnings and ends.
+/// Tally of the faults of a schedule, and a log of the beginnings and ends of these faults.
 #[derive(Clone, Debug, Default)]
 pub struct FaultAccount {
     /// Number of faults that began, by kind.
     pub begun: BTreeMap<String, u64>,
     /// Number of faults that could not begin. Either the targets of such a fault were down already,
-    /// or no replica had the role that it names.
+    /// or no replica had the role that the fault names.
     pub skipped: u64,
     /// Log of the beginnings and ends of faults: one line for each, with the time.
     pub log: Vec<String>,
@@ -52,7 +52,7 @@ impl ActiveFault {
 }
 
 impl<'a> FaultInjector<'a> {
-    /// Creates an injector for a schedule, sorted by the start times of its faults.
+    /// Creates an injector for a schedule of faults. The faults are sorted by their start times.
     pub fn new(faults: &[FaultSpec], topology: &'a Topology, seed: u64) -> FaultInjector<'a> {
         FaultInjector {
             topology,
@@ -97,7 +97,7 @@ impl<'a> FaultInjector<'a> {
         self.end(cluster, f64::INFINITY, now_s)
     }
 
-    /// Ends the active faults with an end time of at most `until_s`.
+    /// Ends the active faults that should end at `until_s` or earlier.
     fn end(&mut self, cluster: &mut LocalCluster, until_s: f64, now_s: f64) -> anyhow::Result<()> {
         let over = self.active.extract_if(.., |fault| fault.until_s <= until_s);
         let mut effects = Vec::new();
@@ -145,7 +145,7 @@ impl<'a> FaultInjector<'a> {
             .try_for_each(|effect| cluster.perform(effect))
     }
 
-    /// Returns the effects of a fault that begins now, or the reason why none is possible.
+    /// Returns the effects of a fault that begins now, or the reason why no effect is possible.
     async fn effects(
         &mut self,
         cluster: &LocalCluster,

@@ -18,8 +18,8 @@ const STEPS: usize = 2_000_000;
 /// Verdict on a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Judgement {
-    /// Number of operations on hot and cold keys. An operation on several keys counts once for each
-    /// key.
+    /// Number of operations on hot and cold keys. An operation on several keys is counted once for
+    /// each key.
     pub operations: usize,
     /// Number of hot and cold keys that were judged.
     pub keys: usize,
@@ -27,7 +27,8 @@ pub struct Judgement {
     pub transactions: usize,
     /// Number of groups that were judged.
     pub groups: usize,
-    /// For each check without a result, the reason, for example that it took too long.
+    /// Reasons for checks without a result, one for each such check. For example, a check took too
+    /// long.
     pub undecided: Vec<String>,
     /// Descriptions of violations: answers that a correct store could not have given, and histories
     /// that the checkers found to be incorrect.

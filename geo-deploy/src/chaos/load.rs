@@ -36,12 +36,12 @@ const SESSION_OPERATIONS: u64 = 400;
 /// on each group.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// Number of successive clients of a site among which one works on groups of keys. The next
-/// constant is the number among which one roams.
+/// Number of clients at a site for each client that works on groups of keys. The next constant is
+/// the number of clients for each client that roams.
 const GROUPED_EVERY: usize = 4;
 const ROAMING_EVERY: usize = 3;
-/// Divisor of a client's timeout. If a roaming client has no answer after one `ROAM_AFTER`-th of
-/// its timeout, it sends the request to another replica, too.
+/// Divisor of a client's timeout. If a roaming client has no answer after its timeout divided by
+/// `ROAM_AFTER`, it sends the request to another replica, too.
 const ROAM_AFTER: u32 = 4;
 
 /// Rate of operations, number of clients, and addresses of the replicas.

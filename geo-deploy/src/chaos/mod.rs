@@ -44,7 +44,7 @@ use crate::topology::Topology;
 /// strategy.
 ///
 /// # Errors
-/// Never, if the file that is built into this program is valid.
+/// Returns an error only if the file that is built into this program is invalid.
 pub fn experiment() -> anyhow::Result<Experiment> {
     Ok(Experiment::parse(
         "chaos",

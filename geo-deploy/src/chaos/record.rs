@@ -26,7 +26,7 @@ pub enum OperationOutcome {
     Failed,
 }
 
-/// For each outcome, the number of operations of one kind that had this outcome.
+/// Numbers of operations of one kind, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct OutcomeCounts {
     /// Number of operations that were answered.
@@ -79,18 +79,19 @@ pub struct RoundRecord {
     pub history: History,
     /// For each group (the key is the ID of the group), the operations on the keys of the group.
     pub groups: BTreeMap<u64, Vec<Transaction>>,
-    /// For each kind of operation, the number of operations with each outcome.
+    /// Numbers of operations, by kind and outcome.
     pub counts: BTreeMap<OperationKind, OutcomeCounts>,
     /// Descriptions of answers that a correct store could not have given in any state.
     pub wrong: Vec<String>,
-    /// For each path, the number of answers that replicas served on this path.
+    /// Number of answers that were served on each path.
     pub paths: BTreeMap<Path, u64>,
     /// Longest times without an answer, one entry for each site. The first value of an entry is for
-    /// the clients that use only the site's replica, the second for those that also use others.
+    /// the clients that use only the site's replica, the second is for the clients that also use
+    /// other replicas.
     pub gaps: Vec<[AnswerGap; 2]>,
 }
 
-/// Longest time without an answer to one kind of clients at a site, since the clients began.
+/// Longest time in which clients of one kind at a site got no answer, since the clients began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerGap {
     last_ns: u64,
@@ -199,8 +200,8 @@ impl RoundRecord {
         total
     }
 
-    /// Returns the operations on groups as one history for a file, with an event for each key of an
-    /// operation.
+    /// Returns the operations on groups as one history for a file. The history has an event for
+    /// each key of an operation.
     pub fn grouped(&self) -> History {
         let mut history = History::new();
         for transaction in self.groups.values().flatten() {

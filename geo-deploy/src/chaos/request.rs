@@ -31,7 +31,7 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
-    /// Every kind.
+    /// All kinds of operations.
     pub const ALL: [OperationKind; 7] = [
         OperationKind::Get,
         OperationKind::Put,
@@ -67,7 +67,7 @@ impl OperationKind {
     }
 }
 
-/// State of a key in the belief of a client; `None` if the client believes that the key has no
+/// State that a client expects a key to have; `None` if the client expects that the key has no
 /// value.
 pub type Belief = Option<(ValueId, Version)>;
 
@@ -96,7 +96,7 @@ pub type Parts = Vec<(u64, HistoryAction)>;
 pub struct UnexplainedAnswer(pub String);
 
 impl OperationRequest {
-    /// Encodes the operation as it is sent.
+    /// Returns the operation in the form in which it is sent.
     pub fn op(&self) -> Op {
         let key = |at: usize| key_name(self.keys[at]);
         let written = |at: usize| stored(self.values[at]);

@@ -24,18 +24,16 @@ pub struct RoundResult {
     pub faults: BTreeMap<String, u64>,
     /// Number of faults in the schedule that could not begin.
     pub skipped: u64,
-    /// For each kind of operation, the number of operations with each outcome.
+    /// Numbers of operations, by kind and outcome.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
-    /// For each path, the number of answers that replicas served on this path.
+    /// Number of answers that were served on each path.
     pub paths: BTreeMap<&'static str, u64>,
-    /// Longest time without an answer at any site, for clients that use only the replica of their
-    /// own site.
+    /// Longest outage of a single site, for clients that use only the replica of their own site.
     pub outage: SiteOutage,
-    /// Longest time without an answer at any site, for clients that also use replicas of other
-    /// sites.
+    /// Longest outage of a single site, for clients that also use replicas of other sites.
     pub outage_roaming: SiteOutage,
-    /// Largest memory use of any replica during the round, in bytes; 0 on systems that do not
-    /// report memory use.
+    /// Largest memory use of a replica during the round, in bytes; 0 if the system does not report
+    /// memory use.
     pub memory_bytes: u64,
     /// Verdict on the history of the clients.
     pub judged: Judgement,
@@ -45,7 +43,7 @@ pub struct RoundResult {
     pub kept: Option<PathBuf>,
 }
 
-/// A time in which a site's clients of one kind (roaming or not) got no answer.
+/// Period in which the clients of one kind (roaming or not) at a site got no answer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SiteOutage {
     /// Name of the site.
@@ -69,8 +67,8 @@ impl RoundResult {
 }
 
 impl SiteOutage {
-    /// Returns the longest outage of a round at any site for one kind of clients. If `roams` is
-    /// true, these are the clients that also use replicas of other sites; otherwise they are the
+    /// Returns the longest outage of a single site in a round, for one kind of clients. If `roams`
+    /// is true, these are the clients that also use replicas of other sites; otherwise they are the
     /// clients that use only the replica of their own site.
     pub fn longest(record: &RoundRecord, roams: bool, sites: &Topology) -> SiteOutage {
         let gaps = record.gaps.iter().map(|gaps| gaps[usize::from(roams)]);

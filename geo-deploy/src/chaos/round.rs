@@ -47,7 +47,7 @@ pub struct Settings {
 /// One round of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Round<'a> {
-    /// Settings that all rounds share.
+    /// Settings of all rounds.
     pub settings: &'a Settings,
     /// Sequence number of the round, from 1.
     pub number: u32,

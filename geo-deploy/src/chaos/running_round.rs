@@ -12,7 +12,8 @@ use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
 
-/// Time between two checks of the processes. Faults also begin and end only in these steps of time.
+/// Time between two checks of the processes. Faults begin and end only at the times of these
+/// checks.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
@@ -33,7 +34,7 @@ pub struct RoundProgress<'a> {
     pub elapsed_s: f64,
     /// Number of faults that have begun.
     pub faults: u64,
-    /// For each outcome, the number of operations that have ended with this outcome.
+    /// Numbers of operations that have ended, by outcome.
     pub operations: OutcomeCounts,
     /// Descriptions of the faults that are active.
     pub failing: Vec<&'a str>,
@@ -85,8 +86,8 @@ impl RunningRound<'_> {
     }
 
     /// Makes the final checks of a round after all faults have ended. Every replica must serve;
-    /// then all replicas are killed and started again, and all keys are read through each. Returns
-    /// the differences between replicas.
+    /// then all replicas are killed and started again, and all keys are read through each replica.
+    /// Returns the differences between replicas.
     pub async fn end(
         &mut self,
         record: &mut RoundRecord,

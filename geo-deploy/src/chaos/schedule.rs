@@ -16,7 +16,7 @@ use crate::topology::Topology;
 /// Time in seconds between the end of all faults and the end of the round. In this time, the
 /// replicas recover.
 const QUIET_S: f64 = 2.0;
-/// Time, in seconds, after the start of a replica for which the replica is regarded as down.
+/// Time, in seconds, for which a replica is regarded as down after its start.
 const STARTING_S: f64 = 1.0;
 /// Maximum number of random faults that are tried for one point in time. If all of these faults are
 /// impossible, no fault begins at that time.

@@ -19,21 +19,21 @@ pub struct ChaosSummary {
     /// For each kind of fault, the number of faults that began.
     pub faults: BTreeMap<String, u64>,
     /// Number of faults of the schedules that could not begin. Either the targets of such a fault
-    /// were down already, or no replica had the role that it names.
+    /// were down already, or no replica had the role that the fault names.
     pub skipped: u64,
     /// Number of operations that ended.
     pub operations_total: u64,
-    /// For each kind of operation, the number of operations with each outcome.
+    /// Numbers of operations, by kind and outcome.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
-    /// For each path, the number of answers that replicas served on this path.
+    /// Number of answers that were served on each path.
     pub paths: BTreeMap<&'static str, u64>,
-    /// Number of checks of histories that had no result, for example because they took too long.
+    /// Number of history checks without a result, for example because a check took too long.
     pub undecided: usize,
-    /// Longest time without an answer at any site, for clients that use only the replica of their
-    /// own site. The first value is the sequence number of the round; the second is the outage.
+    /// Longest outage of a single site, for clients that use only the replica of their own site.
+    /// The first value is the sequence number of the round; the second is the outage.
     pub outage: (u32, SiteOutage),
-    /// Longest time without an answer at any site, for clients that also use replicas of other
-    /// sites. The first value is the sequence number of the round; the second is the outage.
+    /// Longest outage of a single site, for clients that also use replicas of other sites. The
+    /// first value is the sequence number of the round; the second is the outage.
     pub outage_roaming: (u32, SiteOutage),
     /// Results of the rounds, in the order of the rounds.
     pub rounds: Vec<RoundResult>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::validate::check;
 use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan};
 
-/// A change to another strategy at some time. It is a section `[[strategies.change]]` of an
+/// Change to another strategy during a run, as written in a section `[[strategies.change]]` of an
 /// experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

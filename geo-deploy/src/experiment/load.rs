@@ -24,7 +24,7 @@ const OUTSTANDING_MAX: u32 = 1_000_000;
 pub enum RequestRate {
     /// Every site has the same rate.
     Equal(f64),
-    /// For each site, by name, the rate at this site. Every site must be named.
+    /// Rate of each site, by the name of the site. Every site must be named.
     Sites(BTreeMap<String, f64>),
 }
 

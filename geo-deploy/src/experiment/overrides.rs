@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::{Experiment, ExperimentError, StrategyPlan, plain};
 use crate::topology::Topology;
 
-/// Short names, each with its dotted field.
+/// Short names of fields. Next to each short name is the dotted name of the field.
 const ALIASES: [(&str, &str); 8] = [
     ("requests", "workload.requests"),
     ("warmup", "workload.warmup"),
@@ -156,7 +156,7 @@ fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, E
 }
 
 /// Returns the error for a whole number of more than 64 bits. TOML has no such numbers, so [`read`]
-/// took it for a string.
+/// parsed the number as a string.
 fn out_of_range(value: &str) -> Option<String> {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     let error = value.replace('_', "").parse::<i64>().err()?;

@@ -13,8 +13,8 @@ use crate::topology::Topology;
 pub struct KeySwap {
     /// Names of the two sites.
     pub sites: [String; 2],
-    /// Time between two exchanges, in s. The first exchange is this long after the beginning of the
-    /// measured interval.
+    /// Time between two exchanges, in s. The time from the beginning of the measured interval to
+    /// the first exchange is the same.
     pub every_s: f64,
 }
 

@@ -59,8 +59,8 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// Combines several failures of one direction of a link. The direction is cut if any failure
-    /// cuts it. Delays are added. A message arrives only if none of the failures loses it.
+    /// Combines several failures of one direction of a link. The direction is cut if one of the
+    /// failures cuts it. Delays are added. A message arrives only if none of the failures loses it.
     pub fn of(all: impl IntoIterator<Item = LinkState>) -> LinkState {
         let both = |a: LinkState, b: LinkState| LinkState {
             cut: a.cut || b.cut,
@@ -81,7 +81,7 @@ pub struct FaultContext<'a> {
     pub leader: Option<usize>,
     /// Sites that hold a lease on the hottest key.
     pub holders: Vec<usize>,
-    /// Whether the process runs, for each site.
+    /// For each site, true if the replica's process runs.
     pub up: Vec<bool>,
     /// Generator that chooses the replica for the role `random`.
     pub rng: &'a mut Pcg64Mcg,
@@ -135,8 +135,8 @@ impl FaultContext<'_> {
         }
     }
 
-    /// Returns the one of these sites that is nearest to the leader. If no replica leads, returns
-    /// the first of the sites in the topology's order.
+    /// Returns the site that is nearest to the leader among these sites. If no replica leads,
+    /// returns the first of the sites in the topology's order.
     fn nearest_to_leader(&self, sites: impl Iterator<Item = usize>) -> Option<usize> {
         let distance = |site: &usize| {
             self.leader

@@ -15,8 +15,8 @@ fn parse(text: &str) -> Vec<FaultSpec> {
         .fault
 }
 
-/// Returns the effects of one fault in a cluster in which CA leads, and CA, OR and VA hold the
-/// hottest key.
+/// Returns the effects of one fault in a cluster. In this cluster, `CA` leads, and `CA`, `OR` and
+/// `VA` hold the hottest key.
 fn effects(text: &str) -> Result<Vec<Effect>, String> {
     let topology = Topology::paper();
     let site = |name: &str| topology.index(name).expect("a site");

@@ -29,7 +29,7 @@ impl Class {
     }
 }
 
-/// Sorted latencies of answered operations, and the numbers of the other operations.
+/// Sorted latencies of answered operations, and the number of failed and of timed-out operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latencies {
     sorted_ns: Vec<u64>,
@@ -62,8 +62,7 @@ impl Latencies {
         ms(sum as f64 / self.sorted_ns.len() as f64)
     }
 
-    /// Returns the latency in ms that a share `q` of the operations does not exceed; 0 if there are
-    /// no operations.
+    /// Returns the quantile `q` of the latencies, in ms; 0 if there are no operations.
     pub(super) fn quantile_ms(&self, q: f64) -> f64 {
         let rank = (q * self.sorted_ns.len() as f64).ceil().max(1.0) as usize;
         let found = self
@@ -80,8 +79,8 @@ impl Latencies {
         share(within as u64, self.count())
     }
 
-    /// Returns all distinct latencies in ms, in increasing order. Next to each latency is the share
-    /// of operations that took at most this time.
+    /// Returns all distinct latencies in ms, in increasing order. Each latency is paired with the
+    /// share of operations that took at most this time.
     pub(super) fn steps(&self) -> impl Iterator<Item = (f64, f64)> {
         let n = self.sorted_ns.len();
         let last_of_equals =
@@ -151,7 +150,7 @@ fn ms(ns: f64) -> f64 {
     ns / 1e6
 }
 
-/// Returns `part` as a share of `all`; 0 if `all` is 0.
+/// Returns `part` divided by `all`; 0 if `all` is 0.
 pub(super) fn share(part: u64, all: u64) -> f64 {
     match all {
         0 => 0.0,

@@ -43,7 +43,7 @@ pub(super) fn all(
     figures
 }
 
-/// Returns the figures of a run's time line; empty if the run had no faults.
+/// Returns the figures that show a run's time line. Returns no figures if the run had no faults.
 fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
     if run.faults.is_empty() {
         Vec::new()
@@ -58,7 +58,8 @@ pub(super) fn timeline_name(run: &StrategyRun) -> String {
     format!("timeline-{}", file_name(&run.label))
 }
 
-/// Returns a name without characters that file names should not have.
+/// Returns a file name for `name`. Characters other than ASCII letters and digits are replaced by
+/// `-`.
 pub(super) fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     name.chars().map(plain).collect()
@@ -176,7 +177,7 @@ fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     y
 }
 
-/// Formats a latency, which is given in ms, as the label of an axis or a mark.
+/// Formats a latency in ms, as a label for an axis or a mark.
 fn ms_label(ms: f64) -> String {
     let rounded = (ms * 100.0).round() / 100.0;
     if ms >= 10.0 {
@@ -186,7 +187,7 @@ fn ms_label(ms: f64) -> String {
     }
 }
 
-/// Returns the least number of the form 1, 2 or 5 times a power of ten that is not below `value`.
+/// Rounds `value` up to 1, 2 or 5 times a power of ten.
 fn one_two_five_above(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
@@ -194,8 +195,7 @@ fn one_two_five_above(value: f64) -> f64 {
     found.unwrap_or(10.0 * decade)
 }
 
-/// Returns the greatest number of the form 1, 2 or 5 times a power of ten that is not above
-/// `value`.
+/// Rounds `value` down to 1, 2 or 5 times a power of ten.
 fn one_two_five_below(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     let steps = [5.0, 2.0, 1.0].map(|step| step * decade);
@@ -219,8 +219,8 @@ impl LogAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Returns the values that have a grid line. The flag next to a value is true if the value is
-    /// labelled. An axis that spans fewer powers of ten has more lines for each power.
+    /// Returns the values at which grid lines are drawn. The flag next to a value is true if the
+    /// grid line has a label. An axis that spans fewer powers of ten has more lines for each power.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
         let steps: &[f64] = if decades < 1.3 {

@@ -40,7 +40,8 @@ pub(super) fn cdf_csv(report: &ExperimentReport, digests: &[Digest]) -> String {
     csv
 }
 
-/// Keeps only the last of several steps with latencies that differ by less than half a percent.
+/// Removes steps with almost equal latencies. If several steps differ by less than half a percent,
+/// only the last of these steps is kept.
 pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let mut group_start = f64::NEG_INFINITY;
@@ -147,9 +148,9 @@ impl Bucket {
     }
 }
 
-/// Returns the outages as CSV. There is one line for each strategy, run (if there are several),
-/// fault, site and group of operations ([`super::outage`]). A field is empty if its value is
-/// unknown, or if no bound is guaranteed.
+/// Returns the outages as CSV. There is one line for each combination of strategy, run (if there
+/// are several), fault, site and group of operations ([`super::outage`]). A field is empty if its
+/// value is unknown, or if no bound is guaranteed.
 pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     let mut csv = String::from(
         "strategy,run,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
@@ -192,7 +193,7 @@ fn line(csv: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(csv, "{arguments}");
 }
 
-/// Quotes a label for CSV if necessary, because labels are free text.
+/// Adds quotation marks to a label for CSV if necessary. A label may contain any characters.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))

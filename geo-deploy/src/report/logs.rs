@@ -29,8 +29,8 @@ pub type NamedLogs = (String, Vec<PathBuf>);
 /// Draws the logs into `dir`, as SVG, PNG and PDF. Returns the names of the drawings.
 ///
 /// # Errors
-/// Returns an error if a log cannot be read, if the logs have nothing to draw or too much for one
-/// drawing, or if a file cannot be written.
+/// Returns an error if a log cannot be read, or if a file cannot be written. Also returns an error
+/// if the logs contain no operations, or more runs than one drawing can show.
 pub fn plot(logs: &[NamedLogs], dir: &Path) -> anyhow::Result<Vec<String>> {
     let gathered = gather::gather(logs)?;
     anyhow::ensure!(

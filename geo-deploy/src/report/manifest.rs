@@ -16,9 +16,9 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// Start time, in s since 1970.
     pub started_unix_s: u64,
-    /// Revision of the source.
+    /// Revision of the source code.
     pub revision: String,
-    /// Whether the source differed from the revision; `None` if that is not known.
+    /// Whether the source code differed from the revision; `None` if that is not known.
     pub dirty: Option<bool>,
     /// Version of the compiler.
     pub compiler: String,
@@ -33,7 +33,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Inspects the machine, and the working copy from which the program was built.
+    /// Creates the manifest for a command. Inspects the machine, and the working copy from which
+    /// the program was built.
     pub fn capture(mut command: Vec<String>) -> Manifest {
         // The directory of the program is removed, because it means nothing on another machine.
         if let Some(program) = command.first_mut() {
@@ -59,7 +60,7 @@ impl Manifest {
         }
     }
 
-    /// Returns the revision, with a mark if the source differed from it.
+    /// Returns the revision. If the source code differed from the revision, a note is appended.
     pub(super) fn revision_shown(&self) -> String {
         let short: String = self.revision.chars().take(12).collect();
         match self.dirty {

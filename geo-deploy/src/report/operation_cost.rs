@@ -9,10 +9,10 @@ use super::summary::ExperimentSummary;
 use super::table::{Table, grouped, ms, percent};
 use super::{ExperimentReport, StrategyRun};
 
-/// Work of a run's replicas, and the time for which reads were held back.
+/// Messages and processor time of a run's replicas, and waiting times of held reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OperationCost {
-    /// Replicas that receive votes in addition to the leader.
+    /// Setting that determines which replicas receive votes. The leader always receives votes.
     pub accept_replies: &'static str,
     /// Number of local reads that waited for a write in flight (held reads).
     pub held: u64,
@@ -26,9 +26,11 @@ pub struct OperationCost {
     pub held_p99_ms: f64,
     /// Total waiting time divided by the number of all answered reads, in ms.
     pub held_ms_per_read: f64,
-    /// Messages between replicas for each operation of the whole run, including warm-up.
+    /// Number of messages between replicas, divided by the number of operations of the whole run
+    /// (warm-up included).
     pub messages_per_op: Option<f64>,
-    /// Processor time of all replicas for each operation of the whole run, in µs.
+    /// Processor time of all replicas, in µs, divided by the number of operations of the whole run
+    /// (warm-up included).
     pub cpu_us_per_op: Option<f64>,
 }
 
@@ -65,8 +67,8 @@ impl OperationCost {
     }
 }
 
-/// Returns a table with one line for each strategy; `None` if no read was held back, and neither
-/// messages nor processor time were counted.
+/// Returns a table with one line for each strategy. Returns `None` if no read was held back, and
+/// neither messages nor processor time were measured.
 pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let title = "Reads held back by a write in flight, and what replicas did for an operation";
     let columns = [

@@ -39,8 +39,8 @@ pub(super) use rows::table;
 
 use super::{ExperimentReport, FaultSpan, OutageBound, StrategyRun};
 
-/// Effect of a fault on one group of operations: the operations of one kind at one site, on keys
-/// that were leased to a failed site or on other keys.
+/// Effect of a fault on one group of operations. A group contains the reads or the writes of one
+/// site. Operations on keys that were leased to a failed site are in a separate group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
     /// Sequence number of the run, from 1; `None` if there is only one run.
@@ -59,21 +59,22 @@ pub struct Outage {
     pub at_failed_site: bool,
     /// Number of operations of the group that were due at some time in the window of the fault.
     pub due: u64,
-    /// Number of the operations counted by `due` that failed.
+    /// Number of failed operations, among the operations that `due` includes.
     pub failed: u64,
-    /// Number of the operations counted by `due` that timed out.
+    /// Number of timed-out operations, among the operations that `due` includes.
     pub timed_out: u64,
-    /// The outage: the longest time without a success although an operation was due, in s.
+    /// Length of the outage, in s: the longest time in which an operation was due but none
+    /// succeeded.
     pub outage_s: f64,
-    /// The longest wait: the longest time in s that one operation was due.
+    /// Longest wait, in s: the longest time for which a single operation was due.
     pub longest_s: f64,
     /// Upper bound on both the outage and the longest wait, in s; `None` if no bound is guaranteed.
     pub bound_s: Option<f64>,
-    /// Median latency in ms before the fault, over the site's reads or writes of any key. These
+    /// Median latency, in ms, of the site's reads or writes before the fault, over all keys. These
     /// operations started after the previous fault (or the beginning of the run) and before this
     /// fault.
     pub median_before_ms: Option<f64>,
-    /// Median latency in ms after the fault, over the site's reads or writes of any key. These
+    /// Median latency, in ms, of the site's reads or writes after the fault, over all keys. These
     /// operations started in the last third of the fault's window.
     pub median_after_ms: Option<f64>,
 }
@@ -140,7 +141,7 @@ pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outag
 }
 
 /// Returns the sequence number of the run in which a fault began, and the sequence number of the
-/// fault in that run. The first is `None` if there is only one run.
+/// fault in that run. The number of the run is `None` if there is only one run.
 fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     let repeat = |fault: &FaultSpan| run.repeat_at(fault.at_s);
     let of_run = repeat(&run.faults[index]);
@@ -150,8 +151,8 @@ fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
 }
 
 /// Returns one list of operations for each site and class. The order of the lists is: reads of the
-/// first site, writes of the first site, reads of the second site, and so on. Next to each
-/// operation are the holders of a lease on its key.
+/// first site, writes of the first site, reads of the second site, and so on. Each operation is
+/// paired with the holders of a lease on its key.
 fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<SiteSet>)>> {
     let known = run.leased_to.len() == run.samples.len();
     let mut all = vec![Vec::new(); sites * 2];
@@ -168,11 +169,11 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
     all
 }
 
-/// Splits the operations of a site and class into two groups: those on keys on which a site of the
-/// fault held a lease, and the others. A write that was in flight through a failed replica is
-/// treated as leased. The reason is that the client sends the write again. A leader that has
-/// received a write twice cannot report the result before it has executed all earlier slots, and
-/// some of these may be blocked.
+/// Splits the operations of a site and class into two groups: operations on keys that were leased
+/// to a site of the fault, and other operations. The first group also contains writes in flight
+/// through a failed replica, because the client sends such a write again. A leader that has
+/// received a write twice cannot report the result before it has executed all earlier slots. Some
+/// of these slots may be blocked.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -191,8 +192,8 @@ fn by_lease(
     })
 }
 
-/// Returns the bound that is guaranteed for a group. If it is not known whether the keys were
-/// leased, returns the greater of the two bounds.
+/// Returns the bound that is guaranteed for a group. Returns the greater of the two bounds if it is
+/// not known whether the keys were leased.
 fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f64> {
     let (held, other) = match class {
         Class::Reads => (bound.leased_reads_s, bound.other_reads_s),
@@ -256,8 +257,8 @@ impl FaultWindow {
         }
     }
 
-    /// Returns the observed outage; `None` if no operation was due. The caller must set the fields
-    /// that describe the group, and the medians.
+    /// Returns the observed outage; `None` if no operation was due. The caller must set the
+    /// medians, and the fields that describe the group.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
         let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();
@@ -285,15 +286,15 @@ impl FaultWindow {
         })
     }
 
-    /// Returns the median latencies in ms before the fault, and in the last third of the window.
+    /// Returns two median latencies in ms: before the fault, and in the last third of the window.
     fn medians(&self, ops: &[(DueOperation, Option<SiteSet>)]) -> (Option<f64>, Option<f64>) {
         let third = self.end - (self.end - self.start) / 3;
         let before = median_ms(ops, self.previous, self.start);
         (before, median_ms(ops, third, self.end))
     }
 
-    /// Returns the duration, in ns, of the outage: the longest time without a success although an
-    /// operation was due.
+    /// Returns the length of the outage, in ns: the longest time in which an operation was due but
+    /// none succeeded.
     fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
         // At equal times, ends come before starts: a client that sends its next request immediately
         // was not waiting in between.

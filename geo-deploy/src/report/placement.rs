@@ -9,17 +9,17 @@ use super::{ExperimentReport, StrategyRun};
 use crate::backend::RunPlan;
 use crate::true_rates::{PlacementCost, PlacementModel};
 
-/// Costs that two choices of holders would have in a run. Both choices require knowledge of the
+/// Computed costs of a run under two choices of holders. Both choices require knowledge of the
 /// workload's true rates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementComparison {
     /// Cost of the holders that the strategy would choose if it knew the true rates.
     pub strategy: PlacementCost,
-    /// Cost of the best holders of every key.
+    /// Cost if every key had its best holders.
     pub optimum: PlacementCost,
-    /// True if the computed costs must be compared with the measured mean of the sites' means, as
-    /// in a closed loop. If false, they must be compared with the measured mean over all
-    /// operations.
+    /// True if the computed costs must be compared with the mean of the sites' measured means. This
+    /// is the case for a closed loop. If false, the costs must be compared with the measured mean
+    /// over all operations.
     pub measured_by_site: bool,
 }
 
@@ -97,7 +97,7 @@ fn title(summary: &ExperimentSummary) -> Option<String> {
     ))
 }
 
-/// Returns a table of the optimum at every site, with an entry for each distinct workload.
+/// Returns a table with the optimum at every site, for each distinct workload.
 pub(super) fn optimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let mut columns = vec!["best holders by true rates"];
     columns.extend(report.topology.names());

@@ -7,11 +7,11 @@ use super::tables::bookkeeping_minimum;
 use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
 use crate::wan::NetworkReport;
 
-/// Maximum difference, in percentage points, at which the share of local reads and the share under
-/// perfect bookkeeping are regarded as equal.
+/// Tolerance, in percentage points, when the share of local reads is compared with the share under
+/// perfect bookkeeping.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
-/// Returns the result in one sentence, for the title.
+/// Returns one sentence with the result, for the title.
 pub(super) fn finding(report: &ExperimentReport, summary: &ExperimentSummary) -> String {
     if let Some(run) = summary.runs.iter().find(|run| run.linearizable == "no") {
         return format!("{} is NOT linearizable", run.label);
@@ -117,8 +117,8 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Returns a text with the number of bounds on outages that were exceeded in a run, and the case
-/// with the largest excess.
+/// Returns a text about the exceeded bounds on outages in a run: the number of these bounds, and
+/// the case with the largest excess.
 fn broken_bounds(run: &RunSummary) -> Option<String> {
     let excess = |o: &Outage| {
         o.bound_s
@@ -262,7 +262,7 @@ fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     })
 }
 
-/// For each run in which the holders changed, returns the number of changes.
+/// Returns the number of configuration changes for each run in which the holders changed.
 pub(super) fn configurations(report: &ExperimentReport) -> Vec<String> {
     let of_run = |run: &StrategyRun| {
         let changes = report.events.iter().filter(|event| {
@@ -297,7 +297,7 @@ pub(super) fn reading_the_curves(report: &ExperimentReport) -> Vec<String> {
     ]
 }
 
-/// Returns the definition of an outage and of its groups.
+/// Returns the definitions of an outage and of the groups of operations.
 pub(super) fn reading_the_outages() -> Vec<String> {
     vec![
         "An outage is the longest time, from a fault to the next one or to the end of the run, in \
@@ -315,7 +315,7 @@ pub(super) fn reading_the_outages() -> Vec<String> {
     ]
 }
 
-/// Compares local reads with perfect bookkeeping and with the paper.
+/// Compares the share of local reads with the share under perfect bookkeeping, and with the paper.
 pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "What learning allows: a key that a site has not read yet cannot be known to be its own. \
@@ -406,7 +406,7 @@ fn against_paper(
     ))
 }
 
-/// Compares the share of writes at their minimum latency with the paper.
+/// Compares the share of writes at their minimum latency with the share in the paper.
 pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "The least time any strategy allows a write is its leader-lease bound: nobody but the \

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use leasehold_histories::history::History;
 
-/// Names of the files that every report contains, or that every report except that of a throughput
-/// experiment contains.
+/// Names of files in a report. The report of a throughput experiment has only some of these files.
+/// Every other report has all of them.
 const NAMES: [&str; 7] = [
     "manifest.json",
     "summary.json",
@@ -21,12 +21,12 @@ const NAMES: [&str; 7] = [
 /// Names of files that only some reports have.
 const SOMETIMES: [&str; 3] = ["timeline.csv", "outages.csv", "course.csv"];
 
-/// Name of a directory within the output directory. This directory contains the partial report of
-/// an experiment that was interrupted.
+/// Name of a subdirectory of the output directory. This subdirectory contains the partial report of
+/// an interrupted experiment.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// Creates the directory `out` if necessary, and checks that a report and histories with these
-/// names can be written to it.
+/// Creates the directory `out` if necessary. Checks that a report, and histories with these names,
+/// can be written to this directory.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be written, or if a file with one of the names does not
@@ -48,8 +48,8 @@ pub fn prepare(out: &Path, histories: &[String]) -> anyhow::Result<()> {
     refuse_others(&out.join(INCOMPLETE), histories)
 }
 
-/// Returns an error if a file has the name of a report's file or of one of these histories, but
-/// does not belong to a report.
+/// Returns an error if the report or one of these histories would overwrite a file that does not
+/// belong to a report.
 fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
     let of_others = |name: &str| {
         let name = dir.join(name);
@@ -122,8 +122,7 @@ fn remove_incomplete(out: &Path, new: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns true if a directory holds a report. The directory holds one if it has the manifest of a
-/// report.
+/// Returns true if a directory contains the manifest of a report.
 fn holds_report(dir: &Path) -> bool {
     let Ok(text) = std::fs::read(dir.join("manifest.json")) else {
         return false;
@@ -136,7 +135,7 @@ fn is_history(path: &Path) -> anyhow::Result<bool> {
     History::is_in(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Returns the files of the previous report that are not among the new ones. Files of a report are
+/// Returns the files of the previous report that are not among the new files. Files of a report are
 /// recognized by their names and contents.
 fn leftovers(out: &Path, new: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut old = Vec::new();

@@ -37,8 +37,9 @@ pub struct ExperimentSummary {
     pub runs: Vec<RunSummary>,
 }
 
-/// Summary of one strategy's run. Latencies and shares are over the answered operations of the
-/// measured interval. Operations that failed or timed out are only counted.
+/// Summary of one strategy's run. Latencies and shares are computed from the answered operations of
+/// the measured interval. For operations that failed or timed out, the summary has only their
+/// number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunSummary {
     /// Label in tables and plots.
@@ -67,33 +68,35 @@ pub struct RunSummary {
     pub p50_ms: f64,
     /// 99th percentile of the latency of all operations, in ms.
     pub p99_ms: f64,
-    /// Share of all reads that were local, including those that were held back by a write in
-    /// flight.
+    /// Share of local reads among all reads. Local reads that were held back by a write in flight
+    /// are included.
     pub local_fraction: f64,
-    /// Share of all reads that were local, but were held back by a write in flight.
+    /// Share of held reads among all reads. A held read is local, but was held back by a write in
+    /// flight.
     pub held_fraction: f64,
-    /// Share of all writes that were at their minimum latency.
+    /// Share of writes at their minimum latency among all writes.
     pub min_latency_fraction: f64,
-    /// Computed mean latencies for the case that the true rates of requests are known: one for the
-    /// strategy's choice of holders, and one for the best choice of holders.
+    /// Computed mean latencies if the true rates of requests were known: one for the strategy's
+    /// choice of holders, and one for the best choice of holders.
     pub true_rates: Option<PlacementComparison>,
-    /// For each change of the clients' requests: the time until the strategy's mean latency was
-    /// about as low as before the change.
+    /// Adaptation to each change of the clients' requests: the time until the strategy's mean
+    /// latency was about as low as before the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapting: Vec<Adaptation>,
-    /// For each change of strategy: reads that the change should not have affected.
+    /// Reads that a change of strategy should not have affected. There is one entry for each
+    /// change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchReads>,
     /// Summaries of the parts of the key space, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartSummary>,
-    /// Reads that were held back, and the replicas' work for each operation.
+    /// Waiting times of held reads, and the work of the replicas for each operation.
     pub effort: OperationCost,
     /// Result of the check for linearizability: `yes`, `no` or `unchecked`.
     pub linearizable: &'static str,
     /// Description of the check: its extent and its findings, or the reason why there was no check.
     pub linearizable_text: String,
-    /// Outages that clients observed because of faults, one by one (`outages.csv`).
+    /// All outages that faults caused for clients (`outages.csv`).
     #[serde(skip)]
     pub outages: Vec<Outage>,
     /// Summaries of the outages, one for each kind of fault, site and group of operations.
@@ -153,17 +156,17 @@ pub struct ReadSummary {
     pub timed_out: u64,
     /// Share of reads that the local replica answered under its lease (`local` and `held`).
     pub local_fraction: f64,
-    /// Share of reads that the local replica answered under its lease, but only after a write in
-    /// flight (`held` alone).
+    /// Share of reads that waited for a write in flight before the local replica answered them
+    /// under its lease (`held` alone).
     pub held_fraction: f64,
     /// Share of reads that would have been local under quorum leases with perfect bookkeeping;
     /// `None` if that was not computed.
     pub bookkeeping_fraction: Option<f64>,
-    /// Share of reads that took less than 10 ms, whichever replica served them.
+    /// Share of reads that took less than 10 ms, regardless of the replica that served them.
     pub under_10ms_fraction: f64,
-    /// Least latencies that the distances between sites allow for the site's reads, in ms. There is
-    /// one entry for each set of holders that the strategy fixes. Empty if the strategy learns the
-    /// holders.
+    /// Lower bounds on the latency of reads at this site, in ms. The bounds follow from the
+    /// distances between sites. There is one bound for each set of holders that the strategy fixes.
+    /// Empty if the strategy learns the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,
@@ -188,18 +191,18 @@ pub struct WriteSummary {
     pub failed: u64,
     /// Number of writes that were not answered in time.
     pub timed_out: u64,
-    /// Share of writes with a latency that exceeds `bound_ms` by at most the tolerance that the
-    /// summary states.
+    /// Share of writes at their minimum latency. The latency of these writes exceeds `bound_ms` by
+    /// at most the tolerance in the summary.
     pub min_latency_fraction: f64,
     /// Share of writes that would have had their minimum latency under quorum leases with perfect
     /// bookkeeping; `None` if that was not computed.
     pub bookkeeping_fraction: Option<f64>,
-    /// Latency of a write under a leader lease, in ms. No strategy allows a lower latency for
-    /// writes at this site.
+    /// Lower bound on the latency of writes at this site under every strategy, in ms. This is the
+    /// latency of a write under a leader lease.
     pub bound_ms: f64,
-    /// Least latencies that the distances between sites allow for the site's writes, in ms. There
-    /// is one entry for each set of holders that the strategy fixes. Empty if the strategy learns
-    /// the holders.
+    /// Lower bounds on the latency of writes at this site, in ms. The bounds follow from the
+    /// distances between sites. There is one bound for each set of holders that the strategy fixes.
+    /// Empty if the strategy learns the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,

@@ -15,8 +15,9 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
-    /// A pale form of a series' colour. It is mixed from this colour and the background's, and it
-    /// is opaque. So lines below it are not visible, and PDFs of the same drawing are identical.
+    /// Pale form of a series' colour, mixed from this colour and the colour of the background. The
+    /// pale colour is opaque, so that lines below it are hidden, and PDFs of the same drawing are
+    /// identical.
     Pale(usize),
     /// A colour slightly darker than the background.
     Shade,
@@ -26,7 +27,7 @@ pub(super) enum Ink {
 pub(super) const SERIES: usize = 6;
 
 /// Colours of the series, distinguishable by colour-blind readers (after Okabe and Ito). Some are
-/// darkened so that text or thin lines are legible on white. On dark background, the colours are
+/// darkened so that text or thin lines are legible on white. On a dark background, the colours are
 /// lightened.
 pub(super) const SERIES_LIGHT: [&str; SERIES] = [
     "#0072b2", "#d55e00", "#00876c", "#b0508e", "#c98a00", "#5f6b7a",
@@ -206,7 +207,7 @@ impl Svg {
         );
     }
 
-    /// Draws dots, round or square. Dots within half a pixel of each other are drawn as one dot.
+    /// Draws round or square dots. Dots within half a pixel of each other are drawn as one dot.
     pub(super) fn dots(&mut self, points: &[(f64, f64)], ink: Ink, square: bool) {
         let half = |v: f64| (v * 2.0).round() as i64;
         let mut places: Vec<(i64, i64)> =
@@ -341,8 +342,8 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// Draws a part of a path. If the part has the same style as the previous part, the two are
-    /// joined into one SVG element, because time lines have thousands of parts.
+    /// Draws a part of a path. Parts with the same style are joined into one SVG element, because
+    /// time lines have thousands of parts.
     fn join(&mut self, style: String, part: std::fmt::Arguments<'_>) {
         if style != self.style {
             self.close_path();

@@ -11,11 +11,11 @@ pub(super) struct Table {
     pub rows: Vec<Vec<String>>,
     /// True if all columns are text.
     pub words: bool,
-    /// Number of columns at the left of the table that are text.
+    /// Number of text columns at the left of the table.
     pub words_first: usize,
 }
 
-/// Character in place of a missing value.
+/// Character that is shown for a missing value.
 const DASH: &str = "–";
 
 impl Table {
@@ -29,7 +29,7 @@ impl Table {
         }
     }
 
-    /// Removes columns without any value.
+    /// Removes columns that contain no value.
     pub(super) fn without_empty_columns(mut self) -> Table {
         let empty = |rows: &[Vec<String>], column: usize| {
             let mut cells = rows.iter().filter_map(|row| row.get(column));
@@ -136,8 +136,8 @@ pub(super) fn ms(value: f64) -> String {
     }
 }
 
-/// Formats several bounds in ms. Returns a dash if there are no bounds; this is so if the strategy
-/// does not fix the holders.
+/// Formats several bounds in ms. Returns a dash if there are no bounds. A strategy that does not
+/// fix the holders has no bounds.
 pub(super) fn bounds(values: &[f64]) -> String {
     let shown = |value: &f64| format!("{}", (value * 10.0).round() / 10.0);
     match values {

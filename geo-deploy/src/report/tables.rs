@@ -56,7 +56,7 @@ pub(super) fn overview(report: &ExperimentReport, summary: &ExperimentSummary) -
 }
 
 /// Returns a table for each strategy, with one line for each site. Each measurement is shown next
-/// to the bound for it.
+/// to its bound.
 pub(super) fn per_run(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Table> {
     let runs = report.runs.iter().zip(&summary.runs);
     runs.map(|(run, figures)| sites(run, figures)).collect()
@@ -222,7 +222,7 @@ pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) ->
     table.without_empty_columns()
 }
 
-/// Returns the share of the writes of all sites that would have had their minimum latency with
+/// Returns the share of writes, over all sites, that would have had their minimum latency with
 /// perfect bookkeeping.
 pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     let mut sum = 0.0;
@@ -235,7 +235,7 @@ pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
 }
 
 /// Returns a table with the measured interval of each run, and the number of operations of each
-/// site in this interval, including failed ones.
+/// site in this interval. Failed operations are included.
 pub(super) fn measured(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy", "from s", "to s"];
     columns.extend(report.topology.names());
@@ -277,7 +277,7 @@ pub(super) fn network(report: &ExperimentReport) -> Table {
     }
 }
 
-/// Returns true if the network was measured in any run.
+/// Returns true if the network was measured in at least one run.
 pub(super) fn has_measured(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| run.network.is_some())
 }
@@ -330,8 +330,8 @@ fn probed_rtts(
     table
 }
 
-/// Returns a table of the events in order of time, without new configurations. If there are many
-/// events, the table has only the first ones.
+/// Returns a table of the events in order of time. New configurations are omitted. If there are
+/// many events, the table contains only the first events.
 pub(super) fn events(report: &ExperimentReport) -> Table {
     let mut events = report.all_events();
     events.retain(|event| event.kind != RunEvent::CONFIGURATION);

@@ -345,9 +345,9 @@ fn configurations_alone_make_no_timeline() {
     assert!(!markdown.contains("3 keys") && !markdown.contains("timeline"));
 }
 
-/// A run with two clients at each site, each of which sends a request once a second for 60 s. OR
-/// fails at 10 s and does not recover. Writes of keys that are leased to OR wait until 18.5 s. All
-/// requests to OR fail.
+/// Returns a report about a run with two clients at each site. Each client sends one request a
+/// second for 60 s. OR fails at 10 s and does not recover. Writes of keys that are leased to OR
+/// wait until 18.5 s. All requests to OR fail.
 fn faulty() -> ExperimentReport {
     let mut report = ideal(1_000);
     report.runs.truncate(1);
@@ -714,8 +714,8 @@ fn terminal_tables_line_up() {
     }
 }
 
-/// A run of 40 s in which a site sends one read a second. Each read takes 1 ms; but in the 10 s
-/// after a change at 20 s, each read takes 100 ms.
+/// Returns a report about a run of 40 s in which a site sends one read a second. Each read takes 1
+/// ms. In the 10 s after a change at 20 s, however, each read takes 100 ms.
 fn changed(kind: &str, text: &str) -> ExperimentReport {
     let slow = |at_s: u64| (20..30).contains(&at_s);
     let read = |at_s: u64| Sample {

@@ -14,7 +14,7 @@ use super::table::{Table, grouped, percent};
 use super::{page, render};
 use crate::throughput::{Case, CaseThroughput, OperationThroughput, ThroughputExperiment};
 
-/// Figures of the paper (Fig. 8): reads and writes a second, in thousands.
+/// Throughput in the paper (Fig. 8): reads and writes a second, in thousands.
 const PAPER: [(&str, bool, f64, Option<f64>); 4] = [
     ("leader", true, 149.0, Some(132.0)),
     ("all", true, 617.0, Some(125.0)),
@@ -76,7 +76,7 @@ fn median(
 }
 
 impl ThroughputReport {
-    /// Creates the report from the cases. Next to each case are the measurements of its runs.
+    /// Creates the report from the cases and the measurements of each case's runs.
     pub fn new(
         experiment: ThroughputExperiment,
         manifest: Manifest,
@@ -408,7 +408,8 @@ fn cells(row: &CaseRow, reads: bool) -> Vec<String> {
     ]
 }
 
-/// Formats a value: with two decimals below 10, with one below 100, and otherwise with none.
+/// Formats a value. Values below 10 have two decimals, values below 100 have one decimal, and
+/// greater values have none.
 fn short(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.2}"),

@@ -13,8 +13,8 @@ use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Maximum length, in s, of a stretch of time for which a mean is shown.
 const STRETCH_S: f64 = 5.0;
-/// Maximum ratio of the mean latency after a change to the mean latency before the change, at which
-/// a strategy is regarded as being as good as before.
+/// Maximum ratio of the mean latency after a change to the mean latency before the change. Up to
+/// this ratio, a strategy is regarded as being as good as before.
 const AS_BEFORE: f64 = 1.1;
 /// Number of reconfiguration periods after a change within which the strategy `cost` must be as
 /// good as before.
@@ -70,7 +70,7 @@ pub struct Adaptation {
     /// Steady mean: the mean latency in the last two reconfiguration periods before the change, in
     /// ms.
     pub steady_ms: f64,
-    /// The greatest of the mean latencies of all stretches after the change, in ms.
+    /// Greatest mean latency of a stretch of time after the change, in ms.
     pub worst_ms: f64,
     /// Time in s from the change to the first stretch in which the strategy was as good as before.
     /// The mean latency of this stretch, and the mean from this stretch to the next change, exceed
@@ -83,7 +83,7 @@ pub struct Adaptation {
     pub kept: Option<bool>,
 }
 
-/// Whether the report shows means over time.
+/// Returns true if the report shows means over time.
 pub(super) fn is_shown(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| !marks(report, run).is_empty())
 }
@@ -145,7 +145,7 @@ pub(super) fn time_slices(report: &ExperimentReport, run: &StrategyRun) -> Vec<T
     all
 }
 
-/// Returns the adaptation of a run to each change of the clients' requests.
+/// Returns the adaptation of a run's strategy to each change of the clients' requests.
 pub(super) fn adaptations(report: &ExperimentReport, run: &StrategyRun) -> Vec<Adaptation> {
     let stretches = time_slices(report, run);
     let swaps = report

@@ -2,9 +2,9 @@
 
 use super::ExperimentReport;
 
-/// Tolerance for the latency of a write. The write counts as being at its minimum if its latency
-/// exceeds the lower bound for this write by at most the tolerance. The tolerance is the greater of
-/// an absolute and a relative value.
+/// Tolerance for the latency of a write. A write is at its minimum if its latency exceeds the lower
+/// bound for this write by at most the tolerance. The tolerance is the greater of an absolute and a
+/// relative value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,

@@ -36,20 +36,20 @@ pub struct IssuedOperation {
     pub measured: bool,
 }
 
-/// Shares of local reads, and of writes at their minimum latency, that perfect bookkeeping would
-/// have reached. There is one share for each site, from 0 to 1; 0 if no operation of the site was
+/// Shares of local reads, and of writes at their minimum latency, under perfect bookkeeping. There
+/// is one share for each site, from 0 to 1. The share is 0 if no operation of the site was
 /// measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
     /// For each site, the share of the site's reads that its own replica would have served.
     pub local_reads: Vec<f64>,
-    /// For each site, the share of the site's writes with a latency bound within
-    /// [`AT_MINIMUM_SLACK_MS`] of the bound under a leader lease alone.
+    /// For each site, the share of the site's writes that would have been at their minimum latency
+    /// (see [`AT_MINIMUM_SLACK_MS`]).
     pub writes_at_minimum: Vec<f64>,
 }
 
-/// A write is regarded as being at its minimum if its latency exceeds the bound under a leader
-/// lease by at most this value, in ms.
+/// Tolerance, in ms, for a write at its minimum latency. The latency of such a write exceeds the
+/// bound under a leader lease by at most this value.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 #[derive(Clone, Copy, Default)]
@@ -72,8 +72,8 @@ impl Share {
     }
 }
 
-/// Computes the shares that perfect bookkeeping would have reached, for a run with the operations
-/// `stream` and a leader at site `leader`.
+/// Computes the shares under perfect bookkeeping, for a run with the operations `stream` and a
+/// leader at site `leader`.
 ///
 /// # Panics
 /// If `leader` or an operation's site is not in the topology.
@@ -104,15 +104,15 @@ pub fn bookkeeping(
     }
 }
 
-/// Counts of all reads so far. The holders of each key are chosen by these counts.
+/// Number of reads so far, for each key and site. The holders of a key are chosen by these numbers.
 struct Ledger {
     bounds: Bounds,
     n: usize,
     leader: usize,
-    /// Sites other than the leader's, the nearest to the leader first. Of two sites with equally
-    /// many reads, the one that is earlier in this list is preferred.
+    /// Sites other than the leader's, the nearest to the leader first. Of two sites with the same
+    /// number of reads, the site that is earlier in this list is preferred.
     nearest: Vec<usize>,
-    /// Index in `counts` at which the counts of each key begin.
+    /// For each key, the index of its first entry in `counts`.
     rows: HashMap<u64, usize, FixedState>,
     counts: Vec<u32>,
     /// For each pair of a client's site and a set of holders, true if a write to a key with these
@@ -229,8 +229,9 @@ mod tests {
         assert_eq!(found.local_reads[0], 1.0);
     }
 
-    /// Returns the paper's workload: random keys by Zipf 0.99 from 100,000, ranked differently at
-    /// each site. Each site has ten clients, which send operations in turn.
+    /// Returns the paper's workload. Keys are drawn from 100,000 keys by a Zipf distribution with
+    /// exponent 0.99. The ranks of the keys differ between sites. Each site has ten clients, which
+    /// send operations in turn.
     fn paper_stream(
         reads: f64,
         requests: u64,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::topology::Topology;
 
-/// A set of sites by their index in the topology.
+/// A set of sites. Sites are identified by their index in the topology.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Default, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -30,17 +30,17 @@ impl SiteSet {
         SiteSet(u64::MAX.checked_shr(64 - n as u32).unwrap_or(0))
     }
 
-    /// Whether `site` is in the set.
+    /// Returns true if `site` is in the set.
     pub fn contains(self, site: usize) -> bool {
         self.0 >> site & 1 == 1
     }
 
-    /// Whether any site is in both sets.
+    /// Returns true if at least one site is in both sets.
     pub fn intersects(self, other: SiteSet) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Returns the set of the sites that are in either set.
+    /// Returns the set of the sites that are in at least one of the two sets.
     pub fn union(self, other: SiteSet) -> SiteSet {
         SiteSet(self.0 | other.0)
     }
@@ -59,7 +59,7 @@ impl FromIterator<usize> for SiteSet {
 
 pub use leasehold_leases::latency::Replies;
 
-/// Latency bounds of one topology under one leader.
+/// Latency bounds in one topology with one leader.
 #[derive(Clone, Debug)]
 pub struct Bounds(Distance);
 
@@ -74,8 +74,8 @@ impl Bounds {
         Bounds(Distance::new(rtts, replica(leader)))
     }
 
-    /// Returns the least latency, in ms, of a write by a client at `origin` to a key that `holders`
-    /// hold.
+    /// Returns the least latency, in ms, of a write by a client at `origin`. The sites `holders`
+    /// hold the key.
     pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
         let Bounds(distance) = self;
         distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
@@ -96,8 +96,8 @@ impl Bounds {
     }
 
     /// Returns the least latency, in ms, of a read at `origin`. Unlike [`Bounds::read_ms`], this
-    /// function includes keys without holders. A read of such a key is served by the leader after
-    /// it has asked a majority.
+    /// function also has a result for keys without holders. A read of such a key is served by the
+    /// leader after it has asked a majority.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }
@@ -198,7 +198,7 @@ mod tests {
             prop_assert!((bounds.write_ms(origin, holders, Replies::LeaderAndOrigin) - castro).abs() < 1e-9);
         }
 
-        /// Checks that more holders never make a write faster, nor a read slower.
+        /// Checks that additional holders never make a write faster or a read slower.
         #[test]
         fn holders_trade_writes_for_reads(t in matrices(), origin in 0usize..8, few: u64, more: u64) {
             let (n, origin) = (t.len(), origin % t.len());

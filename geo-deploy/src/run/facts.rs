@@ -99,8 +99,8 @@ pub struct FaultSpan {
     pub until_s: Option<f64>,
     /// The sites at which replicas or links failed, by index in the topology.
     pub sites: SiteSet,
-    /// Action of the fault and its targets, for example "kill OR". Reports treat faults with the
-    /// same text as repetitions of one fault.
+    /// Action of the fault and its targets, for example "kill OR". In reports, faults with the same
+    /// text are repetitions of one fault.
     pub text: String,
     /// Upper bounds on the outage for the clients of each site, by the site's index in the
     /// topology; empty if no bound is guaranteed.
@@ -134,21 +134,20 @@ pub struct StrategyRun {
     /// Number of operations of the whole run, warm-up included. The values in `counters` cover the
     /// same operations.
     pub issued: u64,
-    /// Every operation that started in the measured interval, failed ones included.
+    /// All operations that started in the measured interval, including failed operations.
     pub samples: Vec<Sample>,
-    /// Sites that held a lease on the key of each sample. For each sample, this is the set of
-    /// holders when the last fault before the end of the operation began. If no fault had begun by
-    /// then, it is the set of holders when the first fault began. Empty if the holders are not
-    /// known.
+    /// For each sample, the sites that held a lease on its key when a fault began. This fault is
+    /// the last one that began before the operation ended. If there was no such fault, it is the
+    /// first fault of the run. Empty if the holders are not known.
     pub leased_to: Vec<SiteSet>,
-    /// First key of each part of the key space that some strategy of the experiment treats
-    /// separately. Fewer than two entries mean that the key space has no parts.
+    /// First key of each part of the key space. Parts are treated separately by at least one
+    /// strategy of the experiment. If there are fewer than two entries, the key space has no parts.
     pub parts: Vec<u64>,
     /// For each sample, the index in `parts` of the part that contains the sample's key. Empty if
     /// there is only one part.
     pub part_of: Vec<u8>,
-    /// For each change of strategy, in order of time: the reads that should have been local despite
-    /// the change.
+    /// Reads that should have been local despite a change of strategy. There is one entry for each
+    /// change, in order of time.
     pub switches: Vec<SwitchReads>,
     /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
@@ -159,7 +158,7 @@ pub struct StrategyRun {
     pub faults: Vec<FaultSpan>,
     /// Duration of the run on the real clock, in s, warm-up included.
     pub wall_s: f64,
-    /// Duration of the run in virtual time, in s; `None` for a backend on the real clock.
+    /// Duration of the run in virtual time, in s; `None` if the backend uses the real clock.
     pub virtual_s: Option<f64>,
     /// Verdict on whether the history of the run was linearizable.
     pub linearizable: HistoryVerdict,
@@ -217,8 +216,8 @@ impl StrategyRun {
         }
     }
 
-    /// Returns an event for the beginning and one for the end of each fault. `names` are the sites'
-    /// names in the order of the topology.
+    /// Returns the events of all faults: one event for the beginning of a fault, and one for its
+    /// end. `names` are the sites' names in the order of the topology.
     pub fn fault_events(&self, names: &[&str]) -> Vec<RunEvent> {
         let event = |fault: &FaultSpan, kind: &str, at_s: f64, text: String| RunEvent {
             run: Some(self.label.clone()),
@@ -248,8 +247,8 @@ impl StrategyRun {
     }
 }
 
-/// Sorts runs into the order that every table and drawing uses: first the strategies with fixed
-/// holders, from the fewest holders to the most, then those that choose their holders. Runs of the
+/// Sorts runs into the order of all tables and drawings. Strategies with fixed holders come first,
+/// from the fewest holders to the most. Strategies that choose their holders come last. Runs of the
 /// same strategy keep their order.
 pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
     let order = ["none", "leader", "all", "fixed", "quorum", "cost"];
@@ -266,9 +265,9 @@ pub struct SwitchReads {
     pub at_s: f64,
     /// Strategy after the change.
     pub to: String,
-    /// Number of reads in the settling time after the change, of keys that the reading site held
-    /// both before and after the change.
+    /// Number of reads in the settling time after the change. Only keys that the reading site held
+    /// both before and after the change are included.
     pub reads: u64,
-    /// Number of the reads counted by `reads` that were not local.
+    /// Number of non-local reads, among those that `reads` includes.
     pub lost: u64,
 }

@@ -41,8 +41,8 @@ pub enum ControlRequest {
     Begin {
         /// Fault that is to begin.
         fault: FaultSpec,
-        /// The role `holder` refers to a holder of this key. If this is `None`, the role refers to
-        /// a holder of the hottest key.
+        /// Key for the role `holder`, which refers to a holder of this key. If `None`, the role
+        /// refers to a holder of the hottest key.
         key: Option<String>,
     },
     /// Start replicas that are down.
@@ -83,14 +83,14 @@ pub struct NodeReport {
     pub state: String,
     /// Time since the process entered this state, in s.
     pub for_s: f64,
-    /// Text with the reason why the process is down, and whether it is started again; `None` if the
-    /// process is not down.
+    /// Text that explains why the process is down, and whether it will be started again; `None` if
+    /// the process is not down.
     pub why: Option<String>,
     /// Identifier of the process; `None` if the process is down.
     pub process: Option<u32>,
 }
 
-/// Fault that is active.
+/// An active fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
     /// ID of the fault. A request to heal the fault contains this ID.

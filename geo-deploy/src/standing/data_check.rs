@@ -85,8 +85,8 @@ fn check_settings(
     )
 }
 
-/// Returns the settings that are part of a cluster's data. The keys of the table are the names that
-/// operators use to set them.
+/// Returns the settings that are part of a cluster's data. The keys of the table are the setting
+/// names that operators use.
 fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
     let mut lease = lease.clone();
     if lease.strategy.as_deref() == Some("quorum") {

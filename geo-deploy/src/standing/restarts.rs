@@ -6,15 +6,15 @@
 
 use std::time::{Duration, Instant};
 
-/// Wait before a restart after the first death of a replica. The wait doubles with each further
-/// death in a row.
+/// Delay before a replica is started again after its first death. The delay doubles after each
+/// further death in a row.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Number of deaths in a row after which a replica is not started any more.
+/// Number of deaths in a row after which a replica is no longer started again.
 const DEATHS_MAX: u32 = 5;
-/// Running time of a replica after which its next death is counted as the first death in a row.
+/// Running time after which the earlier deaths of a replica are forgotten.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// Restart policy of one replica, and the past starts and deaths on which the policy depends.
+/// Restart policy of one replica. The policy depends on the past starts and deaths of the replica.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestartPolicy {
     enabled: bool,
@@ -38,13 +38,13 @@ impl RestartPolicy {
         }
     }
 
-    /// Resets the policy after the replica was started by a request, or ended on request: earlier
-    /// deaths are forgotten.
+    /// Resets the policy and forgets earlier deaths. This function is called after a request has
+    /// started or ended the replica.
     pub fn reset(&mut self, now: Instant) {
         *self = RestartPolicy::new(self.enabled, now);
     }
 
-    /// Notes that the replica died without a request.
+    /// Records a death of the replica that was not caused by a request.
     pub fn died(&mut self, now: Instant) {
         if now.duration_since(self.started) >= RECOVERED_AFTER {
             self.deaths = 0;
@@ -54,7 +54,7 @@ impl RestartPolicy {
         self.due = (self.enabled && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
-    /// Notes that the replica reported that it cannot run. If it were started again, it would end
+    /// Records the replica's report that it cannot run. After another start, the replica would end
     /// for the same reason.
     pub fn refused(&mut self, now: Instant) {
         self.reset(now);
@@ -72,7 +72,8 @@ impl RestartPolicy {
         due
     }
 
-    /// Describes for users whether, and when, the replica is started again after its death.
+    /// Returns a text that tells users whether and when the replica is started again after its
+    /// death.
     pub fn words(&self, now: Instant, site: &str) -> String {
         match self.due {
             Some(due) => {

@@ -113,7 +113,7 @@ impl ClusterState {
         })
     }
 
-    /// Replaces the file in one step, so that no reader finds a part of a file. Other users cannot
+    /// Replaces the file in one step, so that no reader sees an incomplete file. Other users cannot
     /// read the file, because it contains the token.
     pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, new) = (ClusterState::path(dir), dir.join("state.json.new"));
@@ -139,8 +139,8 @@ impl ClusterState {
         }
     }
 
-    /// Whether the supervisor still answers. An open port is not sufficient evidence, because
-    /// another program may now use the supervisor's former port.
+    /// Returns true if the supervisor still answers. An open port is not sufficient evidence,
+    /// because another program may now use the supervisor's former port.
     pub fn is_alive(&self) -> bool {
         self.request(ControlRequest::Here, ANSWER_WITHIN).is_ok()
     }
@@ -153,8 +153,9 @@ impl ClusterState {
         control::ask(self.control, &self.token, request, within)
     }
 
-    /// Waits for the replicas to end after their supervisor has died. Returns the ports of the
-    /// replicas that still run after that time: somebody started these replicas by hand.
+    /// Waits until the replicas of a dead supervisor have ended, but no longer than
+    /// [`ORPHANS_END_WITHIN`]. Returns the ports of the replicas that still run: somebody started
+    /// these replicas by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
@@ -247,7 +248,7 @@ impl Lock {
 }
 
 /// Tries several times to lock the file, and returns true on success. Several attempts are
-/// necessary because another command may hold the lock for a moment, just to test it.
+/// necessary because another command may hold the lock for a moment, while it tests the lock.
 fn is_locked(file: &File) -> bool {
     (0..10).any(|attempt| {
         if attempt > 0 {

@@ -24,12 +24,12 @@ pub enum TopologyError {
         path: String,
         source: Box<TopologyError>,
     },
-    /// The topology has no site, or more sites than a bitmap holds.
+    /// The topology has no site, or more than `SITES_MAX` sites.
     #[error(
         "sites: {found} names found, 1 to {SITES_MAX} accepted; list the sites' names, as in sites = [\"JP\", \"CA\"]"
     )]
     SiteCount { found: usize },
-    /// A site has no name, or has a name that tables and overrides cannot use.
+    /// A site has an empty name, or a name that cannot be used in tables and overrides.
     #[error(
         "sites: the name {found:?} (number {position}) is not accepted; use letters, digits, '-' or '_'"
     )]

@@ -4,7 +4,8 @@ fn parse(text: &str) -> Result<Topology, String> {
     toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())
 }
 
-/// Asserts that the error's text contains every part: field, values and the correction.
+/// Asserts that the text is refused, and that the error message contains all `parts`: the field,
+/// the values and the correction.
 fn refused(text: &str, parts: &[&str]) {
     let error = parse(text).expect_err(text);
     for part in parts {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-/// Wakes tasks of one thread at given times.
+/// Queue that wakes the tasks of one thread at given times.
 pub(crate) struct TimerQueue {
     timer: Timer,
     sleepers: RefCell<BinaryHeap<Reverse<Sleeper>>>,

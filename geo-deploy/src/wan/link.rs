@@ -9,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use tokio::sync::watch;
 
-/// Number of bytes in one packet. A loss concerns a whole packet.
+/// Number of bytes in one packet. A packet is lost as a unit.
 const PACKET_BYTES: usize = 1_460;
-/// Maximum number of times in a row that one packet is lost.
+/// Maximum number of consecutive losses of one packet.
 const LOSSES_MAX: u32 = 16;
 
 /// Settings of one direction of a link.
@@ -25,9 +25,9 @@ pub struct LinkSettings {
     pub bytes_per_second: Option<u64>,
     /// Probability, from 0 to 1, that a packet is lost and sent again.
     pub loss: f64,
-    /// Extra delay of a packet for each time it was lost.
+    /// Extra delay of a packet for each loss of this packet.
     pub retransmit: Duration,
-    /// Whether the link is cut. A cut link holds all bytes until it is restored.
+    /// Whether the link is cut. A cut link holds all bytes until the link is restored.
     pub cut: bool,
 }
 
@@ -58,8 +58,8 @@ pub struct Link {
 
 #[derive(Debug)]
 struct TransmitState {
-    /// Time by which all accepted bytes have left the sender. It follows from the bandwidth of the
-    /// link.
+    /// Time by which all accepted bytes have left the sender. This time follows from the bandwidth
+    /// of the link.
     sent_by: Option<Instant>,
     rng: Pcg64Mcg,
 }
@@ -93,7 +93,7 @@ impl Link {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Returns the time at which a chunk of bytes is to leave the link. The chunk has `bytes` bytes
+    /// Returns the time at which a chunk of bytes must leave the link. The chunk has `bytes` bytes
     /// and arrives at the time `now`.
     pub(super) fn due(&self, now: Instant, bytes: usize) -> Instant {
         let settings = self.settings.borrow();
@@ -137,8 +137,8 @@ impl Link {
 }
 
 impl TransmitState {
-    /// Returns a random number of losses for a chunk of `bytes` bytes: the number of times in a row
-    /// that at least one packet of the chunk is lost.
+    /// Returns a random number of losses for a chunk of `bytes` bytes. This is the number of
+    /// consecutive transmissions in which at least one packet of the chunk is lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
             return 0;

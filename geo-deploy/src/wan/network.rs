@@ -7,15 +7,14 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Largest median lateness, in ms, of a valid network. The value is 1 ms because reports call an
-/// operation "at its minimum" if the latency of the operation exceeds the lower bound by at most 1
-/// ms.
+/// Maximum median lateness, in ms, of a valid network. The value equals the tolerance of reports:
+/// an operation is "at its minimum" if its latency exceeds the lower bound by at most 1 ms.
 const LATE_P50_MS_MAX: f64 = 1.0;
-/// Largest 99th percentile of the lateness, in ms, of a valid network. At a greater value, more
-/// than one message in a hundred waited for a processor longer than one time slice of the scheduler
+/// Maximum 99th percentile of the lateness, in ms, of a valid network. At a greater value, more
+/// than 1% of the messages waited for a processor for longer than one time slice of the scheduler
 /// (3 to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
-/// Least number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
+/// Minimum number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;
 
 /// Measurements of the emulated network over one interval of time.
@@ -108,7 +107,7 @@ impl NetworkReport {
     }
 
     /// Returns the median round trips in ms, by the indices of both sites. The value is 0 if both
-    /// sites are the same, and for a pair of sites without probes.
+    /// sites are the same, or if there are no probes between them.
     pub fn matrix_ms(&self, sites: usize) -> Vec<Vec<f64>> {
         let mut rows = vec![vec![0.0; sites]; sites];
         for pair in &self.pairs {
@@ -180,14 +179,15 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Returns the value that the share `q` of all values does not exceed; `None` for an empty slice.
+/// Returns the quantile `q` of sorted values; `None` for an empty slice.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (q * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Returns the quantile `q` (at least one half), in ms, of the sum of both directions' jitter. The
-/// jitter of each direction is uniformly distributed between 0 and the maximum for this direction.
+/// Returns the quantile `q`, in ms, of the sum of both directions' jitter. `q` must be at least one
+/// half. The jitter of each direction is uniformly distributed between 0 and the maximum for this
+/// direction.
 fn jitter_ms(settings: &PairSettings, q: f64) -> f64 {
     let (a, b) = (ms(settings.jitter.0), ms(settings.jitter.1));
     let (less, more) = (a.min(b), a.max(b));

@@ -40,7 +40,7 @@ pub(super) struct Probe {
     pub sent: Instant,
     /// Sum of the delays of both directions, without jitter, when the probe was sent.
     pub expected: Duration,
-    /// Number of times that the settings of either link had changed when the probe was sent.
+    /// Number of changes to the settings of both links before the probe was sent.
     changes: u64,
     /// Whether both directions were free of cuts and losses when the probe was sent.
     sound: bool,
@@ -70,8 +70,7 @@ pub(super) struct Probes(Mutex<Vec<Probe>>);
 impl Probes {
     /// Returns the probes that were sent in the given time. Omits probes that were sent over links
     /// with cuts or losses, and probes during which the settings of a link changed. An overdue
-    /// probe is included. Its round-trip time is taken as the time that has passed since it was
-    /// sent.
+    /// probe is included; the time since it was sent is used as its round-trip time.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);
@@ -132,8 +131,8 @@ impl ProbePath {
     }
 }
 
-/// Starts a thread that sends probes. The thread ends when `stopped` is resolved, or the sender of
-/// `stopped` is dropped.
+/// Starts a thread that sends probes. The thread ends when `stopped` is resolved, or when the
+/// sender of `stopped` is dropped.
 pub(super) fn spawn(
     paths: Vec<ProbePath>,
     echo: TcpListener,

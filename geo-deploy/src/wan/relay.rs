@@ -20,7 +20,7 @@ use super::RelayPlan;
 use super::alarm::TimerQueue;
 use super::link::Link;
 
-/// Maximum number of bytes read in one step.
+/// Maximum number of bytes that are read in one step.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of bytes that are queued for one direction of one connection. While the queue is
 /// full, the relay does not read. This has the same effect on the sender as a full TCP window.
@@ -28,7 +28,7 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Pause after a failed accept, because an immediate retry would probably fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the relays' thread. The thread ends when `stopped` is resolved, or the sender of
+/// Starts the relays' thread. The thread ends when `stopped` is resolved, or when the sender of
 /// `stopped` is dropped. The task `beside` runs on the same thread; tests use such a task to keep
 /// the thread busy.
 pub(super) fn spawn(
@@ -138,7 +138,7 @@ struct Queue {
     emptied: Notify,
 }
 
-/// Forwards the bytes of one direction of one connection until the stream of bytes ends.
+/// Forwards bytes in one direction of one connection until the stream of bytes ends.
 async fn carry(
     from: OwnedReadHalf,
     to: OwnedWriteHalf,

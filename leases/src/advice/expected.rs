@@ -10,15 +10,15 @@ use crate::types::{ReplicaId, ReplicaSet};
 
 /// Latencies with one set of holders, for every origin, in ms.
 struct HolderLatencies {
-    /// Latency of reads, without the time that they wait for writes.
+    /// Latency of reads, without the time for which the reads wait for writes.
     read_ms: Vec<f64>,
-    /// Replica that serves the reads of each origin under a lease; `None` if the leader confirms
-    /// them.
+    /// For each origin, the replica that serves reads under a lease; `None` if the leader confirms
+    /// the reads.
     served_by: Vec<Option<ReplicaId>>,
     write_ms: Vec<f64>,
     at_minimum: Vec<bool>,
-    /// Time in ms for which a replica, as a holder, holds back reads because of a write. There is a
-    /// row for each replica, with a column for each origin of the write.
+    /// Time, in ms, for which a holder holds back reads because of a write. There is a row for each
+    /// replica as the holder, with a column for each origin of the write.
     blocked_ms: Vec<Vec<f64>>,
 }
 
@@ -46,8 +46,8 @@ impl HolderLatencies {
         }
     }
 
-    /// Returns the mean time, in ms, that a read waits at `holder`. `writes` are the rates of
-    /// writes to one key for each origin, in operations a second.
+    /// Returns the mean time, in ms, that a read waits at `holder`. `writes` contains, for each
+    /// origin, the rate of writes to one key, in operations a second.
     fn wait_ms(&self, holder: ReplicaId, writes: &[f32]) -> f64 {
         let rates = writes.iter().map(|rate| f64::from(*rate) / 1e3);
         let blocked = rates.zip(&self.blocked_ms[holder.index()]);
@@ -61,9 +61,9 @@ impl HolderLatencies {
     }
 }
 
-/// Assumes that intervals of this `length` begin at random times, at this `rate`. Returns the mean,
-/// over all moments, of the time until the newest open interval ends. If no interval is open at a
-/// moment, this time is 0.
+/// Returns the mean time until the newest open interval ends. The mean is taken over all moments.
+/// At moments without an open interval, the time is 0. Intervals have this `length`, and begin at
+/// random times, at this `rate`.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }
@@ -76,7 +76,7 @@ pub(super) struct ForecastSum<'a> {
     /// Forecast for each origin. Until the forecast is finished, latencies and shares are stored as
     /// sums.
     sites: Vec<SiteForecast>,
-    /// For each replica, the rate of writes to keys that it holds, in operations a second.
+    /// For each replica, the rate of writes to keys that the replica holds, in operations a second.
     stalled: Vec<f64>,
 }
 

@@ -47,8 +47,8 @@ impl HolderPlan {
         }
     }
 
-    /// Returns the plan that follows the strategy `name`; `None` if the strategy needs more than
-    /// its name.
+    /// Returns the plan for the strategy `name`; `None` if the strategy needs settings in addition
+    /// to its name.
     pub fn of_strategy(name: &str) -> Option<HolderPlan> {
         HolderPlan::STRATEGIES
             .into_iter()

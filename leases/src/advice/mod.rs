@@ -22,11 +22,11 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Slack, in ms, for writes at minimum latency: a write counts as one of them if its latency
-/// exceeds the least latency that any strategy allows by at most this slack.
+/// Tolerance, in ms, for writes at minimum latency. The latency of such a write exceeds the lowest
+/// latency that any strategy allows by no more than this tolerance.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
-/// Conditions, besides demand, from which a forecast is made.
+/// Conditions for a forecast, in addition to the demand.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Round trips between all replicas.
@@ -36,7 +36,7 @@ pub struct Conditions {
     /// Time that is added to every operation, in ms: the round trip between a client and its
     /// replica.
     pub client_ms: f64,
-    /// Time that a disk takes to make a write durable, in ms.
+    /// Time that a disk needs to make a write durable, in ms.
     pub sync_ms: f64,
     /// Holders of keys that no client has read, under the strategy `quorum`.
     pub unlisted: UnlistedHolders,
@@ -45,7 +45,7 @@ pub struct Conditions {
 }
 
 /// Forecast for one plan under one leader. Latencies are means over operations, in ms. Shares are
-/// from 0 to 1. Means and shares over no operations are 0.
+/// from 0 to 1. Means and shares are 0 if there are no operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// Rule by which holders are chosen.
@@ -60,7 +60,7 @@ pub struct Forecast {
     pub write_ms: f64,
     /// Share of reads that the client's own replica serves without asking another replica.
     pub local: f64,
-    /// Share of writes at their minimum latency under this leader.
+    /// Share of writes with the minimum latency that is possible under this leader.
     pub at_minimum: f64,
     /// For each replica, the share of writes that would wait until the replica's leases end, if the
     /// replica failed. The share for the leader is 0, because under every plan writes would wait
@@ -83,13 +83,13 @@ pub struct SiteForecast {
     pub write_ms: f64,
     /// Share of reads that the replica serves without asking another replica.
     pub local: f64,
-    /// Share of writes at their minimum latency.
+    /// Share of writes with the minimum latency that is possible.
     pub at_minimum: f64,
 }
 
 impl Forecast {
-    /// Returns the replica that makes the most writes wait when it fails, and the share of all
-    /// writes that wait; `None` if no replica makes writes wait.
+    /// Returns the replica with the largest share in [`stalled`](Self::stalled), and this share.
+    /// Returns `None` if all shares are 0.
     pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
         let all = self.stalled.iter().enumerate();
         let worst = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)))?;
@@ -97,7 +97,7 @@ impl Forecast {
     }
 
     /// Returns the number of replicas, other than the leader, that can fail without making a write
-    /// wait. Each is considered to fail alone.
+    /// wait. The failure of each replica is considered alone.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)
@@ -116,11 +116,10 @@ impl SiteForecast {
     }
 }
 
-/// Forecasts every plan under every leader. The forecasts are in the order of `plans`, and for each
-/// plan in the order of leaders.
+/// Returns a forecast for every plan under every leader. The forecasts are in the order of `plans`.
+/// Forecasts for the same plan are in the order of leaders.
 ///
-/// # Panics
-/// If the profile and the round trips belong to different numbers of replicas.
+/// # Panics If the profile and the round trips belong to different numbers of replicas.
 pub fn forecasts(
     conditions: &Conditions,
     profile: &Profile,
@@ -135,10 +134,9 @@ pub fn forecasts(
     plans.iter().flat_map(of).collect()
 }
 
-/// Forecasts one plan under one leader.
+/// Returns the forecast for one plan under one leader.
 ///
-/// # Panics
-/// If the profile and the round trips belong to different numbers of replicas.
+/// # Panics If the profile and the round trips belong to different numbers of replicas.
 pub fn forecast(
     conditions: &Conditions,
     profile: &Profile,

@@ -16,10 +16,11 @@ use smallvec::SmallVec;
 use crate::demand::{Count, Rates};
 use crate::types::ReplicaSet;
 
-/// Maximum number of keys in a profile that is sent.
+/// Maximum number of keys in a profile that is sent in a message.
 pub const KEYS_MAX: usize = 4096;
 
-/// Maximum count of numbers (rates, counts and weights) in a profile that is sent. They take 1 MiB.
+/// Maximum count of numbers (rates, counts and weights) in a profile that is sent in a message.
+/// This many numbers have a size of 1 MiB.
 const NUMBERS_MAX: usize = 1 << 18;
 
 /// Keys with the same demand.
@@ -124,8 +125,8 @@ impl Profile {
 pub struct ProfileBuilder {
     n: usize,
     keys_max: usize,
-    /// Keys with the highest priorities, one more than the profile will contain. The key with the
-    /// lowest priority is at the top.
+    /// Keys with the highest priorities. There is one key more than the profile will contain. The
+    /// key with the lowest priority is at the top.
     sampled: BinaryHeap<SampledGroup>,
     operations: f64,
 }
@@ -137,7 +138,7 @@ struct SampledGroup {
 }
 
 impl ProfileBuilder {
-    /// Returns the maximum number of keys with which a profile of `n` replicas fits in a message.
+    /// Returns the maximum number of keys in a profile of `n` replicas that is sent in a message.
     pub fn fitting(n: usize) -> usize {
         KEYS_MAX.min(NUMBERS_MAX / (3 * n + 3))
     }
@@ -231,7 +232,7 @@ fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     }
 }
 
-/// Returns a pseudo-random number above 0 and up to 1 that depends only on the key.
+/// Returns a pseudo-random number above 0, and not above 1. The number depends only on the key.
 fn chance(key: &[u8]) -> f32 {
     let hash = FixedState::default().hash_one(key) >> 40;
     (hash + 1) as f32 / (1_u64 << 24) as f32

@@ -16,7 +16,7 @@ const UNREQUESTED_MIN: usize = 1000;
 pub struct ProfilePass {
     estimator: Estimator,
     builder: ProfileBuilder,
-    /// Place, among all keys in the demand, of the key that the pass looks at next.
+    /// Place of the next key that the pass looks at, among all keys in the demand.
     place: usize,
     n: usize,
 }

@@ -32,7 +32,7 @@ fn set(ids: &[u8]) -> ReplicaSet {
     ids.iter().copied().map(ReplicaId).collect()
 }
 
-/// Returns a profile of these keys, without any keys that no client has requested.
+/// Returns a profile of these keys. Clients have requested every key of the profile.
 fn profile(keys: Vec<KeyGroup>) -> Profile {
     let unrequested = KeyGroup {
         keys: 0.0,

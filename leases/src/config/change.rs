@@ -23,10 +23,11 @@ pub struct ConfigChange {
 pub struct RangeChange {
     /// The range of the keys.
     pub range: KeyRange,
-    /// The strategy of the range. It proposed this change, and will propose later changes.
+    /// The strategy of the range. This strategy proposed this change, and will propose later
+    /// changes.
     pub strategy: Option<StrategySpec>,
-    /// Holders of keys that are not listed. Replicas are *named*, instead of a role such as "the
-    /// leader", because a new leader must respect the lease of the old one.
+    /// Holders of keys that are not listed. The replicas are *named*. A role such as "the leader"
+    /// would not do, because a new leader must respect the lease of the old one.
     pub defaults: Option<ReplicaSet>,
     /// Whether all listed keys of the range are removed from the list.
     pub clear: bool,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::mutants::mutated;
 use crate::types::ReplicaSet;
 
-/// Number of listed keys of a range for each set of holders. Cloning is cheap: the original and the
-/// clone share the numbers until either is changed.
+/// Numbers of listed keys of a range, by set of holders. Cloning is cheap: the original and the
+/// clone share the numbers until one of them is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HolderCounts(Arc<BTreeMap<ReplicaSet, u64>>);
 

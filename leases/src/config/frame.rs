@@ -16,19 +16,20 @@ use crate::types::{ConfigId, ReplicaSet};
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Frame {
     pub(super) id: ConfigId,
-    /// The newest configuration that removed the listed keys of any range.
+    /// The newest configuration that removed the listed keys of some range.
     pub(super) cleared: ConfigId,
     pub(super) policies: Arc<RangeMap<Policy>>,
-    /// Whether the strategy of any range depends on demand, so that reads and writes must be
+    /// Whether some range has a strategy that depends on demand. If so, reads and writes must be
     /// counted.
     pub(super) wants_demand: bool,
-    /// Whether listed keys of a range that was split may be included in the counts of both parts.
+    /// Whether a listed key may be included in the counts of two ranges, because a range was split.
     pub(super) counted_twice: bool,
     /// Replicas that hold every possible key.
     pub(super) universal: ReplicaSet,
     pub(super) excluded: ReplicaSet,
     pub(super) params: LeaseParams,
-    /// For each replica, the oldest configuration under which it may still receive promises.
+    /// For each replica, the oldest configuration under which the replica may still receive
+    /// promises.
     pub(super) oldest: SmallVec<[ConfigId; 8]>,
 }
 
@@ -48,10 +49,10 @@ impl Frame {
         }
     }
 
-    /// Returns the configuration that follows from this one by `change`. The change was written by
-    /// a peer, so it may be invalid. Names of replicas that do not exist are ignored. Durations
-    /// that cannot work are ignored, and so are the changes of ranges if there would be too many
-    /// ranges. The caller must then add the holders of single keys to the result.
+    /// Applies `change` to this configuration, and returns the next configuration. The change was
+    /// written by a peer, so it may be invalid. Names of replicas that do not exist are ignored.
+    /// Durations that cannot work are ignored, and so are the changes of ranges if there would be
+    /// too many ranges. The caller must then add the holders of single keys to the result.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -106,8 +107,8 @@ impl Frame {
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
     }
 
-    /// Replaces the policies by `policies`, which have the same ranges, and counts that include
-    /// each listed key once.
+    /// Replaces the policies by `policies`. The new policies have the same ranges, and their counts
+    /// include each listed key once.
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;

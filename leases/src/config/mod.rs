@@ -38,22 +38,22 @@ use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
-/// The holder sets of one listed key, each with the configuration that introduced it, in order of
-/// configuration.
+/// Holder sets of one listed key, in ascending order of configuration. Each set is stored with the
+/// configuration that introduced the set.
 type Versions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
 
 /// The configurations that are still needed on this replica.
 #[derive(Clone, Debug)]
 pub struct Configs {
     members: Membership,
-    /// Frames in ascending order of id, without missing ids; never empty. The first frame belongs
-    /// to the oldest configuration that is kept.
+    /// Frames in ascending order of their consecutive ids; never empty. The first frame belongs to
+    /// the oldest configuration that is kept.
     frames: VecDeque<Frame>,
     keys: GrowingIndexMap<Key, Versions>,
-    /// For each configuration, the keys that it changed. The superseded versions of these keys are
-    /// to be dropped later.
+    /// For each configuration, the keys that it changed. The superseded versions of these keys will
+    /// be dropped later.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
-    /// The pass over all listed keys that is under way; `None` if there is none.
+    /// Current pass over all listed keys; `None` if no pass is under way.
     sweep: Option<Sweep>,
 }
 
@@ -65,8 +65,8 @@ impl Hash for Configs {
     }
 }
 
-/// The holder sets of one key. A view needs one lookup of the key, and then answers for every
-/// configuration.
+/// The holder sets of one key. The view looks the key up once, and can then return the holders
+/// under every configuration.
 #[derive(Clone, Copy)]
 pub struct KeyView<'a> {
     configs: &'a Configs,
@@ -75,8 +75,8 @@ pub struct KeyView<'a> {
 }
 
 impl KeyView<'_> {
-    /// Whether the contents of configuration `id` are kept on this replica. Without them it is
-    /// unknown which replicas a grant under `id` protects.
+    /// Whether the contents of configuration `id` are kept on this replica. Without the contents,
+    /// this replica cannot determine which replicas a grant under `id` protects.
     #[inline]
     pub fn knows(&self, id: ConfigId) -> bool {
         self.configs.frame(id).is_some()
@@ -134,14 +134,14 @@ impl Configs {
         self.last().id
     }
 
-    /// Returns the oldest configuration with contents that are kept on this replica.
+    /// Returns the oldest configuration that is kept on this replica.
     #[inline]
     pub fn oldest_kept(&self) -> ConfigId {
         self.frames[0].id
     }
 
-    /// Returns the durations under configuration `id`, or those of the oldest configuration that is
-    /// kept, if `id` is older.
+    /// Returns the durations under configuration `id`. If `id` is older than all configurations
+    /// that are kept, returns the durations under the oldest of these.
     #[inline]
     pub fn params(&self, id: ConfigId) -> &LeaseParams {
         &self.frame(id).unwrap_or(&self.frames[0]).params
@@ -152,17 +152,17 @@ impl Configs {
         &self.last().policies
     }
 
-    /// Returns the policies, by key range, of the configuration that would follow the newest one
-    /// with these changes.
+    /// Returns the policies by key range, after these changes are applied to the newest
+    /// configuration.
     pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
         let mut policies = RangeMap::clone(&self.last().policies);
         self.change_further(&mut policies, changes);
         policies
     }
 
-    /// Adds further changes of the next configuration to `policies`, which
-    /// [`Configs::policies_after`] returned for earlier changes. This takes one pass over the
-    /// ranges, regardless of the number of earlier changes.
+    /// Applies further changes of the next configuration to `policies`. These policies were
+    /// returned by [`Configs::policies_after`] for the earlier changes. The cost is one pass over
+    /// the ranges, regardless of the number of earlier changes.
     pub fn change_further(&self, policies: &mut RangeMap<Policy>, changes: &[RangeChange]) {
         let next = ConfigId(self.last().id.0 + 1);
         policies.apply(changes, next, self.members.voters());
@@ -174,7 +174,7 @@ impl Configs {
         &self.last().policy(key).strategy
     }
 
-    /// Whether the strategy of any range depends on demand, so that reads and writes must be
+    /// Whether some range has a strategy that depends on demand. If so, reads and writes must be
     /// counted.
     #[inline]
     pub fn wants_demand(&self) -> bool {
@@ -219,10 +219,10 @@ impl Configs {
         self.listed_at(place).map(|(_, holders)| holders)
     }
 
-    /// Returns the key at a place below [`listed_len`](Self::listed_len), and its own holders in
-    /// the newest configuration; `None` if that configuration does not list the key. When a listed
-    /// key is forgotten, the last key moves to the place of the forgotten key. So a caller that
-    /// looks at all keys begins with the last place.
+    /// Returns the key at `place`, and the key's own holders in the newest configuration. Returns
+    /// `None` if `place` is not below [`listed_len`](Self::listed_len), or if that configuration
+    /// does not list the key. When a listed key is forgotten, the last key moves to the place of
+    /// the forgotten key. So a caller that looks at all keys begins with the last place.
     pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index(place)?;
         let (since, holders) = *versions.last()?;
@@ -317,8 +317,8 @@ impl Configs {
         known
     }
 
-    /// Drops all data that only configurations before `oldest` can see. The newest configuration is
-    /// always kept. Cleared keys are dropped from the list step by step: each call looks at some
+    /// Drops all data that is used only by configurations before `oldest`. The newest configuration
+    /// is always kept. Cleared keys are dropped from the list step by step: each call looks at some
     /// thousands of keys. [`is_sweeping`](Self::is_sweeping) returns whether more keys remain.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;
@@ -332,8 +332,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Drops superseded versions of each key that a configuration up to `oldest` changed. No
-    /// remaining configuration can see versions older than the one that `oldest` sees.
+    /// Drops superseded versions of each key that a configuration up to `oldest` changed. Versions
+    /// older than the one in `oldest` are not used by the configurations that remain.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();

@@ -70,7 +70,8 @@ impl LeaseParams {
     }
 
     /// Whether leases can work with these durations at all. This checks fewer rules than
-    /// [`check`](Self::check). A violation of the other rules costs leases, but not safety.
+    /// [`check`](Self::check). If one of the other rules is violated, leases may be lost, but
+    /// safety is not.
     pub fn is_usable(&self) -> bool {
         let pauses = !self.renew.is_zero() && !self.t_lease.is_zero();
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX

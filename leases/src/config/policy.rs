@@ -24,8 +24,8 @@ pub struct Policy {
     /// The newest configuration that removed the listed keys of the range. Keys that were listed
     /// before this configuration are no longer listed.
     pub(super) cleared: ConfigId,
-    /// Numbers of listed keys of the range, by holders. After a range was split, the numbers of
-    /// both parts include the keys of both parts, until a pass over all listed keys is complete.
+    /// Numbers of listed keys of the range, by set of holders. After a range was split, the numbers
+    /// of both parts include the keys of both parts, until a pass over all listed keys is complete.
     /// So a number may be too high, but never too low.
     pub(super) listed: HolderCounts,
 }
@@ -82,9 +82,9 @@ impl Policy {
 /// were merged.
 ///
 /// Rule H69: neighbouring ranges become one range only if their policies are equal, including the
-/// configuration that last cleared their listed keys. Otherwise, replicas that still remember the
-/// cleared keys of the range that was cleared later would list these keys again. The numbers of
-/// listed keys may differ. They are not even the same on all replicas.
+/// configuration that last cleared their listed keys. Otherwise, some replicas would list cleared
+/// keys again. These are the replicas that still remember the keys of the range that was cleared
+/// later. The numbers of listed keys may differ, because they also differ between replicas.
 fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
     let same = same_time && left.strategy == right.strategy && left.defaults == right.defaults;

@@ -179,8 +179,8 @@ impl<T> RangeMap<T> {
         }
     }
 
-    /// Returns the value of the range that contains `key`, to be changed for all keys of this
-    /// range.
+    /// Returns the value of the range that contains `key`. A change of the value applies to all
+    /// keys of this range.
     pub(super) fn get_mut(&mut self, key: &[u8]) -> &mut T {
         let index = self.index(key);
         &mut self.starts[index].1

@@ -15,7 +15,7 @@ pub enum UnlistedHolders {
     Nearest,
 }
 
-/// A strategy by name, with its settings.
+/// A strategy, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StrategySpec {
     /// No replica holds any key: every read is confirmed by a majority.
@@ -45,20 +45,20 @@ pub enum StrategySpec {
 /// Settings of the strategy `cost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CostSettings {
-    /// Weight of reads relative to writes, in thousandths: at 500 both have the same weight.
+    /// Weight of reads relative to writes, in thousandths: at 500, reads and writes have the same
+    /// weight.
     read_weight_pm: u16,
-    /// Minimum number of replicas that hold no lease on a key. This many replicas may fail without
-    /// any write to the key having to wait for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. If only such replicas fail, no write
+    /// to the key must wait for a lease to end.
     pub spare: u8,
-    /// Whether a site's demand for a key is estimated from all keys of the site, if the site has
-    /// requested the key rarely or never. If this is false, the counts so far are taken as the
-    /// future demand. That is only useful for showing the benefit of the estimate.
+    /// Whether a site's demand for a key that it requests rarely or never is estimated from the
+    /// site's demand for all keys. If this is false, the counts so far are used as the future
+    /// demand. That is only useful for showing the benefit of the estimate.
     pub prior: bool,
 }
 
 impl CostSettings {
-    /// Creates settings with a weight of reads from 0 to 1; `None` if the weight is outside this
-    /// range.
+    /// Creates settings; `None` if `read_weight` is not from 0 to 1.
     pub fn new(read_weight: f64, spare: u8, prior: bool) -> Option<CostSettings> {
         let share = (0.0..=1.0).contains(&read_weight);
         share.then(|| CostSettings {
@@ -68,8 +68,8 @@ impl CostSettings {
         })
     }
 
-    /// Creates settings with a weight of reads in thousandths, as a peer wrote it. A weight above
-    /// 1000 is taken as 1000.
+    /// Creates settings from the numbers in a peer's message. `read_weight` is in thousandths. A
+    /// weight above 1000 is replaced by 1000.
     pub fn from_thousandths(read_weight: u32, spare: u8, prior: bool) -> CostSettings {
         CostSettings {
             read_weight_pm: read_weight.min(1000) as u16,
@@ -94,8 +94,8 @@ impl CostSettings {
         u32::from(self.read_weight_pm)
     }
 
-    /// Returns the weight of reads relative to writes, from 0 to 1: at 0.5 both have the same
-    /// weight.
+    /// Returns the weight of reads relative to writes, from 0 to 1: at 0.5, reads and writes have
+    /// the same weight.
     pub fn read_weight(&self) -> f64 {
         f64::from(self.read_weight_pm) / 1000.0
     }
@@ -139,8 +139,8 @@ impl StrategySpec {
         }
     }
 
-    /// Whether the strategy chooses holders of single keys by their demand, so that reads and
-    /// writes must be counted.
+    /// Whether the strategy chooses holders of single keys by their demand. If so, reads and writes
+    /// must be counted.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. } | StrategySpec::Cost(_))
     }

@@ -16,7 +16,7 @@ pub(super) const KEYS_A_STEP: usize = 4096;
 /// State of a pass over all listed keys.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Sweep {
-    /// Keys at places below this one remain to be looked at.
+    /// Number of keys that the pass has not looked at yet. These keys have the lowest places.
     place: usize,
     /// Number of keys that the pass has looked at, for each range and each set of holders.
     counts: RangeMap<HolderCounts>,
@@ -56,7 +56,7 @@ impl Configs {
         });
     }
 
-    /// Looks at the next keys, at most [`KEYS_A_STEP`] of them, if a pass is under way.
+    /// Looks at up to [`KEYS_A_STEP`] more keys, if a pass is under way.
     pub(super) fn sweep_on(&mut self) {
         let Some(mut sweep) = self.sweep.take() else {
             return;
@@ -74,10 +74,10 @@ impl Configs {
         }
     }
 
-    /// Forgets the versions of a key that were listed before the key's range was cleared, if the
-    /// range is already cleared in the oldest configuration that is kept. No configuration that is
-    /// kept can see these versions. Returns the key and its holders, if the key is listed in the
-    /// newest configuration.
+    /// Forgets the versions of a key that no configuration uses any more. These are the versions
+    /// that were listed before the oldest configuration that is kept, or an earlier one, cleared
+    /// the key's range. Returns the key and its holders, if the key is listed in the newest
+    /// configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;

@@ -228,7 +228,7 @@ fn listing_many(bits: u64, keys: std::ops::Range<usize>) -> ConfigChange {
     }
 }
 
-/// Asserts that the stored counts equal the counts from a look at every key.
+/// Asserts that the stored counts equal the counts that a pass over all keys finds.
 fn assert_counted(configs: &Configs) {
     let mut counts = configs.policies().map(|_| 0u64);
     let mut common = configs.policies().map(|policy| policy.defaults);

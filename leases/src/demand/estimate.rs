@@ -4,15 +4,15 @@ use smallvec::SmallVec;
 
 use super::table::{Count, Row};
 
-/// Upper ends of the buckets of counts. There are two more buckets: one below all of these, for
-/// keys that other origins have requested but this origin has not, and one above all of these, for
-/// all busier keys.
+/// Upper bounds of the buckets of counts. There are two more buckets. The lowest bucket is for keys
+/// that other origins have requested but this origin has not. The highest bucket is for keys with
+/// counts above all of these bounds.
 const ENDS: [f32; 13] = [
     0.2, 0.6, 0.9, 1.5, 2.5, 4.0, 6.0, 10.0, 16.0, 32.0, 64.0, 128.0, 512.0,
 ];
 const BUCKETS: usize = ENDS.len() + 2;
 
-/// Minimum number of observed operations. With fewer operations, nothing is concluded about an
+/// Minimum number of observed operations. With fewer operations, no conclusion is drawn about an
 /// origin.
 const OBSERVED_MIN: f32 = 50.0;
 
@@ -26,17 +26,18 @@ const NONE_BELOW: f32 = 1e-3;
 /// operations have been observed, the estimate is the prior.
 const BELIEVED: f32 = 3.0;
 
-/// Maximum number of operations from which the rate of an origin's unrequested keys is derived.
+/// Maximum number of operations that are used to derive the rate of an origin's unrequested keys.
 /// Older operations are dropped. The busiest unrequested keys are soon requested, so the keys that
 /// are still unrequested have lower rates.
 const ENOUGH: f32 = 1000.0;
 
-/// Prior estimate of the number of operations on a key that was not requested yet, within the time
-/// that counts cover.
+/// Prior estimate of the number of operations on a key that was not requested yet, within the
+/// counting period.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the origin's share of reads in the estimate of a key's share of reads, as a number of
-/// operations. The weight of the key's own share is the number of operations on the key.
+/// Weight of the origin's share of reads when the share of reads of one key is estimated. The
+/// weight is a number of operations. The weight of the key's own share is the number of operations
+/// on the key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -67,7 +68,8 @@ impl Histogram {
     }
 }
 
-/// Operations on keys of one origin, by the number of earlier operations on the same key.
+/// Operations by clients of one origin, grouped by the number of earlier operations on the same
+/// key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
     /// Number of keys and their counts, as of the last pass over all keys.
@@ -75,17 +77,18 @@ pub(super) struct Calibration {
     /// Number of operations on keys of each bucket.
     requests: [f32; BUCKETS],
     /// For each bucket, the number of operations that would be expected if every key were requested
-    /// at the rate that its count suggests: the count divided by the time that counts cover.
+    /// at the rate that its count suggests. This rate is the count divided by the counting period.
     expected: [f32; BUCKETS],
     /// Time, in seconds, for which keys of the lowest bucket were observed, summed over these keys.
     uncounted_for: f32,
-    /// Time that counts cover, in seconds. It is reduced whenever the counts fade.
+    /// Counting period: the time, in seconds, over which the counted operations were made. It is
+    /// reduced whenever the counts fade.
     window: f32,
     /// Number of operations, since the last pass, on keys that no origin had requested.
     unknown_requests: f32,
     /// Time since the last pass, in seconds.
     since_pass: f32,
-    /// Recent rate, in operations a second, of operations on keys that no origin has requested.
+    /// Recent rate of operations on keys that no origin has requested, in operations a second.
     unknown_rate: f32,
 }
 
@@ -101,7 +104,7 @@ impl Calibration {
         self.uncounted_for += self.keys.keys[0] * seconds;
     }
 
-    /// Returns the time that counts cover, in seconds.
+    /// Returns the counting period, in seconds.
     pub(super) fn window(&self) -> f32 {
         self.window
     }
@@ -126,7 +129,7 @@ impl Calibration {
         self.unknown_requests += operations;
     }
 
-    /// Lets the observations fade, as the counts do.
+    /// Lets the observations fade by the same factor as the counts.
     pub(super) fn fade(&mut self, factor: f32) {
         self.window *= factor;
         self.uncounted_for *= factor;
@@ -147,7 +150,7 @@ impl Calibration {
         self.keys.keys[0] = keys;
     }
 
-    /// Takes the result of a pass over all keys.
+    /// Records the result of a pass over all keys.
     pub(super) fn take(&mut self, keys: Histogram) {
         self.keys = keys;
         if self.since_pass > 0.0 {
@@ -224,7 +227,7 @@ impl Curve {
 /// every origin.
 pub type Rates = SmallVec<[f32; 16]>;
 
-/// Forecast of the rates of keys, from the counts at one point in time.
+/// Estimator of the rates of keys, from the counts at one point in time.
 #[derive(Clone, Debug)]
 pub struct Estimator {
     origins: Vec<OriginForecast>,

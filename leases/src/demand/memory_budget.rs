@@ -1,7 +1,7 @@
 //! Bounded memory for keys. When the memory is full, a few keys are compared, and the one with the
 //! fewest operations is evicted.
 
-/// Number of keys that are compared before an eviction. The one with the fewest operations is
+/// Number of keys that are compared before an eviction. The key with the fewest operations is
 /// evicted.
 const EVICTION_CANDIDATES: usize = 8;
 
@@ -29,12 +29,12 @@ impl MemoryBudget {
         self.used
     }
 
-    /// Whether there is too little space for `bytes` more bytes.
+    /// Whether the budget has no space for `bytes` more bytes.
     pub(super) fn lacks(&self, bytes: usize) -> bool {
         self.used + bytes > self.max
     }
 
-    /// Takes `bytes` bytes for a key.
+    /// Reserves `bytes` bytes for a key.
     pub(super) fn take(&mut self, bytes: usize) {
         self.used += bytes;
     }

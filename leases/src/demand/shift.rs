@@ -4,15 +4,15 @@
 //! the requested keys stays the same. If the mean share becomes much lower, the counts no longer
 //! describe which keys are requested.
 
-/// Number of operations in a window. After each window, the mean share that the requested keys have
-/// in all counts is compared with the usual mean.
+/// Number of operations in a window. For each operation, the share of its key in all counts is
+/// determined. After each window, the mean of these shares is compared with the usual mean.
 const WINDOW: u32 = 128;
 
 /// Number of windows before the first judgement. In these windows the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Decrease of the mean share of the requested keys in all counts, as a logarithm to base 2. A
-/// decrease by this much, which is to a quarter, is considered a change of habits.
+/// Decrease of the mean share of the requested keys in all counts, as a logarithm to base 2. This
+/// value means a decrease to a quarter. Such a decrease is considered a change of habits.
 const DROP_LOG2: f32 = 2.0;
 
 /// Weight of the latest window in the usual mean.

@@ -12,7 +12,7 @@ use crate::growing::GrowingIndexMap;
 use crate::time::Time;
 use crate::types::ReplicaId;
 
-/// Time after which an operation has half its weight.
+/// Time after which the weight of an operation is halved.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
 /// An origin's counts are divided by this number when its clients begin to request other keys.
@@ -22,7 +22,7 @@ const FORGET: f32 = 256.0;
 /// The maximum is far below the largest number that a count can hold.
 const WEIGHT_MAX: f32 = 1e15;
 
-/// Memory, in bytes, that a key takes in addition to its own bytes and its counts: for its place
+/// Memory, in bytes, that a key needs in addition to its own bytes and its counts: for its place
 /// and hash, and for the allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
@@ -59,7 +59,7 @@ impl Count {
     }
 }
 
-/// Counts of one key for each origin. In a count, each operation has the weight that the origin had
+/// Counts of one key for each origin. An operation is counted with the weight that its origin had
 /// at the time of the operation.
 type OriginCounts = SmallVec<[Count; 5]>;
 
@@ -102,8 +102,8 @@ struct OriginState {
     /// Weight of a current operation. It grows with time, so that earlier operations fade in
     /// comparison.
     weight: f32,
-    /// Number of all operations, including those on keys that were forgotten, weighted as counts
-    /// are.
+    /// Weighted number of all operations, including operations on keys that were forgotten. The
+    /// weights are the same as in the counts.
     total: Count,
     calibration: Calibration,
     shift: ShiftDetector,
@@ -123,8 +123,8 @@ pub struct Demand {
     aged: Time,
 }
 
-/// Numbers of keys, by count of operations. They are collected key by key, and then passed to
-/// [`Demand::age`].
+/// Numbers of keys, grouped by their counts of operations. They are collected key by key, and then
+/// passed to [`Demand::age`].
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     by_origin: Vec<Histogram>,
@@ -142,7 +142,7 @@ impl Census {
 }
 
 impl Demand {
-    /// Creates the empty counts of `n` origins at `now`. The counts take up to about `bytes_max`
+    /// Creates the empty counts of `n` origins at `now`. The counts use up to about `bytes_max`
     /// bytes. When there is no more space, keys with few operations are evicted to make space for
     /// new keys.
     pub fn new(now: Time, n: usize, bytes_max: usize) -> Demand {
@@ -304,8 +304,8 @@ impl Demand {
         self.rows.is_empty()
     }
 
-    /// Returns the key at a place below [`len`](Self::len), and its counts. Places change when keys
-    /// are added or dropped.
+    /// Returns the key at `place`, and the counts of this key; `None` if `place` is not below
+    /// [`len`](Self::len). Places change when keys are added or dropped.
     #[inline]
     pub fn row(&self, place: usize) -> Option<(&[u8], Row<'_>)> {
         let (key, counts) = self.rows.get_index(place)?;

@@ -8,7 +8,7 @@ use crate::growing::GrowingIndexMap;
 use crate::hashing::SeededState;
 use crate::types::Key;
 
-/// Memory, in bytes, that a key takes in addition to its own bytes: for its place, counts and hash,
+/// Memory, in bytes, that a key needs in addition to its own bytes: for its place, counts and hash,
 /// and for the allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
@@ -29,7 +29,7 @@ impl KeyCount {
         u64::from(self.reads) + u64::from(self.writes)
     }
 
-    /// Removes and returns the key with its counts, as a report contains them.
+    /// Removes the key and its counts, and returns them as an entry of a report.
     fn take(&mut self) -> Delta {
         Delta {
             key: Key::from(std::mem::take(&mut self.key)),
@@ -39,11 +39,12 @@ impl KeyCount {
     }
 }
 
-/// Counts of the operations of one replica's own clients since the last report of the replica.
+/// Counts of operations by one replica's own clients, since the replica's last report.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Counts by the hash of the key, so that counting a read does not access the key, which is
-    /// usually not in the processor's cache. Two keys with the same 64-bit hash share a count.
+    /// Counts, indexed by the hash of the key. Counting a read therefore does not access the key
+    /// itself, which is usually not in the processor's cache. Two keys with the same 64-bit hash
+    /// share a count.
     counts: GrowingIndexMap<u64, KeyCount>,
     hashes: SeededState,
     budget: MemoryBudget,
@@ -52,8 +53,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Creates an empty tally that takes up to about `bytes_max` bytes and 65,536 keys. When there
-    /// is no more space, keys with few operations are evicted to make space for new keys. The
+    /// Creates an empty tally for up to 65,536 keys, which uses up to about `bytes_max` bytes. When
+    /// there is no more space, keys with few operations are evicted to make space for new keys. The
     /// operations on evicted keys are reported as one sum.
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
@@ -93,7 +94,7 @@ impl Tally {
             .insert_full(hash, KeyCount { key, reads, writes });
     }
 
-    /// Whether there is too little space for a key that takes `bytes` bytes.
+    /// Whether there is too little space for a key that needs `bytes` bytes.
     fn is_full(&self, bytes: usize) -> bool {
         self.budget.lacks(bytes) || self.counts.len() >= KEYS_MAX
     }
@@ -168,8 +169,8 @@ impl Tally {
         deltas
     }
 
-    /// Returns the smallest number of operations with which a key is included in the report. It is
-    /// chosen such that the report takes about `bytes_max` bytes.
+    /// Returns the minimum number of operations of a key that is included in the report. The
+    /// minimum is chosen such that the report has a size of about `bytes_max` bytes.
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());

@@ -8,8 +8,8 @@ pub(super) const CHUNK: usize = 1024;
 /// A list of entries that is stored in chunks.
 #[derive(Clone, Debug)]
 pub(super) struct Chunks<T> {
-    /// Chunks, none of which is empty. All but the last are full. The first chunk grows as a `Vec`
-    /// does, so that short lists take little memory.
+    /// Non-empty chunks. All chunks except the last one are full. The first chunk grows as a `Vec`
+    /// does, so that short lists use little memory.
     chunks: Vec<Vec<T>>,
 }
 

@@ -10,8 +10,8 @@ use crate::hashing::SeededState;
 
 /// A hash map that numbers its entries from 0 in the order of insertion. The number of an entry is
 /// its place. When an entry is removed, the last entry moves to the place of the removed entry. So
-/// a pass over all entries may stop at a place and continue there later. No insertion moves more
-/// than some thousands of entries.
+/// a pass over all entries may stop at a place and continue there later. An insertion moves at most
+/// some thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingIndexMap<K, V> {
     places: Table<Place>,

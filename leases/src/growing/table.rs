@@ -6,11 +6,12 @@ use hashbrown::HashTable;
 /// split. Splitting it takes a fraction of a millisecond.
 pub(super) const MEAN: usize = 800;
 
-/// The lowest of the bits of a hash that choose a segment. Lower bits choose a place within the
-/// segment. `hashbrown` uses the highest seven bits to distinguish entries of neighbouring places.
+/// Index of the lowest bit of a hash that is used to choose a segment. Lower bits choose a place
+/// within the segment. `hashbrown` uses the highest seven bits to distinguish entries of
+/// neighbouring places.
 const SEGMENT_BIT: u32 = 24;
 
-/// Entries by their hashes. The caller provides the hash of each entry.
+/// Entries, indexed by their hashes. The caller provides the hash of each entry.
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
     /// Segments. There are none before the first insertion.
@@ -36,8 +37,8 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Returns the index of the segment for entries with this hash, if there are any segments. If
-    /// the segment does not exist yet, its entries are in the segment from which it will be split.
+    /// Returns the index of the segment for entries with this hash. If this segment does not exist
+    /// yet, returns the index of the segment from which it will be split.
     #[inline]
     fn segment_of(&self, hash: u64) -> usize {
         let bits = (hash >> SEGMENT_BIT) as usize;
@@ -99,7 +100,7 @@ impl<T> Table<T> {
         self.segments.iter_mut().flatten()
     }
 
-    /// Adds a segment, and moves to it the entries that belong there from an existing segment.
+    /// Adds a segment. Moves the entries that belong to the new segment from an existing segment.
     fn split(&mut self, hash_of: impl Fn(&T) -> u64) {
         let new = self.segments.len();
         let mask = (new + 1).next_power_of_two() - 1;

@@ -121,8 +121,8 @@ impl PartialEq for Compared {
     }
 }
 
-/// Returns the number of comparisons of keys when `keys` keys, chosen to collide, are inserted into
-/// each of the maps.
+/// Inserts `keys` keys, which are chosen to collide, into each of the maps. Returns the number of
+/// comparisons of keys for each map.
 fn compared(keys: u64) -> [usize; 2] {
     let all = || colliding_keys(keys).map(Compared);
     let mut map = GrowingMap::default();

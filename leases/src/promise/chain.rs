@@ -28,8 +28,8 @@ struct Record {
     config: ConfigId,
     /// End of the promises, by this replica's clock.
     expires: Time,
-    /// Barrier: the lowest slot that any unbroken promise under the configuration states as the
-    /// highest accepted slot of the grantor.
+    /// Barrier. Each promise contains the highest accepted slot of the grantor. The barrier is the
+    /// lowest of these slots in the unbroken promises under the configuration.
     barrier: Slot,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Chain {
     incarnation: Incarnation,
     /// Highest sequence number of all guards and promises that were accepted.
     taken: u64,
-    /// Windows that are still needed: (sequence number, time at which the ack with this sequence
-    /// number was sent), in ascending order.
+    /// Windows that are still needed, in ascending order. Each window consists of a sequence number
+    /// and of the time at which the ack with this sequence number was sent.
     windows: VecDeque<(u64, Time)>,
     /// Records in ascending order of configuration. Each record was begun before the previous
-    /// record expired. So if every configuration from that of one record to that of a later record
-    /// assigns a key to this replica, the key was covered without a break between these records.
-    /// All records but the last may have expired since.
+    /// record expired. Consider the configurations from one record to a later record. If all of
+    /// them assign a key to this replica, the key was covered without a break. All records but the
+    /// last may have expired since.
     records: SmallVec<[Record; 2]>,
 }
 
@@ -80,7 +80,7 @@ impl Chain {
         Some(())
     }
 
-    /// Takes a promise. Returns `None` if the promise is refused. `known` is the newest
+    /// Accepts a promise. Returns `None` if the promise is refused. `known` is the newest
     /// configuration known on this replica. See Figure 5, lines 10-12 and 20-21.
     pub(super) fn take_promise(
         &mut self,
@@ -189,10 +189,10 @@ impl Chain {
         self.records.drain(..reached.unwrap_or(0).max(over));
     }
 
-    /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. The
-    /// barrier is the lowest slot that any promise of the chain states as the highest accepted slot
-    /// of the grantor. Returns `None` if the key is not covered. `holds` returns whether a
-    /// configuration assigns the key to this replica.
+    /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. Each
+    /// promise contains the highest accepted slot of the grantor. The barrier is the lowest of
+    /// these slots in the chain. Returns `None` if the key is not covered. `holds` returns whether
+    /// a configuration assigns the key to this replica.
     #[inline]
     pub(super) fn coverage(
         &self,
@@ -263,7 +263,7 @@ impl Chain {
         );
     }
 
-    /// Whether neither promises nor windows are remembered.
+    /// Whether no promises and no windows are remembered.
     pub(super) fn is_erased(&self) -> bool {
         self.records.is_empty() && self.windows.is_empty()
     }

@@ -14,18 +14,19 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// State of this replica on which its grantor bases promises.
+/// State of this replica that its grantor needs to make promises.
 pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// Highest slot among the slots accepted in the log, the slots of accepts that are being
-    /// written to disk, and the slot of the snapshot. §3.6: a promise states the highest slot that
-    /// was accepted before the promise.
+    /// Highest accepted slot. The accepted slots are the slots in the log, the slots of accepts
+    /// that are being written to disk, and the slot of the snapshot. §3.6: a promise contains the
+    /// highest slot that was accepted before the promise.
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. Its storage must accept writes, and its
     /// configuration log must not have lagged behind the leader's for `t_grace`.
     pub may_promise: bool,
-    /// Time without an answer after which a holder receives no promises until it answers.
+    /// Time after which a silent holder receives no more promises. The holder receives promises
+    /// again once it answers.
     pub quiet_after: Duration,
 }
 
@@ -40,8 +41,8 @@ pub struct Grantor {
     /// Time until which unknown grants may be in force. Such grants were made by an earlier run
     /// (§3.7), or were measured by a clock that was not trusted. `None` if all grants are known.
     restart_wait: Option<Time>,
-    /// The longest restart wait that the durations of any promise required, including promises of
-    /// earlier runs. It is durable.
+    /// Longest restart wait that any promise has required, including promises of earlier runs. This
+    /// value is durable.
     longest_wait: Duration,
     /// Whether a grant ended outside [`poll`](Grantor::poll), and `poll` has not reported this yet.
     ended: bool,
@@ -229,7 +230,8 @@ impl Grantor {
         Some(LeaseMessage::Promise(promise))
     }
 
-    /// Whether a promise to `holder` may be made under `config` on an ack of age `t0`.
+    /// Whether a promise to `holder` may be made under `config` if the promise builds on an ack of
+    /// age `t0`.
     fn may_promise(
         &self,
         holder: ReplicaId,

@@ -52,7 +52,7 @@ impl Grants {
 
     /// Handles the ack of the latest promise, which has the sequence number `sequence` and was made
     /// under `config`. The grant under `config` then ends at `until`, if this is earlier than its
-    /// previous end. Returns whether it is earlier.
+    /// previous end. Returns whether the grant now ends earlier.
     pub(super) fn shorten(&mut self, sequence: u64, config: ConfigId, until: Time) -> bool {
         let mut shorter = false;
         let own = |grant: &&mut Grant| rules::only_own_grant_is_shortened(grant.config, config);
@@ -67,8 +67,8 @@ impl Grants {
         shorter
     }
 
-    /// Drops the grants that the holder has given back by a Relinquish of the sequence numbers up
-    /// to `up_to`. Returns whether any grant was dropped.
+    /// Drops the grants that the holder has given back by a Relinquish. These are the grants with
+    /// sequence numbers up to `up_to`. Returns whether any grant was dropped.
     pub(super) fn drop_up_to(&mut self, up_to: u64) -> bool {
         let before = self.0.len();
         self.0

@@ -25,7 +25,7 @@ pub struct Permit {
 pub enum NoPermit {
     /// Under the newest configuration, this replica does not hold the key.
     NotHolder,
-    /// This replica holds the key, but too few grantors have made promises that are unexpired.
+    /// This replica holds the key, but has unexpired promises from too few grantors.
     Uncovered,
     /// The key is covered, but this slot must be executed first.
     Barrier(Slot),
@@ -38,7 +38,7 @@ pub struct Holder {
     members: Membership,
     /// The chain of promises of each grantor. The entry of this replica is unused.
     chains: Vec<Chain>,
-    /// Whether this replica has given back its promises and takes no new ones.
+    /// Whether this replica has given back its promises and accepts no new promises.
     refusing: bool,
 }
 
@@ -89,9 +89,9 @@ impl Holder {
         }
     }
 
-    /// Erases every promise and refuses new promises from now on. Returns the messages that tell
-    /// this to the grantors. This is called when the replica cannot make acceptances durable. As a
-    /// holder, it would then only make writes wait.
+    /// Erases every promise and refuses new promises from now on. Returns messages that notify the
+    /// grantors. This is called when the replica cannot make acceptances durable. If the replica
+    /// stayed a holder, it would only make writes wait.
     pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
         self.refusing = true;
         let mut out = Vec::new();
@@ -104,15 +104,15 @@ impl Holder {
         out
     }
 
-    /// Erases the promises of a grantor that is about to end, and returns the answer. Promises of
-    /// this grantor up to the sequence number `up_to` are refused from now on, including promises
-    /// that are on their way.
+    /// Erases the promises of a grantor that is about to stop, and returns the answer to the
+    /// grantor. Promises of this grantor up to the sequence number `up_to` are refused from now on,
+    /// including promises that are on their way.
     pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
         LeaseMessage::Relinquish { up_to }
     }
 
-    /// Takes promises again, after [`relinquish`](Self::relinquish).
+    /// Accepts promises again, after [`relinquish`](Self::relinquish).
     pub fn accept_again(&mut self) {
         self.refusing = false;
     }
@@ -192,7 +192,7 @@ impl Holder {
         self.chains[grantor.index()].coverage(now, holds)
     }
 
-    /// Returns the grantors that have made a promise, for any key, that is unexpired.
+    /// Returns the grantors that have made an unexpired promise, regardless of its keys.
     pub fn grantors(&self, now: Time) -> ReplicaSet {
         let chains = self.chains.iter().enumerate();
         let live = chains.filter(|(_, chain)| chain.is_live(now));
@@ -248,9 +248,9 @@ impl Holder {
 }
 
 /// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
-/// of these grantors, the end of the promise and the barrier of the chain. Counts only grantors
-/// with barriers that this replica has passed. The permit ends when the promises of fewer than
-/// `needed` such grantors remain.
+/// of these grantors, the end of the promise and the barrier of the chain. Grantors with barriers
+/// that this replica has not passed are ignored. The permit ends when the promises of fewer than
+/// `needed` of the other grantors remain.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,

@@ -9,8 +9,8 @@ use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 /// The grants in force at one moment, by configuration.
 #[derive(Clone, Debug)]
 pub struct LiveGrants {
-    /// All replicas, during the restart wait, when unknown grants may be in force; `None` at other
-    /// times.
+    /// All replicas during the restart wait, because unknown grants may be in force. `None` at
+    /// other times.
     everyone: Option<ReplicaSet>,
     by_config: SmallVec<[(ConfigId, ReplicaSet); 2]>,
 }

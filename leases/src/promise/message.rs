@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::types::{ConfigId, Slot};
 
-/// A message of the lease engine. Each grantor gives its guards and promises sequence numbers from
-/// one counter, which rises with every message, including retransmissions.
+/// A message of the lease engine. Guards and promises have sequence numbers, which come from one
+/// counter of the grantor. This counter rises with every message, including retransmissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseMessage {
     /// From the grantor: a request to open a window for the promise that follows.
@@ -22,7 +22,7 @@ pub enum LeaseMessage {
     },
     /// From the grantor: the holder will be notified of every write to the keys that it holds.
     Promise(Promise),
-    /// From the holder: the promise was taken.
+    /// From the holder: the holder has accepted the promise.
     PromiseAck {
         /// Sequence number of the promise.
         sequence: u64,
@@ -32,12 +32,13 @@ pub enum LeaseMessage {
     /// From the holder: the holder has erased the grantor's promises up to this sequence number and
     /// refuses them from now on, so the grantor may drop the corresponding grants.
     Relinquish {
-        /// The highest sequence number of a promise that was given back.
+        /// Highest sequence number of all promises that were given back.
         up_to: u64,
     },
-    /// The sender's run ends. As a holder, the sender has erased all promises that it received and
-    /// takes no more in this run, so the receiver may drop every grant to the sender. As a grantor,
-    /// the sender asks the receiver to erase the sender's promises and to answer with a Relinquish.
+    /// The sender's run ends. As a holder, the sender has erased all promises that it received, and
+    /// accepts no more promises in this run. So the receiver may drop every grant to the sender. As
+    /// a grantor, the sender asks the receiver to erase the sender's promises and to answer with a
+    /// Relinquish.
     Leave {
         /// The highest sequence number that the sender ever sent to the receiver, or a higher
         /// number.
@@ -53,10 +54,11 @@ pub struct Promise {
     pub sequence: u64,
     /// Sequence number of the acknowledged message on which the promise builds.
     pub base: u64,
-    /// Time between the grantor's receipt of the ack of `base` and the grantor's sending of the
-    /// promise, by the grantor's clock.
+    /// Age of the ack of `base` when the grantor sends the promise. It is measured from the receipt
+    /// of the ack, by the grantor's clock.
     pub t0: Duration,
-    /// The holder takes the promise only within `t0 + t_guard` after it has sent the ack of `base`.
+    /// The holder accepts the promise only within `t0 + t_guard` after the holder has sent the ack
+    /// of `base`.
     pub t_guard: Duration,
     /// Duration of the promise from its receipt, by the holder's clock.
     pub t_lease: Duration,

@@ -99,7 +99,7 @@ impl Peer {
         self.grants.drop_up_to(up_to)
     }
 
-    /// Returns the next time at which a message to the holder is due or a grant to it ends.
+    /// Returns the next time at which a message to the holder is due or a grant to the holder ends.
     pub(super) fn next_deadline(&self) -> Time {
         let send = if self.promise_due {
             Time::ZERO

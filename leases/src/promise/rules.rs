@@ -77,7 +77,8 @@ pub(super) fn tags_everyone(in_restart_wait: bool) -> bool {
     in_restart_wait && !off(Rule::H15RestartWait)
 }
 
-/// Rule H02: a holder takes each sequence number only once, and never after a higher one.
+/// Rule H02: a holder accepts each sequence number only once, and never after a higher sequence
+/// number.
 pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
     sequence > taken || off(Rule::H02Repeats)
 }
@@ -95,8 +96,8 @@ pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
     off(Rule::H16OldPromise).then_some(now)
 }
 
-/// Rule H04: a promise is taken only within the window of its ack, measured from when this replica
-/// sent the ack. A promise that lay in a buffer for longer is late.
+/// Rule H04: a promise is accepted only within the window of its ack, measured from when this
+/// replica sent the ack. A promise that lay in a buffer for longer is late.
 pub(super) fn is_in_time(now: Time, opened: Time, promise: &Promise) -> bool {
     now < opened + promise.t0 + promise.t_guard || off(Rule::H04LatePromise)
 }
@@ -124,7 +125,7 @@ pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
     barrier <= executed || off(Rule::H05Barrier)
 }
 
-/// Rule H06: a grantor counts towards a permit only after the holder has passed the barrier of this
+/// Rule H06: a grantor is counted for a permit only after the holder has passed the barrier of this
 /// grantor. A mutant counts a grantor once the barrier of another grantor is passed.
 #[inline]
 pub(super) fn is_passed_by_another(any_passed: bool) -> bool {

@@ -14,7 +14,7 @@ pub(super) struct HolderChange {
     pub(super) gain: f32,
 }
 
-/// A strategy in one situation.
+/// Chooser of holders for one strategy in one situation.
 #[derive(Clone, Debug)]
 pub(super) enum HolderChooser {
     /// Every key of the range has the same holders.
@@ -72,8 +72,8 @@ impl HolderChooser {
         }
     }
 
-    /// Returns the new holders of a key that no client requests now, and that `current_holders`
-    /// hold without the leader.
+    /// Returns the new holders of a key that no client requests now. `current_holders` are the
+    /// holders of the key. The leader is not one of them.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         match self {
             HolderChooser::Same(holders) => *holders,

@@ -10,7 +10,7 @@ use crate::config::CostSettings;
 use crate::demand::{Estimator, Rates, Row, as_counted};
 use crate::types::ReplicaSet;
 
-/// Minimum saving, as a share of the key's cost, for which a change of holders is made.
+/// Minimum saving for which the holders of a key are changed, as a share of the key's cost.
 const HYSTERESIS: f32 = 0.02;
 
 /// The strategy `cost` with its settings, in one situation.
@@ -107,8 +107,8 @@ impl Cost {
         self.defaults
     }
 
-    /// Returns the new holders of a key that no client requests now, and that `current_holders`
-    /// hold without the leader.
+    /// Returns the new holders of a key that no client requests now. `current_holders` are the
+    /// holders of the key. The leader is not one of them.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         self.costs.fitting(current_holders)
     }

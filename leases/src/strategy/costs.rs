@@ -8,19 +8,20 @@ use crate::latency::{Distance, Replies};
 use crate::membership::majority;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Maximum number of replicas with which all sets of holders are compared. With more replicas, sets
-/// are improved step by step.
+/// Maximum cluster size, in replicas, at which all sets of holders are compared. In larger
+/// clusters, sets are improved step by step.
 const EXHAUSTIVE_MAX: usize = 9;
 
 /// Number of replicas that are tried when a set of holders is improved by adding or removing a
-/// replica: those that read the key most. Sets are improved in this way if there are more than
-/// `EXHAUSTIVE_MAX` replicas.
+/// replica. These are the replicas that read the key most. Sets are improved in this way if there
+/// are more than `EXHAUSTIVE_MAX` replicas.
 const READERS_MAX: usize = 8;
 
 /// Settings, other than distance and demand, that affect the choice of holders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
-    /// Weight of reads relative to writes, from 0 to 1: at 0.5 both have the same weight.
+    /// Weight of reads relative to writes, from 0 to 1: at 0.5, reads and writes have the same
+    /// weight.
     pub read_weight: f64,
     /// Minimum number of replicas that hold no lease on a key.
     pub spare: usize,
@@ -36,7 +37,7 @@ pub struct Costs {
     replies: Replies,
     /// Maximum number of holders of a key.
     most: usize,
-    /// Weights: (of reads, of writes).
+    /// Weight of reads, and weight of writes.
     weights: (f64, f64),
     /// Latencies of every set. The index is the set, read as a binary number. Empty if there are
     /// too many replicas to compare all sets.
@@ -49,8 +50,8 @@ pub struct Costs {
     columns: Vec<f32>,
 }
 
-/// A set of holders and its cost: the expected waiting time of operations on a key, weighted, in ms
-/// for each second.
+/// A set of holders and its cost. The cost is the weighted sum of the expected waiting times of
+/// operations on a key, in ms for each second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The holders.
@@ -185,8 +186,8 @@ impl Costs {
     }
 
     /// Returns the best set that is reached in steps from either of two sets: the leader alone, or
-    /// the leader and the replicas nearest to it. Each step adds or removes one of the replicas
-    /// that read the key most.
+    /// the leader and the replicas nearest to the leader. Each step adds or removes one of the
+    /// replicas that read the key most.
     fn best_reached(&self, rates: &Rates) -> Choice {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let near = |count: usize| -> ReplicaSet {

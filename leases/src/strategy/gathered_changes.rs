@@ -6,7 +6,7 @@ use super::chooser::HolderChange;
 use crate::types::Key;
 
 /// Maximum number of changes of a pass that are kept. The changes with the largest gains are kept.
-/// The configurations before the next pass cannot make so many changes.
+/// Before the next pass, fewer changes than this maximum can be made.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Maximum number of changes that are kept in the order of their keys, regardless of gain.

@@ -29,9 +29,10 @@ impl Quorum {
         }
     }
 
-    /// Returns a change after which the leader and the N/2 other replicas that have read the key
-    /// most hold it; `None` if `current_holders` should keep the key. If fewer replicas have read
-    /// the key, the replicas nearest to the leader are added, because their leases cost least.
+    /// Returns the change that makes the leader and N/2 other replicas the holders of the key;
+    /// `None` if `current_holders` should keep the key. The other replicas are those that have read
+    /// the key most. If fewer replicas have read the key, the replicas nearest to the leader are
+    /// added, because their leases cost least.
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let reads = |replica: &ReplicaId| row.count(*replica).reads;
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
@@ -52,7 +53,7 @@ impl Quorum {
     }
 
     /// Returns the leader and N/2 other replicas. Replicas in `current_holders` are preferred to
-    /// others, and then replicas nearer to the leader.
+    /// other replicas. Among equally preferred replicas, those nearer to the leader come first.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
         others.sort_by_key(|replica| !current_holders.contains(*replica));

@@ -17,17 +17,17 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// about a millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// Divisor: one part in this many of a configuration is reserved for changes in the order of their
-/// keys.
+/// Divisor of the part of a configuration that is reserved for changes in the order of their keys.
+/// A divisor of 8 reserves one eighth.
 const ROUND_ROBIN_SHARE: usize = 8;
 
-/// Bytes that a key takes in a configuration besides its own bytes.
+/// Number of bytes for a key in a configuration, in addition to the bytes of the key itself.
 const KEY_BYTES: usize = 3;
 
-/// Bytes that a set of holders takes in a configuration.
+/// Number of bytes for a set of holders in a configuration.
 const HOLDERS_BYTES: usize = 16;
 
-/// Returns the approximate number of bytes that the keys listed in `change` take.
+/// Returns the approximate size, in bytes, of the keys that are listed in `change`.
 pub fn bytes_of_keys(change: &ConfigChange) -> usize {
     let group = |(_, keys): &(ReplicaSet, Vec<Key>)| {
         let keys = keys.iter().map(|key| key.len() + KEY_BYTES);
@@ -64,8 +64,8 @@ impl RemainingChanges {
         }
     }
 
-    /// Returns the configuration that the next change is based on. If another one is in force, a
-    /// new pass must find the changes again.
+    /// Returns the configuration that the next change is based on. If another configuration is in
+    /// force, a new pass must find the changes again.
     pub fn of(&self) -> ConfigId {
         self.of
     }
@@ -93,12 +93,11 @@ impl RemainingChanges {
         self.round_robin.after()
     }
 
-    /// Returns the changes of the configuration after `current`, in which the changed keys take up
-    /// to about `bytes` bytes. Unless `bytes` is 0, at least one key is changed, regardless of its
-    /// length.
+    /// Returns the changes of the configuration after `current`. The total size of the changed keys
+    /// is up to about `bytes` bytes. Unless `bytes` is 0, at least one key is changed, regardless
+    /// of its length.
     ///
-    /// # Panics
-    /// If another configuration is in force than the one that these changes are based on.
+    /// # Panics If another configuration is in force than the one that these changes are based on.
     pub fn next(&mut self, current: &Configs, bytes: usize) -> ConfigChange {
         let keys = self.next_keys(current, bytes);
         let last = self.is_empty() && !self.dropped;
@@ -295,7 +294,7 @@ mod tests {
         assert!(!remaining.has_more());
     }
 
-    /// There are always other keys with larger gains, and these are more than a pass keeps.
+    /// There are always more keys with larger gains than a pass keeps.
     #[test]
     fn the_least_gain_is_brought_at_last() {
         let mut current = Configs::new(5);

@@ -20,7 +20,8 @@ pub struct Situation {
 }
 
 impl Situation {
-    /// Creates the situation under `leader`, with these round trips, in which all replicas respond.
+    /// Creates a situation under `leader`, with these round trips. In this situation all replicas
+    /// respond.
     pub fn new(leader: ReplicaId, rtts: RoundTrips, replies: Replies) -> Situation {
         Situation {
             leader,

@@ -34,8 +34,8 @@ struct RangeTarget {
     chooser: HolderChooser,
     /// Holders of keys that are not listed, after all changes have been made.
     defaults: ReplicaSet,
-    /// Whether the listed holders of some keys of the range may not include the leader, although
-    /// the leader should hold these keys.
+    /// Whether the range may have listed keys that the leader does not hold, although the leader
+    /// should hold these keys.
     lacks_leader: bool,
 }
 
@@ -48,9 +48,10 @@ pub struct Survey {
     /// The configuration that the pass will change.
     of: ConfigId,
     targets: RangeMap<RangeTarget>,
-    /// Place, among all keys in the demand, of the key that the pass looks at next.
+    /// Place of the next key that the pass looks at, among all keys in the demand.
     place: usize,
-    /// Listed keys at places below this one remain to be looked at.
+    /// Number of listed keys that the pass has not looked at yet. These keys have the lowest
+    /// places.
     listed_left: usize,
     census: Census,
     listing: Listing,
@@ -172,18 +173,17 @@ impl Survey {
         }
     }
 
-    /// Returns the numbers of keys in the demand, by count of operations, after all keys have been
-    /// looked at.
+    /// Returns the numbers of keys in the demand, grouped by their counts of operations. The
+    /// numbers are complete after all keys have been looked at.
     pub fn census(&self) -> &Census {
         &self.census
     }
 
-    /// Ends the pass. Returns the changes of the next configuration. The changed keys take up to
-    /// about `bytes` bytes.
+    /// Ends the pass. Returns the changes of the next configuration. The total size of the changed
+    /// keys is up to about `bytes` bytes.
     ///
-    /// # Panics
-    /// If listed keys remain to be looked at, or if another configuration is in force than the one
-    /// on which the pass is based.
+    /// # Panics If listed keys remain to be looked at, or if another configuration is in force than
+    /// the one on which the pass is based.
     pub fn finish(self, current: &Configs, bytes: usize) -> SurveyResult {
         assert_eq!(self.listed_left, 0, "every listed key was looked at");
         let mut change = self.change;
@@ -219,10 +219,10 @@ impl RangeTarget {
         }
     }
 
-    /// Returns the next holders of keys that are not listed; `None` if they do not change now.
-    /// While `more` keys remain to be listed, no replica is removed from these holders. So a
-    /// replica that holds a key under both the old and the new strategy holds it without
-    /// interruption.
+    /// Returns the next holders of keys that are not listed; `None` if these holders do not change
+    /// now. `more` is true while more keys remain to be listed. Then no replica is removed from
+    /// these holders. So a replica that holds a key under both the old and the new strategy holds
+    /// it without interruption.
     fn next_defaults(&self, more: bool) -> Option<ReplicaSet> {
         let before = self.policy.defaults;
         let next = if more && self.chooser.lists() {

@@ -97,7 +97,7 @@ fn survey(
     survey.finish(configs, BYTES_MAX)
 }
 
-/// Puts `spec` in force for `range`, and applies proposals until the strategies make no more
+/// Makes `spec` the strategy of `range`, and applies proposals until the strategies make no more
 /// changes. Returns the number of proposals.
 fn settle(
     range: &KeyRange,

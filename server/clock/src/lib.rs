@@ -25,16 +25,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
-/// Maximum time that reading all clocks may take. A reading that took longer was interrupted, and
-/// its results cannot be compared.
+/// Maximum time for reading all clocks. A reading that took longer was interrupted, and its results
+/// cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
 /// Interval between comparisons of the clocks. Reading the other clocks in every step would be too
 /// expensive, and no clock's error grows much within this time.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of attempts to read the clocks, if attempts are interrupted.
+/// Maximum number of attempts to read all clocks. An interrupted attempt is repeated.
 const TRIES: u32 = 4;
 
-/// Highest total time, in ns, for which the machine is known to have been suspended since boot.
+/// Total time, in ns, for which the machine has been suspended since boot. It is the highest value
+/// that was measured so far.
 static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the time since boot, including suspension, as measured by the machine's unadjusted
@@ -58,9 +59,9 @@ struct ClockSample {
 }
 
 impl ClockSample {
-    /// Whether less than the interval between comparisons has passed since `earlier`, both by the
-    /// unadjusted clock and by the steered clock. With only one of them, this function would not
-    /// notice that this clock had stopped.
+    /// Whether less time than [`COMPARE_INTERVAL`] has passed since `earlier`, measured both by the
+    /// unadjusted clock and by the steered clock. With only one clock, this function would not
+    /// notice that the clock had stopped.
     fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
         self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL
@@ -153,8 +154,8 @@ mod tests {
         assert!(together.count() > 0, "some readings are not interrupted");
     }
 
-    /// Lets 2 ms pass in which only those clocks advance for which `runs` returns true. Returns
-    /// whether the clocks are then compared again.
+    /// Simulates 2 ms in which a clock advances only if `runs` returns true for it. Returns whether
+    /// the clocks are compared again afterwards.
     fn compared_while_others_stand_still(runs: impl Fn(ClockId) -> bool) -> bool {
         let passed_ns = Cell::new(0);
         let read = |clock| 1_000_000_000_000 + if runs(clock) { passed_ns.get() } else { 0 };

@@ -100,7 +100,8 @@ impl<S: Sums, F> Progress<S, F> {
         }
     }
 
-    /// Takes the result of a seed. Results may be passed in any order, but only one for each seed.
+    /// Adds the result of a seed. Results may be passed in any order, but each seed must have only
+    /// one result.
     pub fn take(&mut self, seed: u64, result: Result<S, F>) {
         match &result {
             Ok(sums) => {
@@ -125,7 +126,7 @@ impl<S: Sums, F> Progress<S, F> {
 mod tests {
     use super::*;
 
-    /// Sums of runs that each take one hour of virtual time.
+    /// Sums of runs. Each run takes one hour of virtual time.
     #[derive(Clone, Debug, Default)]
     struct Hours(u64);
 

@@ -6,7 +6,7 @@ use leasehold_leases::Time;
 /// A clock with the reading `since + (true time - from) * (1 + rate)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
-    /// True time from which the clock runs at its current rate, in ns.
+    /// True time, in ns, at which the clock's current rate began.
     from_ns: u64,
     /// Reading at the true time `from_ns`, in ns.
     since: u64,
@@ -25,13 +25,13 @@ impl Clock {
         }
     }
 
-    /// Changes the rate from true time `now_ns` on. The reading does not jump.
+    /// Changes the clock's rate at the true time `now_ns`. The reading does not jump.
     pub fn set_rate(&mut self, now_ns: u64, rate_ppm: i32) {
         *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
     }
 
-    /// Sets the clock forward by `by_ns` ns. No clock with a bounded drift does this. So runs with
-    /// such jumps show that a violation of the bound is detected.
+    /// Sets the clock forward by `by_ns` ns. A clock with a bounded drift never jumps. Runs with
+    /// jumps show that a violation of the bound is detected.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }

@@ -3,24 +3,25 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-/// Rates of the faults of all links, as shares of messages. If all are 0, the network is perfect.
+/// Rates of faults on all links, as fractions of the messages. If all rates are 0, the network is
+/// perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Share of messages that are lost.
+    /// Fraction of messages that are lost.
     pub loss: f64,
-    /// Share of messages that are delivered twice, the second time later than the first.
+    /// Fraction of messages that are delivered twice. The second delivery is later than the first.
     pub duplication: f64,
-    /// Share of messages that are delayed by up to `delay_max_ns`, so that later messages overtake
-    /// them.
+    /// Fraction of messages that are delayed by up to `delay_max_ns`, so that later messages
+    /// overtake them.
     pub reordering: f64,
     /// Maximum extra delay, in ns.
     pub delay_max_ns: u64,
-    /// Share of messages that are delivered once more, up to 45 s later, as if from the buffers of
-    /// an earlier connection.
+    /// Fraction of messages that are delivered once more, up to 45 s later. The late copy seems to
+    /// come from the buffers of an earlier connection.
     pub old: f64,
 }
 
-/// For each kind of fault, the number of messages that it affected.
+/// Number of affected messages for each kind of fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaultCounts {
     /// Number of messages that were lost because of [`Faults::loss`].
@@ -55,22 +56,25 @@ pub struct Network {
     pub one_way_ns: Vec<Vec<u64>>,
     /// Rates of the faults of all links.
     pub faults: Faults,
-    /// Time of the last delivery on each link, by sender and receiver, in ns. Without faults, the
-    /// messages of each link arrive in the order in which they were sent.
+    /// Time, in ns, of the last delivery on each link. The indexes are the sender and the receiver.
+    /// Without faults, the messages of a link arrive in the order in which they were sent.
     last: Vec<Vec<u64>>,
-    /// Whether each link is cut, by sender and receiver. A cut link delivers no messages.
+    /// Whether each link is cut. The indexes are the sender and the receiver. A cut link delivers
+    /// no messages.
     cut: Vec<Vec<bool>>,
     /// Degradation of each link, by sender and receiver.
     degraded: Vec<Vec<LinkDegradation>>,
     /// Bandwidth of each link, in bytes a second; 0 if it is unlimited.
     pub bytes_per_s: u64,
-    /// Time until which each link is busy with earlier messages, by sender and receiver, in ns.
+    /// Time, in ns, until which each link is busy with earlier messages. The indexes are the sender
+    /// and the receiver.
     busy_until_ns: Vec<Vec<u64>>,
     counts: LinkFaultCounts,
 }
 
 impl Network {
-    /// Creates a network with these one-way delays in ns, by sender and receiver.
+    /// Creates a network with these one-way delays in ns. The indexes of `one_way_ns` are the
+    /// sender and the receiver.
     pub fn new(one_way_ns: Vec<Vec<u64>>, faults: Faults) -> Network {
         let n = one_way_ns.len();
         Network {
@@ -91,7 +95,7 @@ impl Network {
     }
 
     /// Passes a message to a link at `now_ns`. Returns the time, in ns, at which the last byte of
-    /// the message leaves.
+    /// the message leaves the sender.
     pub fn leaves_ns(&mut self, now_ns: u64, from: usize, to: usize, bytes: usize) -> u64 {
         let takes = (bytes as u64 * 1_000_000_000).checked_div(self.bytes_per_s);
         let busy = &mut self.busy_until_ns[from][to];
@@ -104,13 +108,13 @@ impl Network {
         self.cut[from][to] = cut;
     }
 
-    /// Degrades the link from one process to another. The default degradation restores it.
+    /// Degrades the link from one process to another. The default degradation restores the link.
     pub fn set_degradation(&mut self, from: usize, to: usize, degraded: LinkDegradation) {
         self.degraded[from][to] = degraded;
     }
 
-    /// Returns the times, in ns, at which the copies of a message that left at `now_ns` arrive.
-    /// There are at most three copies.
+    /// Returns the arrival times, in ns, of the copies of a message that left at `now_ns`. There
+    /// are at most three copies.
     pub fn deliveries(
         &mut self,
         rng: &mut Pcg64Mcg,
@@ -133,7 +137,7 @@ impl Network {
     }
 
     /// Applies the faults to a message that would arrive at `arrival` without faults. Returns the
-    /// times, in ns, at which the copies of the message arrive.
+    /// arrival times of the message's copies, in ns.
     fn faulty(&mut self, rng: &mut Pcg64Mcg, arrival: u64) -> Arrivals {
         let faults = self.faults;
         let mut chance = |share: f64| share > 0.0 && rng.random::<f64>() < share;
@@ -170,8 +174,8 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// Chooses the groups of a partition of `n` processes at random. Returns the links to cut:
-    /// (sender, receiver).
+    /// Chooses the groups of a partition of `n` processes at random. Returns the links to cut, as
+    /// pairs (sender, receiver).
     pub fn draw(self, rng: &mut Pcg64Mcg, n: usize) -> Vec<(usize, usize)> {
         let side: Vec<bool> = (0..n).map(|_| rng.random()).collect();
         let bridge = rng.random_range(0..n);
@@ -187,7 +191,7 @@ impl Partition {
     }
 }
 
-/// Returns all directed links between `n` processes: (sender, receiver).
+/// Returns all directed links between `n` processes, as pairs (sender, receiver).
 pub fn links(n: usize) -> impl Iterator<Item = (usize, usize)> {
     let all = (0..n).flat_map(move |a| (0..n).map(move |b| (a, b)));
     all.filter(|(a, b)| a != b)

@@ -31,13 +31,14 @@ pub struct Process<M, I, A> {
     /// The state machine; `None` while the process is down.
     machine: Option<M>,
     clock: Clock,
-    /// The next deadline: the true time, in ns, of its deadline event, and the deadline by the
-    /// process's clock. A deadline event at any other true time is stale.
+    /// The next deadline, as two times: the true time, in ns, of the deadline event, and the
+    /// deadline by the process's clock. A deadline event at another true time is stale.
     deadline: Option<(u64, Time)>,
     /// Number of times that the process was started.
     run: u64,
     pause: Option<Pause<I, A>>,
-    /// The trap that is set, with the number of actions that are still performed before its fault.
+    /// The trap that is set, and the number of actions that the process still performs before the
+    /// trap's fault.
     trap: Option<(u32, Trap)>,
 }
 
@@ -69,8 +70,8 @@ impl<M, I, A> Process<M, I, A> {
         self.machine.is_some() && self.pause.is_none()
     }
 
-    /// Returns the number of the current run, or of the last run if the process is down. Events for
-    /// earlier runs are stale.
+    /// Returns the number of the current run. If the process is down, returns the number of the
+    /// last run. Events for earlier runs are stale.
     pub fn run(&self) -> u64 {
         self.run
     }
@@ -132,7 +133,7 @@ impl<M, I, A> Process<M, I, A> {
         self.pause.take()
     }
 
-    /// Sets a trap, which causes a fault after this many more actions.
+    /// Sets a trap. The trap causes its fault after `actions` more actions.
     pub fn set_trap(&mut self, actions: u32, trap: Trap) {
         self.trap = Some((actions, trap));
     }
@@ -157,7 +158,8 @@ impl<M, I, A> Process<M, I, A> {
 
     /// Records the next deadline, by the process's clock. Returns the true time, in ns, for which
     /// the caller must schedule a deadline event; `None` if an event is already scheduled early
-    /// enough. An event may occur before anything is due; the caller then calls this method again.
+    /// enough. An event may occur before anything is due. In this case the caller calls this method
+    /// again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {
             return None;

@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of bits that an event's place takes in the number that the heap contains for the event.
+/// Number of bits of an event's place. The place is a part of the event's number in the heap.
 const PLACE_BITS: u32 = 24;
-/// Number of bits that the count of the events scheduled before takes in the number that the heap
-/// contains for an event.
+/// Number of bits of the count of events that were scheduled before an event. This count is a part
+/// of the event's number in the heap.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the

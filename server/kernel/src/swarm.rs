@@ -5,7 +5,7 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-/// Share of runs in which each kind of fault is enabled.
+/// Fraction of runs in which a given kind of fault is enabled.
 pub const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
 /// Possible mean times between two faults of one kind, in ns. For each kind, one of these times is
@@ -20,7 +20,8 @@ const OUTAGES_NS: [u64; 3] = [100 * MS, 1500 * MS, 8000 * MS];
 /// The faults of a run: the enabled kinds, of type `F`, and the maximum duration of an outage.
 #[derive(Clone, Debug)]
 pub struct Plan<F> {
-    /// Enabled kinds, each with the mean time between two faults, in ns.
+    /// Enabled kinds of faults. The second value is the mean time between two faults of the kind,
+    /// in ns.
     pub faults: Vec<(F, u64)>,
     /// Maximum duration of an outage that a fault causes, in ns. An outage also takes no longer
     /// than half the mean time between two faults of its kind, so that the system can recover
@@ -84,7 +85,7 @@ pub struct Flap<F> {
     left: u32,
     /// Duration of each failure, in ns.
     pub down_ns: u64,
-    /// Time after each failure for which the process works, in ns.
+    /// Time, in ns, for which the process works after each failure.
     pub well_ns: u64,
 }
 

@@ -8,10 +8,10 @@ use leasehold_replica::message::{LogId, Value};
 use crate::record::{self, LogRecord};
 use crate::{RecordPlace, SegmentId};
 
-/// Reason why the bytes at a place are not the entry that was expected there.
+/// Reason why bytes in the log are not the expected entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryProblem {
-    /// The checksum does not match: bytes have changed, or belong to another segment.
+    /// The checksum does not match. The bytes have changed, or they belong to another segment.
     #[error("its checksum does not match")]
     Checksum,
     /// The record belongs to another slot, or is not an entry.

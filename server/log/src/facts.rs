@@ -8,19 +8,19 @@ use leasehold_replica::message::LogId;
 
 use crate::record::Fact;
 
-/// All facts of a log that are not entries. They are small, and are restated at the head of every
-/// segment.
+/// Facts of a log other than its entries. All these facts are small. They are written again at the
+/// head of every segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFacts {
     /// Incarnation of the newest run.
     pub incarnation: Incarnation,
     /// Highest ballot that the replica has promised.
     pub promised: Ballot,
-    /// Slots at which ballots began.
+    /// Map from each log and ballot to the slot at which the ballot began.
     pub log_starts: BTreeMap<(LogId, Ballot), Slot>,
     /// Restart wait that the replica recorded last; `None` if it recorded none.
     pub restart_wait: Option<Duration>,
-    /// For each other replica, the life of its data directory.
+    /// Random number that identifies the data directory of each other replica (its life).
     pub lives: BTreeMap<ReplicaId, u64>,
     /// Whether the replica has joined the cluster with this directory.
     pub joined: bool,
@@ -46,7 +46,7 @@ impl LogFacts {
         }
     }
 
-    /// Returns records that together state all facts, for the head of a segment.
+    /// Returns the records for the head of a segment. Together they contain all facts.
     pub(crate) fn restated(&self) -> impl Iterator<Item = Fact> {
         let log_starts = self.log_starts.iter();
         let lives = self.lives.iter();

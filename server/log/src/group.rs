@@ -12,9 +12,9 @@ use leasehold_leases::mutants::{Rule, off};
 
 use crate::SegmentId;
 
-/// Multiple of bytes at which groups begin: the sector size, which disks write atomically.
+/// Alignment of groups in bytes. It is the sector size, because disks write a sector atomically.
 pub const ALIGNMENT: usize = 512;
-/// Maximum number of bytes that a group takes besides its records.
+/// Maximum number of bytes in a group in addition to its records.
 pub const GROUP_BYTES_EXTRA: usize = HEADER_BYTES + SEAL_BYTES + ALIGNMENT - 1;
 
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -23,8 +23,8 @@ const MAGIC: [u8; 4] = *b"LHG\x01";
 /// Flag of the group with which a segment begins.
 const HEAD: u32 = 1;
 
-/// Number and checksum of the last group in a chain. The next group has the next number, and states
-/// this checksum.
+/// Number and checksum of the last group in a chain. The header of the next group contains the next
+/// number and this checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainEnd {
     pub(crate) number: u64,
@@ -103,9 +103,8 @@ pub(crate) fn group_bytes(records: usize) -> usize {
     (HEADER_BYTES + records + SEAL_BYTES).next_multiple_of(ALIGNMENT)
 }
 
-/// Completes the group that begins at byte `start` of `out` and ends with the last byte of `out`.
-/// The caller has left room for the header at `start`; the records follow it. Returns the group's
-/// checksum.
+/// Completes the group from byte `start` to the end of `out`. The caller has reserved space for the
+/// header at `start`. The records follow this space. Returns the checksum of the group.
 pub(crate) fn seal(out: &mut Vec<u8>, start: usize, header: &Header, life: u64) -> u32 {
     out[start..start + HEADER_BYTES].copy_from_slice(&header.encode(life));
     let seal = crc32c::crc32c(&out[start..]);
@@ -114,8 +113,8 @@ pub(crate) fn seal(out: &mut Vec<u8>, start: usize, header: &Header, life: u64) 
     seal
 }
 
-/// Returns a group's records and its checksum; `None` if the group is not whole. `bytes` begins
-/// with the group.
+/// Returns the records and the checksum of a group; `None` if the group is not completely written.
+/// The group is at the beginning of `bytes`.
 pub(crate) fn open<'a>(header: &Header, bytes: &'a [u8]) -> Option<(&'a [u8], u32)> {
     let end = HEADER_BYTES + header.records as usize;
     let sealed = bytes.get(..end)?;

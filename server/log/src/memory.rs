@@ -26,7 +26,8 @@ struct Unsynced {
 }
 
 impl MemoryDisk {
-    /// Performs a write. A segment that the write begins is durable at once, filled with zeros.
+    /// Performs a write. If the write begins a new segment, this segment is durable at once and
+    /// filled with zeros.
     pub fn write(&mut self, write: &LogWrite) {
         if let Some(bytes) = write.begins {
             self.segments.insert(write.segment, vec![0; bytes]);
@@ -43,8 +44,8 @@ impl MemoryDisk {
         self.crash(|| true);
     }
 
-    /// Loses the sectors of unsynced writes for which `survives` returns false. `survives` is
-    /// called once for each sector of these writes, in order.
+    /// Simulates a crash. Calls `survives` once for each sector of the unsynced writes, in order.
+    /// If it returns false, the sector is lost.
     pub fn crash(&mut self, mut survives: impl FnMut() -> bool) {
         for write in std::mem::take(&mut self.unsynced) {
             let Some(segment) = self.segments.get_mut(&write.segment) else {
@@ -94,8 +95,8 @@ impl MemoryDisk {
     }
 }
 
-/// Returns a segment with an empty head, and a group with these bytes as its records. The checksums
-/// are correct, so that a test reaches the decoder of records.
+/// Returns a segment that consists of an empty head and one group. The group contains `records`.
+/// The checksums are correct, so that a test reaches the decoder of records.
 pub fn sealed_segment(life: u64, id: SegmentId, records: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut chain = ChainEnd::default();

@@ -12,9 +12,9 @@ use leasehold_replica::message::LogId;
 
 use crate::SegmentId;
 
-/// Length in bytes of a record's length and checksum.
+/// Number of bytes in the frame of a record: the length of the record and its checksum.
 pub(crate) const FRAME_BYTES: usize = 8;
-/// Replica ids are below this number.
+/// Exclusive upper bound of replica ids.
 const REPLICAS_MAX: u8 = 64;
 
 const COMMAND: u8 = 1;
@@ -66,7 +66,8 @@ pub(crate) enum LogRecord<'a> {
     Fact(Fact),
 }
 
-/// Record of a replica that belongs in the log. Only records of the executed state do not.
+/// Record that the log stores. It stores all records of a replica except records of the executed
+/// state.
 pub(crate) enum Logged<'a> {
     Entry {
         log: LogId,
@@ -82,8 +83,8 @@ pub(crate) enum Logged<'a> {
 }
 
 impl Logged<'_> {
-    /// Returns `record` in the form for the log; `None` for records of the executed state, which do
-    /// not belong in the log.
+    /// Returns `record` in the form in which the log stores it. Returns `None` for records of the
+    /// executed state, because the log does not store them.
     pub(crate) fn of(record: &Record) -> Option<Logged<'_>> {
         Some(match record {
             Record::Accepted {
@@ -199,7 +200,8 @@ pub(crate) fn checksum(segment: SegmentId, body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&segment.0.to_le_bytes()), body)
 }
 
-/// Returns the length of the body and the checksum at the beginning of a record.
+/// Reads the frame at the beginning of a record. Returns the length of the body, the checksum, and
+/// the bytes after the frame.
 pub(crate) fn split_frame(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     let (seal, rest) = rest.split_first_chunk::<4>()?;

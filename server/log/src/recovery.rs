@@ -24,7 +24,7 @@ pub struct LogDamage {
     pub problem: String,
 }
 
-/// Part of the marker file that concerns a log: it states which groups and segments of the log must
+/// Facts about a log from the marker file. They determine which groups and segments of the log must
 /// be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
@@ -42,7 +42,7 @@ pub struct LogRecovery {
     index: EntryIndex,
     segments: BTreeMap<SegmentId, usize>,
     chain: ChainEnd,
-    /// Segment without a whole head, because a crash came before the head was synced. Only the last
+    /// Segment with an incomplete head. A crash came before the head was synced. Only the last
     /// segment can be in this state.
     unborn: Option<SegmentId>,
     /// Offset, in bytes, at which the last group of the last segment ends.
@@ -50,7 +50,7 @@ pub struct LogRecovery {
 }
 
 impl LogRecovery {
-    /// Begins the recovery of the log of the data directory with this life.
+    /// Begins the recovery of a log. The random number `life` identifies the data directory.
     pub fn new(life: u64) -> LogRecovery {
         LogRecovery {
             life,
@@ -176,9 +176,9 @@ impl LogRecovery {
         }
     }
 
-    /// Checks the bytes behind the end of the chain. A torn group may be there, and groups that
-    /// were written after it without a sync. If a group there states that a group after the end was
-    /// synced, synced bytes are lost.
+    /// Checks the bytes behind the end of the chain. These may be a torn group and later groups
+    /// that were written without a sync. If one of the later groups shows that a group after the
+    /// end was synced, synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());
@@ -203,7 +203,7 @@ impl LogRecovery {
     /// lengths in `segment_bytes`.
     ///
     /// # Errors
-    /// The log lacks groups or segments that `marked` says it must have.
+    /// Groups or segments are missing that must be present according to `marked`.
     pub fn finish(
         self,
         marked: Marked,
@@ -254,18 +254,21 @@ struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    /// Returns the header at this offset; `None` if no header there was written to this segment.
+    /// Returns the header at this offset. Returns `None` if there is no header, or if the header
+    /// was written to another segment.
     fn header(&self, at: usize) -> Option<Header> {
         let header = Header::decode(self.life, self.bytes.get(at..)?)?;
         (header.segment == self.id).then_some(header)
     }
 
-    /// Returns the records of a group and its checksum; `None` if the group is not whole.
+    /// Returns the records and the checksum of a group; `None` if the group is not completely
+    /// written.
     fn group(&self, at: usize, header: &Header) -> Option<(&'a [u8], u32)> {
         group::open(header, self.bytes.get(at..)?)
     }
 
-    /// Visits the records of the group at this offset, each with its offset and length in bytes.
+    /// Calls `visit` with each record of the group at this offset. The other arguments of `visit`
+    /// are the offset and the length of the record in bytes.
     fn records(
         &self,
         group: usize,

@@ -14,7 +14,8 @@ use crate::record::{self, Fact, Logged};
 use crate::{LogFacts, RecordPlace, SegmentId};
 
 /// Lengths of segments in bytes. The first segment of a run is short, so that starts are fast and
-/// small clusters take little space. Each further one is twice as long as the one before.
+/// small clusters take little space. Each further segment is twice as long as the segment before
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentBytes {
     /// Length of the first segment of a run.
@@ -34,8 +35,7 @@ pub struct LogWriter {
     pub(crate) index: EntryIndex,
     /// Lengths of all segments in bytes; the last one may be partly in use.
     pub(crate) segments: BTreeMap<SegmentId, usize>,
-    /// Offset, in the last segment that the start of this run found, at which that segment's last
-    /// group ends.
+    /// Offset at which the last group of the last segment ended at the start of this run.
     pub(crate) found_end: usize,
     /// Offset in the last segment at which the next group begins; `None` if the next group begins
     /// a segment, because no write of this run has begun one yet.
@@ -56,18 +56,18 @@ pub struct LogWrite {
     pub begins: Option<usize>,
     /// Offset in the segment, in bytes.
     pub offset: usize,
-    /// Bytes to write: whole sectors.
+    /// Bytes to write. Their number is a multiple of the sector size.
     pub bytes: Vec<u8>,
     changes: Vec<IndexChange>,
-    /// Facts after the write, if the write changes any.
+    /// Facts after the write; `None` if the write changes no facts.
     facts: Option<LogFacts>,
     chain: ChainEnd,
 }
 
 impl LogWriter {
-    /// Plans a write of these records as one group; `None` if none of them belongs in the log.
-    /// Nothing changes before [`LogWriter::complete`]. The contents of `buffer` are replaced; it is
-    /// passed only so that its memory is reused.
+    /// Plans a write of these records as one group. Returns `None` if the log stores none of the
+    /// records. The state of the log does not change before [`LogWriter::complete`]. The contents
+    /// of `buffer` are replaced: the buffer is passed only so that its memory is reused.
     ///
     /// # Panics
     /// Panics if the records take 4 GiB or more.
@@ -105,7 +105,8 @@ impl LogWriter {
         plan.finish(Some(needed.max(self.next_segment_bytes())))
     }
 
-    /// Returns the length in bytes of the next segment, unless a larger one is needed.
+    /// Returns the usual length of the next segment, in bytes. The segment is longer if its
+    /// contents need more space.
     pub fn next_segment_bytes(&self) -> usize {
         let last = self.segments.last_key_value();
         let SegmentBytes { first, max } = self.segment_bytes;
@@ -217,8 +218,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Appends the head of a segment. It states the facts of completed writes only: if the group
-    /// behind it is torn, no later start may believe that group's facts (hazard 118).
+    /// Appends the head of a segment. The head contains only the facts of completed writes. If the
+    /// group behind the head is torn, no later start may use the facts of that group (hazard 118).
     fn head(&mut self, next: &[Logged<'_>]) {
         let mut facts = self.log.facts.clone();
         if off(Rule::H118Heads) {

@@ -39,11 +39,11 @@ pub struct ClusterConfig {
     pub cluster: String,
     /// Replica that should be the leader whenever it can; `None` for no preference.
     pub leader: Option<ReplicaId>,
-    /// Point at which a write counts as durable.
+    /// Point at which a write is considered durable.
     pub durability: Durability,
     /// Directory that contains a data directory for each node.
     pub data: PathBuf,
-    /// Strategies, by key range. They decide which replicas may read locally.
+    /// Lease strategy of each key range. A strategy decides which replicas may read locally.
     pub strategies: RangeMap<StrategySpec>,
     /// Lease durations.
     pub params: LeaseParams,
@@ -53,7 +53,7 @@ pub struct ClusterConfig {
     pub accept_replies: AcceptReplies,
     /// Maximum number of commands in one slot of the log.
     pub batch_max: usize,
-    /// Maximum memory for counting the keys that clients request, in MiB.
+    /// Maximum memory, in MiB, for counting the requests for each key.
     pub demand_mb: u64,
     /// Maximum traffic for choosing lease holders, in KB per second at each replica; see
     /// [`Settings::holders_bytes_s`].
@@ -77,8 +77,8 @@ pub struct NodeConfig {
     pub client: String,
     /// Address for the other replicas, as `host:port`.
     pub peer: String,
-    /// Addresses that this replica dials in place of the `peer` addresses of other replicas, by
-    /// name of the other replica. They may be addresses of relays, for example.
+    /// Addresses that this replica dials instead of the `peer` addresses of other replicas. The
+    /// keys are the names of these replicas. The addresses may belong to relays, for example.
     pub via: BTreeMap<String, String>,
 }
 
@@ -90,7 +90,7 @@ fn in_plain_words(problem: &str) -> String {
         .replace(", expected a boolean", ", expected true or false")
 }
 
-/// Reason for which a configuration is refused.
+/// Reason why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.

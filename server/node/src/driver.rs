@@ -81,7 +81,7 @@ impl Driver {
     /// replicas rely on this one, and closes the storage.
     ///
     /// # Errors
-    /// The storage failed, or turned out to have been wiped.
+    /// Fails if the storage has failed or turns out to have been wiped.
     pub(super) async fn run(
         mut self,
         shutdown: impl Future<Output = ()>,
@@ -141,8 +141,7 @@ impl Driver {
         self.writer.close()
     }
 
-    /// Takes the reports of the storage, of which `first` is the earliest, and puts them into the
-    /// inbox.
+    /// Puts the reports of the storage into the inbox. `first` is the earliest report.
     fn take_reports(&mut self, first: Option<StorageReport>) -> Result<(), StorageError> {
         let mut next = first;
         while let Some(report) = next {
@@ -166,8 +165,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes the inputs for one event-loop iteration, steps the replica through them, and performs
-    /// the resulting actions.
+    /// Runs one event-loop iteration: passes the waiting inputs to the replica, and performs the
+    /// resulting actions.
     fn run_iteration(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
         let writable = self.watches.disk.writable();
         let diverged = self.watches.clock.divergence().is_some();
@@ -280,8 +279,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the answers to those reads for which the read permits are still valid. The other reads
-    /// are given back to the replica.
+    /// Sends the answers to reads with permits that are still valid. Returns the other reads to the
+    /// replica.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {
@@ -333,8 +332,7 @@ impl Driver {
 /// Performs the actions that the replica requests in one event-loop iteration.
 struct ActionHost<'a> {
     driver: &'a mut Driver,
-    /// Time that was passed to the replica when it was stepped through the inputs of this
-    /// iteration.
+    /// Time that the replica received together with the inputs of this iteration.
     now: Time,
     /// Answers to reads. They are held back until the clock has been read again.
     fenced: &'a mut Vec<FencedReply>,

@@ -11,7 +11,7 @@ use crate::store::StorageError;
 /// Reason why a node did not start, or why it stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The configuration has no such node.
+    /// The configuration does not contain the requested node.
     #[error(
         "there is no node {name:?} in {}; it has {}; give one of these names, or add a [[node]]",
         file.display(), known.join(", ")
@@ -50,7 +50,7 @@ pub enum NodeError {
     /// The storage cannot be opened, or has failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The file of tokens cannot be used.
+    /// The token file cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The events file cannot be opened.
@@ -61,7 +61,7 @@ pub enum NodeError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The process may not open as many files and connections as the node needs.
+    /// The limit on open files and connections is too low for the node.
     #[error(
         "this process may have {limit} files and connections open, node {node} needs {needed}: \
          raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of its service)"
@@ -112,8 +112,8 @@ impl NodeError {
         }
     }
 
-    /// Returns true if a node that ended with this status would end in the same way after another
-    /// start, until its operator has fixed the cause.
+    /// Returns true if a restart cannot help a node that ended with this status. The operator must
+    /// fix the cause first.
     pub fn is_final(status: i32) -> bool {
         [NodeError::FINAL_STATUS, NodeError::GONE_STATUS]
             .map(i32::from)

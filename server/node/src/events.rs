@@ -25,8 +25,8 @@ pub(super) struct Events {
     configured: String,
     /// Text of the lease strategies in the newest configuration that was reported.
     in_force: RefCell<String>,
-    /// Channel to the thread that writes the file. It is a separate thread because writing to a
-    /// file may block, and the replica's thread must not.
+    /// Channel to the thread that writes the file. The thread is separate because a write to a file
+    /// may block, and the replica's thread must not block.
     lines: Option<Sender<String>>,
 }
 

@@ -45,5 +45,5 @@ pub use front::{access, frames};
 pub use peers::transport::MAGIC as PEER_MAGIC;
 pub use serve::{ServeOptions, serve, serve_until, terminated};
 
-/// Whether this program can run replicas. It can if it was built with the feature `store`.
+/// Whether this program was built with the feature `store`, which is needed to run replicas.
 pub const HAS_STORE: bool = cfg!(feature = "store");

@@ -40,8 +40,8 @@ use leasehold_replica::{Replica, witnesses};
 pub struct ServeOptions {
     /// File to which the replica's events are appended, as one JSON object per line.
     pub events: Option<PathBuf>,
-    /// While this file exists, the store refuses writes as if the disk were full. It is meant for
-    /// experiments with failures.
+    /// Path of a file. While this file exists, the store refuses writes as if the disk were full.
+    /// This option is for experiments with failures.
     pub disk_full_while: Option<PathBuf>,
 }
 

@@ -24,10 +24,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that another thread has to write the last lines of the log.
 const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 
-/// Watchdog over the end of a node. It is dropped when the node has ended.
+/// Watchdog for the end of a node. The watchdog is dropped when the node has ended.
 #[derive(Debug)]
 pub(crate) struct ShutdownWatchdog {
-    /// Sender that ends the watchdog's thread when it is dropped.
+    /// Sender of a channel. Dropping the sender ends the watchdog's thread.
     _running: oneshot::Sender<()>,
 }
 
@@ -36,8 +36,8 @@ pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
 
 impl ShutdownWatchdog {
     /// Starts to wait for `shutdown`. The signals that complete `shutdown` are handled as soon as
-    /// this function has returned. Ends the process if the node is still running 5 s after the
-    /// order to end.
+    /// this function has returned. Ends the process if the node is still running 5 s after
+    /// `shutdown` has completed.
     ///
     /// # Errors
     /// Fails if the system cannot start a thread or refuses to handle signals.

@@ -42,8 +42,9 @@ pub enum Action {
         /// Answer to send.
         outcome: Outcome,
     },
-    /// Answer a read that was served under leases, but only if the clock, sampled after the step,
-    /// is before `until`. Otherwise return `Input::FenceMissed`.
+    /// Answer a read that was served under leases, unless its permit has ended. Sample the clock
+    /// after the step. If the clock is not before `until`, return `Input::FenceMissed` instead of
+    /// an answer.
     FencedReply {
         /// Client or peer to answer.
         to: ReadFrom,
@@ -53,11 +54,11 @@ pub enum Action {
         outcome: Outcome,
         /// Time at which the permit for the read ends.
         until: Time,
-        /// Read to return in `Input::FenceMissed`.
+        /// Read operation to return in `Input::FenceMissed`.
         again: FencedRead,
     },
-    /// Read committed entries that the core no longer keeps in memory, up to the size of one frame,
-    /// and return them in `Input::LogRead`.
+    /// Read committed entries that the core no longer keeps in memory, and return them in
+    /// `Input::LogRead`. Return no more entries than fit into one frame.
     ReadLog {
         /// Log to read.
         log: LogId,
@@ -102,28 +103,27 @@ pub enum Record {
         log: LogId,
         /// Ballot that began.
         ballot: Ballot,
-        /// Slot of the no-op with which the ballot opens the log.
+        /// Slot of the opening no-op of the ballot.
         slot: Slot,
     },
-    /// Forget, for each ballot lower than `below`, the slot at which the ballot began.
+    /// Forget the slots at which ballots lower than `below` began.
     ForgetLogStarts {
         /// Log in which the ballots began.
         log: LogId,
-        /// Lowest ballot for which the slot at which it began is still remembered.
+        /// Lowest ballot to remember. The slots at which lower ballots began are forgotten.
         below: Ballot,
     },
-    /// Longest restart wait that is required by any lease parameters under which this replica has
-    /// made promises.
+    /// Longest restart wait of all lease parameters under which this replica has made promises.
     RestartWait(Duration),
-    /// The first life that this replica received for the data directory of another replica (hazard
-    /// 33).
+    /// Random number that identifies the data directory of another replica (its life). Only the
+    /// first number that this replica received is recorded (hazard 33).
     Life {
         /// Replica that owns the directory.
         replica: ReplicaId,
         /// Life of the data directory, never 0.
         life: u64,
     },
-    /// Enough other replicas know the life of this data directory.
+    /// Enough other replicas know the number that identifies this data directory.
     Joined,
     /// A batch of changes of the executed state. It is applied to the state once all earlier
     /// records are durable. The batch itself becomes durable with a flush ([`Action::Flush`]) at
@@ -132,8 +132,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whether this record must be synced under every durability: a replica relies on it even if no
-    /// other record survives a crash (hazard 15).
+    /// Returns whether this record must be synced under every durability. A replica relies on such
+    /// a record even if no other record survives a crash (hazard 15).
     pub fn is_synced_always(&self) -> bool {
         matches!(self, Record::RestartWait(_))
     }
@@ -152,8 +152,8 @@ pub struct StateChanges {
     pub entries: Vec<(Key, Option<StoredValue>)>,
     /// Sessions that changed (`Some`) or ended (`None`). Each session occurs once.
     pub sessions: Vec<(u64, Option<SessionImage>)>,
-    /// Earliest start of a session that may still be opened, in ms of the replicated clock. A
-    /// client that began its session earlier cannot open it.
+    /// Earliest start time with which a client may still open a session, in ms of the replicated
+    /// clock.
     pub opens_from_ms: u64,
 }
 
@@ -171,7 +171,8 @@ pub struct StoredValue {
 /// A session in the form in which it is stored on disk.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct SessionImage {
-    /// The client has acknowledged the results of all writes with a sequence number below this one.
+    /// Low-water mark: the client has acknowledged the results of all writes with lower sequence
+    /// numbers.
     pub acked_below: u64,
     /// Log time of the session's last command, in ms.
     pub active_ms: u64,
@@ -184,12 +185,13 @@ pub struct SessionImage {
 pub struct RecoveredState {
     /// Incarnation of this run, which is already durable. At least 1.
     pub incarnation: leasehold_leases::Incarnation,
-    /// Life of the data directory: a random number, chosen when the directory was made; never 0.
+    /// Random number that identifies the data directory (its life). It was chosen when the
+    /// directory was created, and is never 0.
     pub life: u64,
-    /// Whether an earlier run of this replica has joined with this life.
+    /// Whether an earlier run of this replica has joined with this data directory.
     pub joined: bool,
-    /// For each other replica, the first life that this replica received for the data directory of
-    /// the other replica.
+    /// Random numbers that identify the data directories of other replicas (their lives). Only the
+    /// first number that this replica received from each other replica is kept.
     pub lives: Vec<(ReplicaId, u64)>,
     /// Highest ballot that this replica has promised.
     pub promised: Ballot,
@@ -198,10 +200,10 @@ pub struct RecoveredState {
     pub accepted: Vec<super::message::ReportedEntry>,
     /// Slots at which ballots began: (log, ballot, slot).
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
-    /// Longest restart wait that is required by any lease parameters under which this replica has
-    /// made promises; `None` at the first start on this directory.
+    /// Longest restart wait of all lease parameters under which this replica has made promises;
+    /// `None` at the first start on this directory.
     pub restart_wait: Option<Duration>,
-    /// The whole executed state, as changes to an empty state.
+    /// Complete executed state, in the form of changes to an empty state.
     pub state: StateChanges,
 }
 
@@ -232,8 +234,8 @@ pub enum Event {
         /// The configuration in force, or the reason for a refusal.
         answer: LeaseAnswer,
     },
-    /// The wait after the restart is over. An earlier run made grants that this run has forgotten;
-    /// they have now ended.
+    /// The restart wait is over. The grants of the earlier run, which this run has forgotten, have
+    /// now ended.
     RestartWaitOver,
     /// Enough other replicas know this replica's data directory: this replica takes part now.
     Joined,

@@ -28,8 +28,8 @@ impl Replica {
         Some(DemandPass { gathering, ballot })
     }
 
-    /// Whether a pass may continue. It must not continue if leadership has ended since the pass
-    /// began, because the reported demand is forgotten at the end of a leadership.
+    /// Returns whether a pass may continue. A pass must not continue if leadership has ended since
+    /// the pass began, because the reported demand is forgotten at the end of a leadership.
     pub fn may_go_on(&self, pass: &DemandPass) -> bool {
         self.leads_at() == Some(pass.ballot)
     }
@@ -102,8 +102,8 @@ fn describe(profile: &Profile) -> wire::Demand {
     }
 }
 
-/// Adds settings of `strategies` to `described`. For each kind of strategy, they are the settings
-/// of the first range with a strategy of this kind, or else the defaults.
+/// Adds to `described` the settings of each kind of strategy. They come from the first range with a
+/// strategy of this kind. If there is no such range, they are the defaults.
 fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),

@@ -22,8 +22,8 @@ struct Peer {
     rtt: Option<Duration>,
     /// Time at which the last message came from the peer; the beginning of this run if none came.
     last_contact: Time,
-    /// Average time, in ms, that clients would wait if the peer led, according to the peer's own
-    /// estimate; 0 if the peer should not lead.
+    /// The peer's own estimate of the average time, in ms, that clients would wait if the peer led;
+    /// 0 if the peer should not lead.
     cost_ms: u32,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct ReplicaContext {
 }
 
 impl Hash for ReplicaContext {
-    /// Omits the times of the last messages of peers. These times are used only to suspect
-    /// replicas, and a suspicion has an effect only after the horizon of `Replica::fingerprint`.
+    /// Omits the times of the last messages of peers. These times have no effect before the horizon
+    /// of `Replica::fingerprint`, because they are used only to suspect replicas.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -237,7 +237,7 @@ impl ReplicaContext {
         self.others().filter(fit).collect()
     }
 
-    /// Returns the replica of `among`, other than this one, that should lead next. Of the replicas
+    /// Returns the replica in `among` that should lead next, other than this one. Of the replicas
     /// from which a message has arrived lately, it is the one that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears no other replica resigns after its timeout. All others have then been
@@ -274,7 +274,7 @@ impl ReplicaContext {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Returns the replica of `among`, other than this one, with the shortest round trip. `among`
+    /// Returns the replica in `among` with the shortest round trip, other than this one. `among`
     /// may come from a peer's configuration, so it may contain replicas that are not members; these
     /// are ignored.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {

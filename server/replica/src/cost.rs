@@ -124,8 +124,8 @@ impl Cost {
         self.handling + self.executing()
     }
 
-    /// Returns the cost, in units of [`crate::cost`], that the request adds to a batch, slot or
-    /// group of inputs that is handled even without the request.
+    /// Returns the cost, in units of [`crate::cost`], of adding the request to a batch, slot or
+    /// group of inputs. The cost of a batch, slot or group without the request is not included.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -159,7 +159,7 @@ impl Cost {
 }
 
 /// Returns the cost of a request. If the length of its answer is not known in advance, the answer
-/// is taken to be empty; [`Cost::and_answering`] adds it later.
+/// is assumed to be empty; [`Cost::and_answering`] adds it later.
 pub fn of(request: Request<'_>) -> Cost {
     match request {
         Request::Command(command) => of_command(command),
@@ -308,7 +308,7 @@ pub fn executing(value: &Value) -> usize {
     units.sum()
 }
 
-/// Returns the number of entries for which a scan takes as long to execute as `command` does.
+/// Returns the number of entries of a scan that takes as long to execute as `command`.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }

@@ -19,7 +19,7 @@ pub struct ClientHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// Run of a replica in which it made a request. The answer may take a while, and only this run may
+/// Replica that made a request, and its run. The answer may take a while, and only this run may
 /// receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {
@@ -38,7 +38,7 @@ pub enum ReadFrom {
     Peer(ReplicaId, RequestId),
 }
 
-/// Read to repeat when a fence was missed.
+/// Read to repeat if its permit has ended before the answer is sent.
 #[derive(Clone, Debug)]
 pub enum FencedRead {
     /// A read of one key.

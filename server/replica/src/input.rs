@@ -20,9 +20,9 @@ pub enum Input {
         /// Command that the client requests.
         command: Command,
     },
-    /// A client's connection has ended, so nobody waits for answers on it, and no more commands
-    /// arrive on it. If the replica drops requests of this connection, it answers them
-    /// nevertheless.
+    /// A client's connection has ended. No client waits for answers on the connection, and no more
+    /// commands arrive on it. The replica still answers the requests of this connection that it
+    /// drops.
     ClientDisconnected {
         /// ID of the connection, as in `ClientHandle::connection`.
         connection: u64,
@@ -51,11 +51,10 @@ pub enum Input {
         /// Entries in rising order of slots.
         entries: Vec<(Slot, Value)>,
     },
-    /// The storage takes no writes for now (false; it is full or stalled), or takes them again
-    /// (true). An fsync error is different: it stops the process.
+    /// Whether the storage accepts writes. It does not while it is full or stalled. An fsync error
+    /// is different: it stops the process.
     StorageWritable(bool),
-    /// The clock from which `now` is read is not trusted for now (false), or is trusted again
-    /// (true).
+    /// Whether the clock from which `now` is read is trusted.
     ClockTrusted(bool),
     /// The operator of the cluster makes a request.
     Operator(OperatorRequest),
@@ -72,11 +71,11 @@ pub enum OperatorRequest {
     /// Transfer leadership to this replica, once all proposals are committed. A replica that does
     /// not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),
-    /// Put other strategies and durations in force. A replica that does not lead passes the request
-    /// on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is lost; the
-    /// request may then be repeated.
+    /// Change the strategies and durations of leases. A replica that does not lead passes the
+    /// request on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is
+    /// lost; the request may then be repeated.
     Lease {
-        /// ID of the request. The answer states the same ID.
+        /// ID of the request. The answer contains the same ID.
         ask: u64,
         /// Changes that the operator wants.
         set: LeaseSet,

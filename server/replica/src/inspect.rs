@@ -37,8 +37,8 @@ impl Replica {
         self.parts.consensus.log(log).highest()
     }
 
-    /// Returns the tags of this replica's own votes on a slot, as counted at this replica, each
-    /// with the ballot of the vote.
+    /// Returns this replica's own votes on a slot, as counted at this replica. Each vote is a pair
+    /// of the ballot and a tag.
     pub fn own_votes(
         &self,
         log: LogId,
@@ -105,13 +105,15 @@ impl Replica {
         self.parts.consensus.marks().on(key).contains(&slot)
     }
 
-    /// Returns the time, by this replica's clock, until which each vote of this replica demands all
-    /// replicas, because forgotten grants may still be valid; zero if that time is over.
+    /// Returns the time, by this replica's clock, at which its restart wait ends; zero if the wait
+    /// is over. Until then each vote of this replica demands all replicas, because forgotten grants
+    /// may still be valid.
     pub fn outwaits_until(&self) -> Time {
         self.parts.leasing.outwaits_until()
     }
 
-    /// Whether promises of this incarnation of `grantor` are believed here.
+    /// Returns whether this replica believes promises that `grantor` makes in the run
+    /// `incarnation`.
     pub fn honours(&self, grantor: ReplicaId, incarnation: Incarnation) -> bool {
         self.ctx.incarnation_of(grantor) == incarnation
     }

@@ -42,38 +42,40 @@ use super::persist::Continuation;
 use super::step::Step;
 use super::timers::Timer;
 
-/// Returns the number of other replicas that must know a replica's life before that replica takes
-/// part in a cluster of `n` replicas.
+/// Returns the number of other replicas that must know a replica's data directory before the
+/// replica takes part in a cluster of `n` replicas.
 pub fn witnesses(n: usize) -> usize {
     let lost_max = n.saturating_sub(1) / 2;
     (n.saturating_sub(1) + lost_max).div_ceil(2)
 }
 
-/// Progress of a replica with joining.
+/// Progress of a replica that joins the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum JoinState {
-    /// Not enough others have answered with the replica's life.
+    /// Too few other replicas have confirmed that they remember this replica's data directory.
     Asking,
-    /// Enough others have answered with the replica's life. The record of this fact is not durable
-    /// yet.
+    /// Enough other replicas have confirmed that they remember this replica's data directory. The
+    /// record of this fact is not durable yet.
     Sealing,
     /// The replica takes part.
     Joined,
-    /// Another replica remembers a different life of this one.
+    /// Another replica remembers a different data directory of this replica.
     Wiped,
 }
 
-/// Lives that a replica knows: its own and those of others.
+/// Random numbers that identify data directories (lives): the replica's own number and those of
+/// other replicas.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Joining {
     life: u64,
     state: JoinState,
-    /// Replicas to which this replica still sends its life, because they are not known to remember
-    /// it.
+    /// Replicas that have not confirmed that they remember this replica's data directory. This
+    /// replica still sends its number to them.
     unconfirmed: ReplicaSet,
-    /// Replicas that have answered with this replica's life in this run.
+    /// Replicas that have confirmed in this run that they remember this replica's data directory.
     witnesses: ReplicaSet,
-    /// First life that was received from each replica; 0 if none was.
+    /// First number that each replica has sent for its data directory (its life); 0 if none has
+    /// arrived.
     lives: Vec<u64>,
     /// The Phase 1 request with the highest ballot that arrived before this replica joined. It is
     /// answered once this replica has joined.
@@ -84,7 +86,7 @@ pub(super) struct Joining {
 
 impl Joining {
     /// # Panics
-    /// If `life` is 0: no directory has that life.
+    /// If `life` is 0, because no data directory has this number.
     pub(super) fn new(
         me: ReplicaId,
         n: usize,
@@ -126,7 +128,8 @@ impl Joining {
         self.state == JoinState::Wiped
     }
 
-    /// Sends this replica's life to all replicas that may not know it.
+    /// Sends the number of this replica's data directory (its life) to all replicas that may not
+    /// know it.
     pub(super) fn retransmit(&self, step: &mut Step<'_>) {
         let life = self.life;
         for to in self.unconfirmed.iter() {
@@ -134,8 +137,8 @@ impl Joining {
         }
     }
 
-    /// Handles a peer that starts on a new directory. Only the first life received from the peer is
-    /// ever remembered.
+    /// Handles a message of a peer that starts on a new data directory. Only the first life that
+    /// was received from the peer is remembered.
     pub(super) fn on_join(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         let known = &mut self.lives[from.index()];
         if *known == 0 {
@@ -153,15 +156,16 @@ impl Joining {
         step.when_durable(Continuation::Joined { to: from });
     }
 
-    /// Sends to `to` the life that this replica remembers for `to`. The record of this life is
-    /// durable now.
+    /// Answers `to` with the life that this replica remembers for the data directory of `to`. The
+    /// record of this life is durable now.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
         assert!(life != 0, "only a known life is confirmed");
         step.send(to, Message::Joined { life });
     }
 
-    /// Handles the answer of a peer that remembers `life` as the life of this replica.
+    /// Handles a peer's answer. The peer remembers `life` as the life of this replica's data
+    /// directory.
     pub(super) fn on_joined(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         if life == 0 {
             step.metrics.refused_messages += 1;
@@ -190,8 +194,8 @@ impl Joining {
         }
     }
 
-    /// Remembers a Phase 1 request that another replica sent before this replica has joined. It is
-    /// answered as soon as this replica has joined.
+    /// Keeps a Phase 1 request that another replica sent before this replica has joined. The
+    /// request is answered as soon as this replica has joined.
     pub(super) fn postpone_prepare(
         &mut self,
         from: ReplicaId,

@@ -11,7 +11,7 @@ pub const RENEWALS_PER_ACK: u32 = 8;
 /// Changes that an operator wants. An omitted setting stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeaseSet {
-    /// New strategies, each for a range of keys, in the order in which they are applied.
+    /// New strategies for ranges of keys, in the order in which they are applied.
     pub strategies: Vec<(KeyRange, StrategySpec)>,
     /// New durations. They apply to all keys.
     pub durations: Durations,
@@ -38,8 +38,8 @@ impl Durations {
     /// replica waits for the longest duration that was ever in force.
     pub const LONG: Duration = Duration::from_secs(60);
 
-    /// Maximum duration: a longer one is never put in force, nor believed if a peer states it. With
-    /// a lease of years, replicas would wait for years after a restart.
+    /// Maximum duration. A longer duration is never put in force, and is not believed if it comes
+    /// from a peer. With a lease of years, replicas would wait for years after a restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
     /// Largest value that is allowed for the cap on the age of an ack (t0_cap). The cap is a
@@ -86,14 +86,14 @@ impl Durations {
 /// Result of an operator's request to change leases.
 pub type LeaseAnswer = Result<InForce, Refusal>;
 
-/// Reason why a request is not in force.
+/// Reason why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The request can never be put in force. The text states the reason, and a request that would
-    /// be accepted.
+    /// The request can never be put in force. The text contains the reason, and a request that
+    /// would be accepted.
     Invalid(String),
     /// The request cannot be put in force now, but may be accepted if it is repeated soon. The text
-    /// states the reason.
+    /// contains the reason.
     Busy(String),
 }
 

@@ -98,7 +98,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Takes one input.
+    /// Handles one input. Appends the resulting actions to `out`.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Action>) {
         if self.is_wiped() {
             return;
@@ -139,9 +139,9 @@ impl Replica {
         self.timers.all_due(now)
     }
 
-    /// Takes a message of another member. The sender is checked before the content is believed. If
-    /// the message is from a later run of the sender than the one known, the sender has forgotten
-    /// the promises of its earlier run.
+    /// Handles a message of another member. The sender is checked before the content is believed.
+    /// If the message is from a later run of the sender than the one known, the sender has
+    /// forgotten the promises of its earlier run.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {
@@ -224,7 +224,8 @@ impl Replica {
         self.ctx.envelope(to, message)
     }
 
-    /// Returns the leader, as far as this replica knows; `None` if it knows none.
+    /// Returns the present leader, as far as this replica knows. Returns `None` if no leader is
+    /// known.
     pub fn leader(&self) -> Option<ReplicaId> {
         self.parts.consensus.leader()
     }

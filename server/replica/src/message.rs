@@ -31,8 +31,8 @@ pub struct Envelope {
 }
 
 /// Name of one attempt to get a request answered. The name consists of the origin's incarnation and
-/// a counter that rises with every attempt. So the origin never takes an answer to another attempt,
-/// or to an attempt of an earlier run, for an answer to this one.
+/// a counter that rises with every attempt. So the origin never confuses the answers to two
+/// attempts, even if the attempts belong to different runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -101,7 +101,7 @@ impl Value {
 /// State of one log of a leader, as the leader reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogNews {
-    /// Slot up to which every slot is committed.
+    /// Commit point: this slot and all earlier slots are committed.
     pub commit_point: Slot,
     /// Committed ranges above the commit point in rising order: (first slot, last slot).
     pub above: Vec<(Slot, Slot)>,
@@ -160,8 +160,8 @@ pub enum Message {
     Ping {
         /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// Average time, in ms, that clients would wait if the sender led, according to the
-        /// sender's own estimate; 0 if the sender should not lead or cannot estimate the time.
+        /// The sender's own estimate of the average time, in ms, that clients would wait if the
+        /// sender led; 0 if the sender should not lead or cannot estimate the time.
         cost_ms: u32,
     },
     /// Answer to a ping.
@@ -169,18 +169,17 @@ pub enum Message {
         /// Stamp of the ping that is answered.
         stamp: u64,
     },
-    /// The sender starts on a data directory that no other replica may know yet (hazard 33).
+    /// The sender starts on a data directory that may be unknown to all other replicas (hazard 33).
     Join {
-        /// Life of the sender's data directory.
+        /// Random number that identifies the sender's data directory (its life).
         life: u64,
     },
-    /// Answer to `Join`. It is sent once the sender has durably stored the life that the answer
-    /// states.
+    /// Answer to `Join`. It is sent once the sender has durably stored the `life` in it.
     Joined {
-        /// First life that the sender ever received from the addressee.
+        /// First life that the sender ever received for the addressee's data directory.
         life: u64,
     },
-    /// Asks whether the addressee would promise this ballot, without raising any round yet. If the
+    /// Asks whether the addressee would promise this ballot. No round is raised yet. If the
     /// addressee has promised the ballot already, the message tells it that the sender is still
     /// collecting promises, and that promises are arriving.
     PreVote {
@@ -217,7 +216,7 @@ pub enum Message {
         parts: u32,
         /// The replier's commit points.
         commits: PerLog<Slot>,
-        /// This part's share of the accepted entries above the candidate's commit points.
+        /// Accepted entries in this part. They are above the candidate's commit points.
         entries: Vec<ReportedEntry>,
         /// Slots at which ballots began, as (log, ballot, slot). The replier knows these slots;
         /// other parts may include further ones.
@@ -255,7 +254,7 @@ pub enum Message {
         ballot: Ballot,
         /// Sequence number of the probe in the heartbeat.
         probe: u64,
-        /// Peers that have left the sender's lease promises unanswered for t_grace.
+        /// Peers that have not answered the sender's lease promises for t_grace.
         suspects: ReplicaSet,
     },
     /// Requests committed entries.
@@ -298,7 +297,7 @@ pub enum Message {
     ReadAnswers(Vec<ReadAnswer>),
     /// Lease message between a grantor and a holder.
     Lease(LeaseMessage),
-    /// Numbers of reads and writes of the sender's clients since the sender's last report.
+    /// Numbers of reads and writes by the sender's clients since the sender's last report.
     Demand(DemandReport),
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
@@ -335,7 +334,7 @@ pub enum Message {
 /// reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DemandReport {
-    /// Numbers of reads and writes of the replica's clients since the replica's last report.
+    /// Numbers of reads and writes by the replica's clients since the replica's last report.
     pub report: TallyReport,
     /// Round trips from the replica to all replicas, in us; 0 where none was measured.
     pub rtts_us: Vec<u32>,

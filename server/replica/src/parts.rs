@@ -41,7 +41,7 @@ impl Capacity {
     }
 }
 
-/// Splits `items`, in their order, into parts for one message each.
+/// Splits `items` into parts, one for each message. The items stay in their order.
 pub fn chunks<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>; 1]> {
     let mut parts = SmallVec::new();
     let mut capacity = Capacity::default();

@@ -74,7 +74,7 @@ impl<T> IndexMut<LogId> for PerLog<T> {
 }
 
 impl<T> From<[T; 2]> for PerLog<T> {
-    /// Takes the values of both logs, commands first.
+    /// Builds the pair from the values of both logs, commands first.
     fn from([commands, configs]: [T; 2]) -> PerLog<T> {
         PerLog { commands, configs }
     }

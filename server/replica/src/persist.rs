@@ -92,7 +92,7 @@ struct PendingPersist {
     continuations: Continuations,
     /// Size estimate of this persist, with its records.
     bytes: BacklogBytes,
-    /// Last slot of each log that was executed when the persist was requested: everything up to
+    /// Last slot of each log that was executed when the persist was requested. Everything up to
     /// this slot had been recorded before.
     executed: PerLog<Slot>,
 }

@@ -54,9 +54,9 @@ pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
 /// message, in ms. The replicated clock runs as fast as a leader's clock, so this corresponds to 34
 /// years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
-/// Maximum of the sequence numbers that a replica counts from 0 in each of its runs: those of its
-/// answers in Phase 1, and of its guards and promises. If one is counted in each ms, it is reached
-/// after 8,900 years.
+/// Maximum sequence number of a replica's answers in Phase 1, and of its guards and promises. They
+/// are counted from 0 in each run of the replica. If one is counted in each ms, the maximum is
+/// reached after 8,900 years.
 pub const COUNT_MAX: u64 = 1 << 48;
 
 /// Numbers known here. The numbers in a message are compared with these.
@@ -82,14 +82,14 @@ pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
     baseline.run(envelope.from_incarnation) && baseline.message(&envelope.message)
 }
 
-/// Returns the new highest round seen, after a message with `round` was refused. The old one,
-/// `seen`, is raised towards `round`, but by no more than a believed message could raise it.
-/// Without this, a replica with rounds too far above all others would never be believed again.
+/// Returns the new highest round seen, after a message with `round` was refused. `seen` is the old
+/// highest round. The new one is `round`, but at most [`ROUNDS_AHEAD_MAX`] above `seen`. Otherwise
+/// a replica with rounds too far above all others would never be believed again.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }
 
-/// Returns the round of the ballot that a message is about; `None` if it is about no ballot.
+/// Returns the round of the ballot in a message; `None` if the message has no ballot of its own.
 pub fn round_of(message: &Message) -> Option<u64> {
     let ballot = match message {
         Message::PreVote { ballot, .. }

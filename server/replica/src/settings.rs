@@ -23,12 +23,13 @@ pub enum AcceptReplies {
 pub struct Timing {
     /// Interval at which a leader sends heartbeats.
     pub heartbeat: Duration,
-    /// If the leader is silent for this long, the best successor campaigns. Other replicas wait a
-    /// little longer, in the order of how well they would serve the sites. A leader that receives
-    /// no answers from a majority for this long steps down.
+    /// Time for which a leader must be silent before the best successor campaigns. Other replicas
+    /// wait a little longer, in the order of how well they would serve the sites. A leader that
+    /// receives no answers from a majority for this time steps down.
     pub election_timeout: Duration,
-    /// Time after which an unanswered request is repeated: the leader waits this long for a vote,
-    /// an origin for the slot of its command, and a follower that lags for an entry.
+    /// Time after which an unanswered request is repeated. The leader waits this long for a vote,
+    /// and an origin for the slot of its command. A follower that lags waits this long for an
+    /// entry.
     pub retransmit: Duration,
     /// Interval at which a replica sends pings to measure round trips.
     pub ping: Duration,
@@ -92,8 +93,8 @@ pub struct SessionLimits {
     /// clients wait for the answer to a write, and at most `ttl`. This value must be the same for
     /// all replicas, and must not change as long as their disks are used.
     pub stay: Duration,
-    /// Maximum number of sessions; 0 if there is no maximum. Every batch names the maximum of the
-    /// leader that proposed it, so replicas may be configured differently.
+    /// Maximum number of sessions; 0 if there is no maximum. Every batch contains the maximum of
+    /// the leader that proposed it, so replicas may be configured differently.
     pub max: u32,
     /// Maximum number of sessions that clients of this replica open in a second; 0 if there is no
     /// maximum. In one burst, clients may open as many sessions as are allowed in the span
@@ -172,17 +173,18 @@ pub struct Settings {
     /// them. Each merge is charged for at least 64 bytes. A quarter of the maximum is reserved for
     /// long merges.
     pub merge_work_max: usize,
-    /// If at least this many merges of one key wait at a replica, each further merge of that key is
-    /// charged for at least 512 bytes.
+    /// Number of merges of one key that may wait at a replica at the usual charge. If this many or
+    /// more wait, each further merge of that key is charged for at least 512 bytes.
     pub merges_of_key_max: usize,
     /// Maximum work that is committed and still to be executed, in units of [`crate::cost`]. If
     /// more work is left, a leader proposes no more commands. If twice as much is left, other
     /// replicas accept no more commands, and later fetch those that they missed.
     pub to_execute_work_max: usize,
-    /// Number of slots above its durable checkpoint in which a replica accepts values, for each of
-    /// the two logs. A leader proposes only in the first half of this window. Once a quarter of the
-    /// window is executed, the next checkpoint is forced. The value is at least 4. This value must
-    /// be the same for all replicas, and must not change as long as their disks are used.
+    /// Number of slots in which a replica accepts values, for each of the two logs. The slots begin
+    /// above the replica's durable checkpoint. A leader proposes only in the first half of this
+    /// window. Once a quarter of the window is executed, the next checkpoint is forced. The value
+    /// is at least 4. This value must be the same for all replicas, and must not change as long as
+    /// their disks are used.
     pub log_window: u64,
     /// Limits on the number of clients' sessions, and on how long a session lives.
     pub sessions: SessionLimits,
@@ -204,11 +206,11 @@ const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// take up to 240 ms if writes in flight make all these records as large as possible, and merges
 /// may take only a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// Default of [`Settings::merges_of_key_max`]. It is rare that more merges of one key than this
-/// number wait, unless a client wants them to follow a write that makes the record large. In that
-/// case 1,024 of them are sent in one burst, because each is charged for at least 512 bytes.
+/// Default of [`Settings::merges_of_key_max`]. More merges of one key rarely wait, unless a client
+/// wants them to follow a write that makes the record large. In that case 1,024 of them are sent in
+/// one burst, because each is charged for at least 512 bytes.
 const MERGES_OF_KEY_MAX: usize = 64;
-/// A replica is behind if the work that is left to execute exceeds one `BEHIND_SHARE`-th of the
+/// A replica is behind if the work that is left to execute exceeds `1 / BEHIND_SHARE` of the
 /// maximum.
 const BEHIND_SHARE: usize = 4;
 /// Default of [`Settings::to_execute_work_max`]. It equals the maximum number of bytes that may

@@ -135,6 +135,8 @@ impl Timers {
         }
     }
 
+    /// Checks the next deadline.
+    ///
     /// # Panics
     /// If the stored next deadline is not the earliest one.
     pub(super) fn check(&self) {

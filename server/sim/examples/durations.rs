@@ -101,8 +101,8 @@ fn nets() -> [Net; 2] {
 struct FalseAlarms {
     elections: u64,
     suspicions: u64,
-    /// Number of checks, each of one replica. `lapsed` is the number of checks in which the checked
-    /// replica had promises from too few other replicas.
+    /// Number of checks. Each check concerns one replica. `lapsed` is the number of checks in which
+    /// the replica had promises from too few other replicas.
     looks: u64,
     lapsed: u64,
 }

@@ -89,7 +89,7 @@ impl Steps {
         *longest = took.max(*longest);
     }
 
-    /// Calls `does`, and counts the time of the call as work of the kind `what`.
+    /// Calls `does`, and adds the duration of the call to the time for work of the kind `what`.
     fn time<T>(&mut self, what: &'static str, does: impl FnOnce() -> T) -> T {
         let began = cpu();
         let done = does();
@@ -247,7 +247,7 @@ impl Cluster {
         self.now_ns = end_ns;
     }
 
-    /// Steps a replica through one group of inputs, and performs the resulting actions.
+    /// Lets a replica process one group of inputs, and performs the resulting actions.
     fn run_iteration(&mut self, node: usize, inputs: Vec<Input>) {
         let subject = subject_of(&inputs);
         let now = Time(self.now_ns);

@@ -84,8 +84,8 @@ impl Image {
         }
     }
 
-    /// Returns the state that the replica finds when it starts, except for the life of the
-    /// directory.
+    /// Returns the state that the replica finds when it starts, except for the number that
+    /// identifies the directory (its life).
     fn recovered(&self) -> RecoveredState {
         let first = self.incarnation == Incarnation(1);
         let log_starts = self.log_starts.iter();
@@ -134,8 +134,8 @@ impl Image {
     }
 }
 
-/// Returns the batch without its entries and sessions, if `record` is a batch of changes; otherwise
-/// `None`.
+/// If `record` is a batch of changes, returns the batch without its entries and sessions. Otherwise
+/// returns `None`.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
@@ -157,11 +157,11 @@ pub struct Disk {
     image: Option<Image>,
     /// The log as bytes; `None` if the disk has only the image.
     log: Option<Box<LogBytes>>,
-    /// Life of the directory; 0 until it is created.
+    /// Random number that identifies the directory (its life); 0 until the directory is created.
     life: u64,
     /// Duration of a sync, in ns.
     pub sync_ns: u64,
-    /// True time in ns before which no sync ends.
+    /// Earliest moment at which a sync may end, in ns of true time.
     pub stalled_until_ns: u64,
     /// Maximum number of log entries that one read returns.
     pub read_max: usize,
@@ -169,7 +169,7 @@ pub struct Disk {
     full: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
-    /// Batches of changes that were applied to the state, and are not flushed.
+    /// Batches of changes that were applied to the state, but have not been flushed.
     applied: Vec<StateChanges>,
     /// Last slots that the durable state covers.
     flushed: PerLog<Slot>,
@@ -211,7 +211,7 @@ impl Disk {
         }
     }
 
-    /// Creates the disk of a replica that has joined the cluster, with `life` as the life of its
+    /// Creates the disk of a replica that has joined the cluster. The number `life` identifies the
     /// directory. The disk has no other state.
     pub fn joined(sync_ns: u64, life: u64) -> Disk {
         let image = Image {
@@ -245,7 +245,7 @@ impl Disk {
         idle
     }
 
-    /// Begins to write the log records of the sync that begins.
+    /// Begins to write the log records that the new sync covers.
     fn begin_sync(&mut self) {
         if let Some(log) = &mut self.log {
             let records = self.syncing.iter().flat_map(|(_, records)| records);
@@ -314,7 +314,7 @@ impl Disk {
         }
     }
 
-    /// Returns the number of batches that were applied to the state, and are not flushed.
+    /// Returns the number of batches that were applied to the state, but have not been flushed.
     pub fn unflushed(&self) -> usize {
         self.applied.len()
     }
@@ -379,8 +379,9 @@ impl Disk {
         self.flushing = None;
     }
 
-    /// Whether the disk holds an acceptance in this slot at `ballot` or a higher ballot, as a vote
-    /// at `ballot` requires. The result is always true for a disk that keeps no data.
+    /// Whether the disk holds a value that was accepted for this slot at `ballot` or a higher
+    /// ballot. A vote at `ballot` requires this. The result is always true for a disk that keeps no
+    /// data.
     pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
         self.image.as_ref().is_none_or(|image| {
             let accepted = image.accepted.get(&(log, slot));
@@ -398,7 +399,8 @@ impl Disk {
     }
 
     /// Returns the state that the replica finds when it starts, and increments the incarnation. If
-    /// this start creates the directory, `draw` is called to choose the life of the directory.
+    /// this start creates the directory, `draw` is called to choose the number that identifies the
+    /// directory (its life).
     pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> RecoveredState {
         if self.life == 0 {
             self.life = draw().max(1);

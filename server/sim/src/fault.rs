@@ -93,8 +93,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Every kind of fault. The order matters: it is the order in which planned faults are selected
-    /// at random.
+    /// Every kind of fault. Planned faults are drawn at random from this list, so another order
+    /// would change the runs.
     pub const ALL: [FaultKind; 40] = [
         FaultKind::Loss,
         FaultKind::Duplication,

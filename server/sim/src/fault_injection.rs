@@ -56,7 +56,7 @@ pub struct FaultInjection {
     pub settings: Settings,
     /// One-way delays in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
-    /// Faults of links between replicas throughout the run.
+    /// Faults of links between replicas. They last throughout the run.
     pub faults: Faults,
     /// Maximum number of bytes that a link transmits in a second; 0: no limit.
     pub bytes_per_s: u64,
@@ -67,7 +67,7 @@ pub struct FaultInjection {
     pub fault: Option<(InjectedFault, Option<ReplicaId>)>,
     /// Time between the warm-up of the cluster and the fault, in ns.
     pub inject_after_ns: u64,
-    /// Times at which the fault is repeated, in ns after the first time.
+    /// Times at which the fault is repeated, in ns after the first injection.
     pub repeat_after_ns: Vec<u64>,
     /// Duration of the fault each time, in ns.
     pub lasts_ns: u64,
@@ -97,14 +97,15 @@ pub struct FaultImpact {
     pub victim: ReplicaId,
     /// Every write, in the order of sending.
     pub writes: Vec<ClientWrite>,
-    /// Each time in ns at which a replica began to lead, with the replica.
+    /// One entry for each time that a replica began to lead: the time in ns, and the replica.
     pub led: Vec<(u64, ReplicaId)>,
-    /// Each time in ns at which a replica campaigned, with the replica.
+    /// One entry for each time that a replica campaigned: the time in ns, and the replica.
     pub campaigned: Vec<(u64, ReplicaId)>,
-    /// Each change of the set of replicas that are excluded from leases, with its time, in ns.
+    /// One entry for each change of the set of replicas that are excluded from leases: the time in
+    /// ns, and the new set.
     pub excluded: Vec<(u64, ReplicaSet)>,
-    /// Replicas that have completed their shutdown after they were told to end, each with the time
-    /// of completion, in ns.
+    /// One entry for each replica that completed its shutdown after it was told to end: the time of
+    /// completion in ns, and the replica.
     pub left: Vec<(u64, ReplicaId)>,
     /// Description of the violation that an oracle saw, if any.
     pub violation: Option<String>,
@@ -156,8 +157,8 @@ struct InjectionRun<'a> {
     injection: &'a FaultInjection,
     world: World,
     writes: Vec<ClientWrite>,
-    /// For each site, a map of the unanswered writes: from the sequence number of a write to the
-    /// index of this write in the list of all writes.
+    /// One map of unanswered writes for each site. The key is the sequence number of a write. The
+    /// value is the index of this write in the list of all writes.
     open: Vec<BTreeMap<u64, usize>>,
     next: Vec<u64>,
     victim: ReplicaId,

@@ -12,9 +12,10 @@ use leasehold_replica::message::{DemandReport, Message};
 
 /// Maximum number of keys in a report.
 const KEYS_MAX: usize = 32;
-/// Share of reports that are sent unchanged, so that meaningless reports follow plausible ones.
+/// Fraction of the reports that are sent unchanged, so that meaningless reports follow plausible
+/// ones.
 const HONEST: f64 = 0.3;
-/// Share of the reported keys that have the maximum length.
+/// Fraction of the reported keys that have the maximum length.
 const LONGEST: f64 = 0.05;
 const SALT: u64 = 0x0dd_5eed;
 

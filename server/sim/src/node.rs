@@ -11,7 +11,7 @@ use super::disk::Disk;
 /// State of a replica that was told to end and has not ended yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingShutdown {
-    /// Time in ns from the end of the process until it starts again; `None` if it does not start
+    /// Time in ns for which the process is down after it has ended; `None` if it does not start
     /// again.
     pub(super) down_ns: Option<u64>,
 }
@@ -25,8 +25,8 @@ pub struct Node {
     pub(super) watches: Watches,
     /// Whether the replica was told that its clock cannot be trusted.
     pub(super) clock_untrusted: bool,
-    /// Time in ns from a crash of the process during its next sync until it starts again; `None` if
-    /// no such crash is planned.
+    /// Time in ns for which the process is down after a planned crash during its next sync; `None`
+    /// if no such crash is planned.
     pub(super) crash_in_sync: Option<u64>,
     /// State of a shutdown: the replica was told to end and has not ended yet.
     pub(super) shutdown: Option<PendingShutdown>,

@@ -19,7 +19,7 @@ const READER: usize = 4;
 const KEYS: usize = 10_000;
 /// Number of keys that are read more often than the others. These are the last keys in key order.
 const BUSY: usize = 500;
-/// Maximum traffic of reports, and also maximum traffic of configurations, in bytes a second.
+/// Maximum traffic of reports, in bytes a second. Configurations have the same maximum.
 const A_SECOND: usize = 20_000;
 
 fn settings(seed: u64) -> WorldSettings {

@@ -40,7 +40,7 @@ pub struct ScenarioOutcome {
     pub answered: u64,
     /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Whether a checker could not decide about the history, because too many operations overlap.
+    /// Whether a checker could not judge the history, because too many operations overlap.
     pub undecided: bool,
     /// Number of answered operations for each path by which requests are served.
     pub paths: BTreeMap<&'static str, u64>,
@@ -188,9 +188,9 @@ impl<'a> ScenarioRun<'a> {
         replicas.map(|replica| replica.executed())
     }
 
-    /// Returns each replica that has unanswered writes, with the arrival time, in ns, of the write
-    /// that has waited longest. A replica that has lost its disk is omitted, because it answers no
-    /// client.
+    /// Returns one pair for each replica that has unanswered writes: the replica, and the arrival
+    /// time in ns of the write that has waited longest. A replica that has lost its disk is
+    /// omitted, because it answers no client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))

@@ -33,28 +33,28 @@ const DELAY_MAX_NS: u64 = 1_500_000_000;
 /// Maximum drift of clocks for which leases allow, in parts per million.
 const RHO_PPM: u32 = 1000;
 
-/// Share of runs with encoded messages. It is small, because such runs take longer than others.
+/// Fraction of runs with encoded messages. It is small, because such runs take longer than others.
 const ENCODED: f64 = 0.15;
-/// Share of runs with large values among the runs with encoded messages.
+/// Fraction of the runs with encoded messages in which values are large.
 const LARGE: f64 = 0.25;
 const RANGES_SALT: u64 = 0x3a_96e5;
-/// Share of runs that begin with several strategies, each for a range of keys.
+/// Fraction of runs that begin with several strategies, each for a range of keys.
 const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
-/// Share of runs in which a replica reports meaningless numbers.
+/// Fraction of runs in which a replica reports meaningless numbers.
 const FAULTY_REPORTER: f64 = 0.05;
-/// Memory in bytes that leaders have for reports of demand, in runs in which a replica reports
-/// meaningless numbers.
+/// Memory of leaders for reports of demand, in bytes. This value applies to runs in which a replica
+/// reports meaningless numbers.
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
-/// Share of runs in which there is room for only few sessions, but clients begin many.
+/// Fraction of runs in which there is room for only few sessions, but clients begin many.
 const FEW_SESSIONS: f64 = 0.12;
-/// Share of runs, among those with room for few sessions, in which each replica lets clients open
-/// only a few sessions a second.
+/// Fraction of the runs with room for few sessions in which each replica lets clients open only a
+/// few sessions a second.
 const FEW_OPENS: f64 = 0.3;
-/// Share of runs in which disks keep their logs as bytes.
+/// Fraction of runs in which disks keep their logs as bytes.
 const LOG_BYTES: f64 = 0.25;
-/// Distinguishes the draws of [`LOG_BYTES`] from all others of the same seed.
+/// Distinguishes the draws of [`LOG_BYTES`] from all other draws of the same seed.
 const LOG_BYTES_SALT: u64 = 0x109_b17e;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
@@ -335,9 +335,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether disks keep their logs as bytes, of which a crash may lose any sectors. This
-    /// has a random generator of its own, too. Other runs do not keep their logs as bytes, because
-    /// they take less time without the bytes.
+    /// Draws whether disks keep their logs as bytes. A crash may then lose any sectors of these
+    /// bytes. This has a random generator of its own, too. Other runs do not keep their logs as
+    /// bytes, because they take less time without the bytes.
     fn draw_log_bytes(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ LOG_BYTES_SALT);
         if rng.random::<f64>() < LOG_BYTES {
@@ -435,9 +435,9 @@ fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
     (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
 }
 
-/// Returns half of the number of merges a second that replicas can serve if each has one merge in
-/// the log at a time; the other half is a margin. Each merge takes two round trips: in the first,
-/// the merge is forwarded, and in the second, it is proposed.
+/// Returns half of the number of merges a second that replicas can serve; the other half is a
+/// margin. Each replica has only one merge in the log at a time. Each merge takes two round trips:
+/// in the first, the merge is forwarded, and in the second, it is proposed.
 fn carries_queued(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }

@@ -34,7 +34,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// Returns the names of the oracles of which at least one must see a violation.
+    /// Returns names of oracles. At least one of these oracles must see a violation.
     pub fn expected_oracles(self) -> &'static [&'static str] {
         match self {
             ClockSelfTest::Drift => &["freshness", "histories"],
@@ -52,8 +52,8 @@ impl ClockSelfTest {
 }
 
 /// Changes a scenario so that drift leads to a stale read. This needs a holder that is cut off, and
-/// that still believes in a lease although all grants to it have ended at the grantors. A client
-/// must send a read to this holder at that moment.
+/// that still relies on a lease although all grants to it have ended at the grantors. A client must
+/// send a read to this holder at that moment.
 ///
 /// So leases are long, which lets drift accumulate. The margins that hide drift are short: the
 /// guard, for which a grantor waits longer than the holder, and the delay of links, by which the

@@ -13,7 +13,7 @@ use super::world::World;
 use leasehold_replica::{OperatorRequest, Replica};
 
 const MS: u64 = 1_000_000;
-/// Mean time in ns from the moment at which one replica begins to flap until the next replica does.
+/// Mean interval at which replicas begin to flap, in ns.
 const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// Plan of the faults of a run, drawn from the seed.
@@ -118,7 +118,7 @@ pub struct Swarm {
     /// Number of times that links were cut so far. Only the end of the newest cut repairs the
     /// links.
     cuts: u64,
-    /// Number of requests of operators so far.
+    /// Number of requests that operators have sent so far.
     operator_requests: u64,
     /// Replicas that have lost their disks: the disk was damaged or wiped.
     lost: Vec<usize>,

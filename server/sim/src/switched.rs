@@ -26,8 +26,8 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Sites of the clients that read. There are as many such sites as a key can have holders besides
-/// the leader.
+/// Sites of the clients that read. The number of these sites equals the maximum number of holders
+/// of a key besides the leader.
 const READERS: [usize; 2] = [3, 4];
 /// Replica that receives each configuration late. By then, the other replicas have long since made
 /// promises under the configuration.

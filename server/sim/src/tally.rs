@@ -35,8 +35,8 @@ pub struct CampaignTally {
     pub operations: u64,
     /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Number of runs in which a checker could not decide about the history, because too many
-    /// operations overlap.
+    /// Number of runs in which a checker could not judge the history, because too many operations
+    /// overlap.
     pub undecided: u64,
     /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
     pub near_end: u64,

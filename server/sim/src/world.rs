@@ -97,7 +97,7 @@ pub struct World {
     faulty_reporter: Option<FaultyReporter>,
     /// Number of steps so far for which the actions were performed.
     steps: u64,
-    /// For each link, by sender and receiver, the newest delivery.
+    /// Newest delivery on each link, by sender and receiver.
     last_deliveries: Vec<LastDelivery>,
     /// Buffers of past deliveries, which the next deliveries reuse.
     spare: Vec<Vec<Input>>,
@@ -236,9 +236,9 @@ impl World {
         }
     }
 
-    /// Returns the counts of the faults that fired so far: faults of the network, faults passed to
-    /// [`note_fault`](Self::note_fault), and faults of queued merges, which the `unsent` oracle
-    /// counts.
+    /// Returns the number of times that each fault fired so far. This includes faults of the
+    /// network, faults passed to [`note_fault`](Self::note_fault), and faults of queued merges,
+    /// which the `unsent` oracle counts.
     pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;
         let network = self.network.counts();

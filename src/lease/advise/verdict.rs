@@ -97,10 +97,10 @@ mod tests {
         }
     }
 
-    /// Compares two forecasts: that of the strategy `cost` under the leader OR, with a mean latency
-    /// of `mean_ms`, and that of the present leader CA, with 80 ms. Returns whether the change is
-    /// made, and the sentence that describes the result. `requested` is the leader that the user
-    /// requires.
+    /// Compares two forecasts. One is for the strategy `cost` with the leader in Oregon (`OR`), and
+    /// has a mean latency of `mean_ms`. The other is for the present leader `CA`, and has a mean
+    /// latency of 80 ms. Returns whether the change is made, and the sentence that describes the
+    /// result. `requested` is the leader that the user requires.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
         let verdict = AdviceVerdict {

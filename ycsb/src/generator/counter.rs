@@ -30,7 +30,7 @@ pub struct Sequential {
 
 impl Sequential {
     /// Creates a counter that issues `count` numbers in a cycle, beginning with `first`. If `count`
-    /// is 0, it is taken as 1.
+    /// is 0, it is treated as 1.
     pub fn new(first: u64, count: u64) -> Self {
         Sequential {
             counter: Counter::new(0),
@@ -45,8 +45,8 @@ impl Sequential {
     }
 }
 
-/// Number of consecutive insertions, beginning with the oldest unanswered one, for which the
-/// counter can store acknowledgements.
+/// Number of insertions for which the counter can store acknowledgements. These insertions are
+/// consecutive. They begin with the oldest unanswered insertion.
 const WINDOW: u64 = 1 << 20;
 
 /// Error: the record number of an answered insertion exceeds the record number of the oldest
@@ -75,7 +75,8 @@ struct AckWindow {
 }
 
 impl AcknowledgedCounter {
-    /// Creates a counter that starts at `first`. All numbers below `first` count as acknowledged.
+    /// Creates a counter that starts at `first`. All numbers below `first` are considered
+    /// acknowledged.
     pub fn new(first: u64) -> Self {
         AcknowledgedCounter {
             next: AtomicU64::new(first),

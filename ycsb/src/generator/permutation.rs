@@ -68,10 +68,9 @@ impl Permutation {
         }
     }
 
-    /// Returns the index that has the image `image`: the inverse of [`Permutation::apply`].
+    /// Returns the index with the image `image`. This is the inverse of [`Permutation::apply`].
     ///
-    /// # Panics
-    /// If `image` is not below `len`.
+    /// # Panics If `image` is not below `len`.
     pub fn invert(&self, image: u64) -> u64 {
         assert!(image < self.len, "image {image} of {}", self.len);
         match &self.order {

@@ -24,7 +24,7 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// Returns a uniform number in `[0, 1)`, a multiple of 2^-53.
+    /// Returns a uniform random number in `[0, 1)`. The number is a multiple of 2^-53.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)

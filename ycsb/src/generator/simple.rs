@@ -10,7 +10,7 @@ pub struct Uniform {
 }
 
 impl Uniform {
-    /// Creates the distribution over `first..first + count`. If `count` is 0, it is taken as 1.
+    /// Creates the distribution over `first..first + count`. If `count` is 0, it is treated as 1.
     pub fn new(first: u64, count: u64) -> Self {
         Uniform {
             first,
@@ -25,8 +25,8 @@ impl Uniform {
     }
 }
 
-/// Distribution in which a given share of the operations uses the first records of the range. These
-/// records are a given share of all records.
+/// Distribution in which the first records of the range are used by a given share of the
+/// operations. These records are a given share of all records.
 #[derive(Clone, Copy, Debug)]
 pub struct Hotspot {
     hot: Uniform,

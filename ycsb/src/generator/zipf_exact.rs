@@ -27,10 +27,9 @@ pub struct ZipfExact {
 }
 
 impl ZipfExact {
-    /// Creates a sampler over `items` items. If `items` is 0, it is taken as 1.
+    /// Creates a sampler over `items` items. If `items` is 0, it is treated as 1.
     ///
-    /// # Panics
-    /// If `theta` is negative or not finite.
+    /// # Panics If `theta` is negative or not finite.
     pub fn new(items: u64, theta: f64) -> Self {
         assert!(
             theta >= 0.0 && theta.is_finite(),

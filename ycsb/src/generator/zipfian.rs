@@ -61,7 +61,7 @@ pub struct Zipfian {
 
 impl Zipfian {
     /// Creates the distribution over `items` numbers, beginning with `first`. If `items` is 0, it
-    /// is taken as 1.
+    /// is treated as 1.
     pub fn new(first: u64, items: u64, theta: f64) -> Self {
         let items = items.max(1);
         Zipfian::with_zeta(first, items, theta, zeta(items, theta))
@@ -130,7 +130,7 @@ pub struct ScrambledZipfian {
 }
 
 impl ScrambledZipfian {
-    /// Creates the distribution over `first..first + count`; a `count` of 0 is taken as 1.
+    /// Creates the distribution over `first..first + count`. If `count` is 0, it is treated as 1.
     pub fn new(first: u64, count: u64) -> Self {
         ScrambledZipfian {
             first,

@@ -70,9 +70,10 @@ impl Account {
     }
 
     /// Returns the target rate if the run missed it. The run missed the rate if too many operations
-    /// were late, never sent or abandoned. At most one such operation for each thread is allowed,
-    /// plus one in a hundred of the due operations. If the run caught up after an outage, it has
-    /// not missed the target; the outage shows in the latencies from the intended starts.
+    /// were late, never sent or abandoned. The allowed number of such operations is one for each
+    /// thread, plus one in a hundred of the due operations. If the run caught up after an outage,
+    /// it has not missed the target; the outage is visible in the latencies from the intended
+    /// starts.
     pub fn missed_target(&self) -> Option<f64> {
         let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
         self.target

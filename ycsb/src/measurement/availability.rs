@@ -96,8 +96,9 @@ impl ReplicaAvailability {
             .map(|_| last_answer)
     }
 
-    /// Returns the longest silence of the replica: the time between two of its answers, if it
-    /// failed to answer requests in between, or another replica answered in its place.
+    /// Returns the longest silence of the replica. A silence is the time between two answers of the
+    /// replica. In this time, the replica failed to answer a request, or another replica answered
+    /// in its place.
     pub fn longest_silence(&self) -> Option<AvailabilityGap> {
         Some(self.silence).filter(|gap| !gap.length.is_zero())
     }
@@ -164,7 +165,7 @@ impl Availability {
         *until = at.max(*until);
     }
 
-    /// Records that a site's threads use a replica, so that the replica is listed with or without
+    /// Records that a site's threads use a replica. The replica is then listed even if it never
     /// answers.
     pub fn used(&mut self, replica: &ReplicaName, site: u8) {
         self.replica(replica).site = Some(site);

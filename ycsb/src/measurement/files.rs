@@ -24,8 +24,8 @@ const ALL: &str = "latency.hlog";
 /// failure nothing more is written, because a log with a gap would mislead readers.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
-/// Histogram files of one run. If a file cannot be written, neither the run nor the other files are
-/// stopped; the first error is kept for the end.
+/// Histogram files of one run. If a file cannot be written, the run and the other files are not
+/// affected. The first error is returned at the end of the run.
 pub struct IntervalFiles {
     /// Prefix of every file name, as the user wrote it. So if the prefix is a folder, it must end
     /// with `/`.
@@ -40,11 +40,10 @@ pub struct IntervalFiles {
 
 impl IntervalFiles {
     /// Creates the files, and the folder that contains them. The run starts at `start`. `interval`
-    /// gives the kind of times that the run measures. `sites` contains the names of the sites, in
-    /// the order of the site indexes.
+    /// is the kind of times that the run measures. `sites` contains the names of the sites, in the
+    /// order of the site indexes.
     ///
-    /// # Errors
-    /// If a file cannot be created.
+    /// # Errors If a file cannot be created.
     pub fn create(
         prefix: &str,
         start: SystemTime,

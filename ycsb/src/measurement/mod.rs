@@ -359,8 +359,9 @@ impl Measurements {
         self.series.keys()
     }
 
-    /// Returns each status with which operations of the kind `what` ended, and the number of these
-    /// operations. Failures are listed under [`Metric::Done`], not under [`Metric::Failed`].
+    /// Returns the status codes with which operations of the kind `what` ended. Each status comes
+    /// with the number of these operations. Failures are listed under [`Metric::Done`], not under
+    /// [`Metric::Failed`].
     pub fn returns(&self, what: Metric) -> impl Iterator<Item = (ReturnCode, u64)> {
         let all = self.returns.iter();
         all.filter(move |((of, _), _)| *of == what)

@@ -1,7 +1,7 @@
 //! All properties with their defaults. This table determines the properties that a run prints at
 //! its start, the warnings about unknown names, and the default values.
 
-/// Use that this program makes of a property.
+/// Way in which this program uses a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PropertyUse {
     /// The property has this default.

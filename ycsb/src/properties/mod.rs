@@ -311,7 +311,8 @@ impl Properties {
         })
     }
 
-    /// Builds the error that the property `name` does not accept its present value.
+    /// Builds the error for a property that does not accept its present value. `name` is the name
+    /// of the property.
     pub fn invalid(&self, name: &str, expected: &str) -> PropertyError {
         let entry = self.entries.get(name);
         PropertyError::Invalid {
@@ -346,8 +347,9 @@ impl Properties {
     }
 }
 
-/// Decodes the contents of a file: by the byte order mark, if there is one; otherwise as UTF-8, if
-/// the contents are valid UTF-8; otherwise as Latin-1, which YCSB always uses.
+/// Decodes the contents of a file. A byte order mark determines the encoding. Without a byte order
+/// mark, contents that are valid UTF-8 are decoded as UTF-8. Other contents are decoded as Latin-1,
+/// which YCSB always uses.
 fn decode(bytes: Vec<u8>) -> String {
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));

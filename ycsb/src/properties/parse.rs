@@ -77,8 +77,9 @@ fn continued(line: &str) -> Option<&str> {
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])
 }
 
-/// Splits a line at the first unescaped `=`, `:` or blank. Blanks, and one `=` or `:`, between the
-/// two parts belong to neither part.
+/// Splits a line at the first unescaped `=`, `:` or blank. The separator belongs to neither part.
+/// The separator consists of all blanks between the two parts, and of one `=` or `:` if there is
+/// one.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.char_indices().find_map(|(at, c)| {

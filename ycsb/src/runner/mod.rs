@@ -42,7 +42,7 @@ pub use outcome::{BenchmarkOutcome, Shortfall};
 pub use cancellation_token::CancellationToken;
 pub use cores::{Core, Cores};
 
-/// Time for which a run, after its end, waits for the operations in flight.
+/// Time for which a run that has ended waits for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Phase of a benchmark: load or run.
@@ -59,7 +59,7 @@ pub enum Phase {
 pub struct RunOptions {
     /// Phase to carry out.
     pub phase: Phase,
-    /// Maximum number of operations in flight; 0 is taken as 1.
+    /// Maximum number of operations in flight; 0 is treated as 1.
     pub threads: u64,
     /// Operations per second of all threads together; `None` means as many as possible.
     pub target: Option<f64>,

@@ -83,7 +83,7 @@ impl Pacer {
         Ok(Pacer::Thread(sender))
     }
 
-    /// Returns at `at`, or immediately if that time has passed.
+    /// Waits until the time `at`. Returns immediately if that time has passed.
     pub async fn sleep_until(&self, at: Instant) {
         if at <= Instant::now() {
             return;

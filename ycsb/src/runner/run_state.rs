@@ -16,7 +16,7 @@ pub(super) struct RunState {
     pub start: Instant,
     /// Start of the measured phase.
     pub measured_from: Instant,
-    /// Time from which on no operation is due and none is sent; `None` means no limit.
+    /// Time from which no more operations are due or sent; `None` means no limit.
     pub deadline: Option<Instant>,
     /// Time at which the last operation of the run is due; `None` if there is no limit or no target
     /// rate.

@@ -150,7 +150,7 @@ impl<S: KvStore> Worker<S> {
     }
 
     /// Tries a failed insertion of the load phase again, up to the maximum number of times. If the
-    /// last attempt fails, too, the phase ends, unless the options tell it to continue.
+    /// last attempt fails, too, the phase ends, unless the options demand that the phase continues.
     async fn insert_again(
         &self,
         operation: &WorkloadOperation,
@@ -209,7 +209,7 @@ impl<S: KvStore> Worker<S> {
     }
 
     /// Records the replica that answered, and the time of the answer. If the answer came after the
-    /// end of the run, the time is that of the end.
+    /// end of the run, the end of the run is recorded as this time.
     fn note_answer(&self, seen: &mut Availability, step: &Step, end: Option<Instant>) {
         let site = self.store.site;
         let ended = self

@@ -37,7 +37,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Returns the ID of the record that the insertion with the index `index` in this part inserts.
+    /// Returns the ID of the record for the insertion with the index `index` in this part.
     pub fn nth(self, index: u64) -> u64 {
         index.saturating_mul(self.of).saturating_add(self.number)
     }

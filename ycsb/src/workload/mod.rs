@@ -322,8 +322,8 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
-/// The range of the zipfian distribution includes expected insertions: at most this many for each
-/// existing record. With this limit, at least one in about a hundred random numbers is an existing
+/// Maximum number of expected insertions, for each existing record, in the range of the zipfian
+/// distribution. With this limit, at least one in about a hundred random numbers is an existing
 /// record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;
 

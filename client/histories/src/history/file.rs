@@ -20,8 +20,8 @@ const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CHECKSUM_BYTES: usize = 4;
-/// Length, in bytes, of the shortest event, a delete without an answer: one byte each for kind,
-/// process, key and begin.
+/// Length of the shortest event, in bytes. This event is a delete without an answer. Its kind,
+/// process, key and begin take one byte each.
 const EVENT_BYTES_MIN: usize = 4;
 
 /// Reason why a history could not be stored or loaded.
@@ -49,7 +49,7 @@ pub enum HistoryError {
     Checksum {
         /// Checksum in the file.
         stored: u32,
-        /// Checksum computed from the bytes that precede the checksum in the file.
+        /// Checksum of all bytes that precede the checksum in the file.
         computed: u32,
     },
     /// The contents are malformed although the checksum matches.
@@ -175,7 +175,7 @@ fn header_fields(header: &[u8; HEADER_BYTES]) -> (u32, u64) {
     )
 }
 
-/// Kind of an event, without its values: the low bits of the event's first byte.
+/// Kind of an event, as stored in the low bits of the event's first byte.
 #[derive(Clone, Copy)]
 enum EventKind {
     ReadValue,
@@ -278,7 +278,8 @@ fn take_action(input: &mut Input, kind: EventKind, swapped: bool) -> Option<Hist
     })
 }
 
-/// Maps small positive and negative differences to small unsigned numbers, each to a different one.
+/// Maps each difference to a different unsigned number. Small positive and negative differences
+/// become small numbers.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     ((signed << 1) ^ (signed >> 63)) as u64

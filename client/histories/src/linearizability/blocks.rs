@@ -207,8 +207,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         self.clusters.iter().filter_map(|cluster| cluster.successor)
     }
 
-    /// Builds the block of a chain. Checks the order within the chain, and that each failed swap
-    /// that expected a value of the chain could fail.
+    /// Builds the block of a chain. Checks the order within the chain. Also checks every failed
+    /// swap that expected a value of the chain: the swap must have been able to fail.
     fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
         let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
@@ -244,7 +244,7 @@ impl<'k, 'a> Chains<'k, 'a> {
         })
     }
 
-    /// Returns, for each position in a chain, the earliest end among the operations at this
+    /// Returns one entry for each position in a chain: the earliest end of the operations at this
     /// position and at later positions.
     fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
@@ -259,10 +259,10 @@ impl<'k, 'a> Chains<'k, 'a> {
         ends
     }
 
-    /// Returns the latest moment up to `until` at which `old`, which was written at `from`, can be
-    /// replaced. Every failed swap that expected `old` must still have a moment at which another
-    /// value is current. The latest possible replacement gives the following values the most
-    /// freedom.
+    /// Returns the latest moment up to `until` at which the value `old` can be replaced. This value
+    /// was written at `from`. Every failed swap that expected `old` must still have a moment at
+    /// which another value is current. The latest possible replacement leaves the most freedom for
+    /// the following values.
     fn write_late(
         &self,
         old: RegisterValue,
@@ -374,7 +374,7 @@ fn inside(key: &PreparedKey, outer: &Block, inner: &Block) -> Flaw {
     Flaw::violation(explanation, events)
 }
 
-/// Describes the values of a forward block, and the times between which they occupy the register.
+/// Describes the values of a forward block, and the interval in which they occupy the register.
 pub(super) fn describe_with_times(key: &PreparedKey, block: &Block) -> String {
     format!(
         "{} from {} to {}",

@@ -23,7 +23,7 @@ pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them a
 pub(crate) struct SearchState<H> {
     /// Value of the register, or the values of several registers.
     pub held: H,
-    /// Set of the slots of operations in flight that have taken effect.
+    /// Slots of the operations in flight that have taken effect, as a set of bits.
     pub done: u128,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct Bounds<'a> {
     pub at_once: usize,
 }
 
-/// Lets operations in flight take effect until the operation of `bit` has taken effect. Returns
-/// every state in which that operation has just taken effect, or `None` if there are too many
-/// states. `follow` adds the possible successors of a state.
+/// Lets operations in flight take effect until the operation that `bit` denotes has taken effect.
+/// Returns every state in which that operation has just taken effect, or `None` if there are too
+/// many states. `follow` adds the possible successors of a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
     states: impl IntoIterator<Item = SearchState<H>>,
     bit: u128,
@@ -61,8 +61,8 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Drops the superfluous ones among the states that differ only in the set of unanswered operations
-/// that took effect.
+/// Removes superfluous states from each group of states that differ only in the unanswered
+/// operations that took effect.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
     states: &mut Vec<SearchState<H>>,
     unanswered: u128,
@@ -91,16 +91,15 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
 /// States that remain to be expanded. Each state is returned at most once, and no superfluous state
 /// is returned.
 pub(crate) struct Frontier<H> {
-    /// Set of the slots of unanswered operations.
+    /// Slots of the unanswered operations, as a set of bits.
     unanswered: u128,
     /// States that remain to be expanded, grouped by the number of unanswered operations that took
     /// effect.
     waiting: Vec<Vec<SearchState<H>>>,
-    /// Index in `waiting` below which all lists are empty.
+    /// Index in `waiting`. All lists with a lower index are empty.
     fewest: usize,
-    /// The states that were returned. Each state is split in two: its part without unanswered
-    /// operations is the key, and the sets of unanswered operations with which this part was
-    /// returned are the value.
+    /// States that were returned. The key is a state without its unanswered operations. The value
+    /// lists the sets of unanswered operations with which this state was returned.
     given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 

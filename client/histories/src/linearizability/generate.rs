@@ -14,8 +14,8 @@ pub(super) struct HistoryShape {
     pub ops: usize,
     pub keys: u64,
     pub processes: u32,
-    /// Duration of the longest operation, and of the longest pause between two operations of one
-    /// process.
+    /// Duration of the longest operation. The longest pause between two operations of one process
+    /// has the same duration.
     pub duration_ns: u64,
     /// Number of reads in a hundred operations. The next fields hold the numbers of deletes and of
     /// swaps in a hundred. All other operations are writes.
@@ -128,9 +128,9 @@ pub(crate) struct Invocation {
 }
 
 impl Processes {
-    /// Creates `processes` processes. `duration_ns` is the duration of the longest operation, and
-    /// of the longest pause between two operations of one process. `unanswered` is the number of
-    /// operations in a hundred that are never answered.
+    /// Creates `processes` processes. `duration_ns` is the duration of the longest operation. The
+    /// longest pause between two operations of one process has the same duration. `unanswered` is
+    /// the number of operations in a hundred that are never answered.
     pub fn new(processes: u32, duration_ns: u64, unanswered: u32) -> Processes {
         Processes {
             free_at_ns: vec![0; processes as usize],
@@ -164,7 +164,7 @@ pub(crate) struct Register {
 }
 
 impl Register {
-    /// Executes an operation: sets its answer and, for a swap, its expected value.
+    /// Executes an operation and sets its answer. For a swap, also sets the expected value.
     pub fn perform(&mut self, action: &mut HistoryAction, rng: &mut Pcg64Mcg) {
         let was = self.held;
         match action {
@@ -193,8 +193,8 @@ impl Register {
     }
 }
 
-/// Changes one operation. Sets the value that it found to `other`, if `other` is a value, or shifts
-/// its begin and end by `shift_ns`.
+/// Changes one operation at random. Its found or expected value becomes `other`, the success of a
+/// swap is inverted, or the begin and the end are shifted by `shift_ns`.
 pub(crate) fn disturb_one(
     action: &mut HistoryAction,
     invoke_ns: &mut u64,
@@ -220,7 +220,7 @@ pub(crate) fn disturb_one(
     }
 }
 
-/// Returns the value that the operation left or found.
+/// Returns the value that the operation wrote or found; `None` for absence.
 pub(crate) fn value_of(action: &HistoryAction) -> Option<ValueId> {
     match *action {
         HistoryAction::Read { value } => value,

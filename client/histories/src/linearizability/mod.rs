@@ -48,7 +48,7 @@ pub enum LinearizabilityVerdict {
     Violation {
         /// Key at which the violation was found. There may be violations at other keys, too.
         key: u64,
-        /// Description of the operations that contradict each other, with their times.
+        /// Description of the contradictory operations and of their times.
         explanation: String,
         /// Operations that contradict each other, in the order in which they began.
         events: Vec<HistoryEvent>,

@@ -146,9 +146,9 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// Returns the end of each operation. If another operation saw the value of an open operation, the
-/// open operation took effect before that other operation ended. If no operation saw the value of
-/// an open operation, its end is `NEVER`.
+/// Returns the end of each operation. If a second operation saw the value of an unanswered
+/// operation, the unanswered one took effect before the second one ended. If no operation saw the
+/// value of an unanswered operation, the end of the unanswered one is `NEVER`.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();
@@ -162,9 +162,8 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that the value that `finder` found was written in time. If the write has no answer, gives
-/// it an end. If this write is a swap, it has itself found a value, and the same is done for that
-/// value.
+/// Checks that the value that `finder` found was written in time. If the write has no answer, it is
+/// given an end. If the write is a swap, the same is done for the value that the swap found.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,

@@ -8,12 +8,11 @@
 use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 pub(super) struct Relevance {
-    /// One entry for each mutation, in the order of their begins: its begin, and the earliest end
-    /// among this mutation and all mutations that begin later.
+    /// One entry for each mutation, sorted by begin. The first time is the begin of the mutation.
+    /// The second time is the earliest end among this mutation and all that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
-    /// For each value, the begin and the end of its write. Absence is also such a value, and counts
-    /// as written before all others. The entry of absence is `None` if the key can become absent
-    /// again.
+    /// Begin and end of the only write of each value. Absence is treated as a value that is written
+    /// before all others. The entry for absence is `None` if the key can become absent again.
     writes: Vec<Option<(OpTime, OpTime)>>,
 }
 
@@ -40,8 +39,8 @@ impl Relevance {
         Relevance { ends_from, writes }
     }
 
-    /// Returns the earliest moment at which it is certain that, after an operation that ended at
-    /// `end`, another value has been written.
+    /// Returns the earliest moment at which another value has certainly been written after an
+    /// operation that ended at `end`.
     fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
@@ -61,9 +60,9 @@ impl Relevance {
             .is_some_and(|(begin, end)| op.begin <= begin || self.overwritten(end) <= op.end)
     }
 
-    /// Returns, for each operation, whether an unexplained failed swap might have found the
-    /// operation's value. It cannot have found the value if the value was overwritten before the
-    /// swap began, or if the operation began after the swap ended.
+    /// Returns one flag for each operation: whether an unexplained failed swap might have found the
+    /// operation's value. A swap cannot have found the value if the value was overwritten before
+    /// the swap began, or if the operation began after the swap ended.
     pub fn of_unexplained(&self, key: &PreparedKey, explained: &[bool]) -> Vec<bool> {
         let mut latest = 0;
         let mut ends_to: Vec<(OpTime, OpTime)> = Vec::new();

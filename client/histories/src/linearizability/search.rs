@@ -28,8 +28,8 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 use super::relevance::Relevance;
 use crate::history::HistoryEvent;
 
-/// Part of the maximum number of states that may be expanded for a history. The other part grows
-/// with the number of operations in the history.
+/// Constant part of the maximum number of states that are expanded for one history. The other part
+/// grows with the number of operations in the history.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
 /// Maximum number of states that are kept from one moment to the next. It is also the maximum
@@ -58,20 +58,20 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns the budget for a history of `ops` operations. The budget is enough for operations
-    /// that each overlap a few others. If a million operations overlap too many others, the budget
-    /// is used up in about ten seconds.
+    /// Returns the budget for a history of `ops` operations. The budget is enough if each operation
+    /// overlaps only a few others. If a million operations overlap too many others, the budget is
+    /// used up in about ten seconds.
     pub fn for_ops(ops: usize) -> Self {
         let steps = STEPS + STEPS_PER_OP * ops;
         Budget { steps }
     }
 }
 
-/// Operations on one value that limit the possible orders: the reads that found the value, and the
-/// swap that replaced it.
+/// Reads that found one value, and the swap that replaced the value. These operations limit the
+/// possible orders.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
-    /// Position in `ticks` of the latest begin among the reads that found the value.
+    /// Position in `ticks` at which the last read that found the value begins.
     last_read: usize,
     /// Swap that certainly replaced the value; `None` if there is none.
     successor: Option<usize>,
@@ -82,8 +82,8 @@ struct OpValueUses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OpTick {
     at: OpTime,
-    /// False sorts before true: at one moment, begins come before ends. So if one operation ends at
-    /// the moment at which another begins, the two overlap.
+    /// Whether the tick is an end. At one moment, begins (false) come before ends (true). So if one
+    /// operation ends at the moment at which another begins, the two overlap.
     is_end: bool,
     op: u32,
 }
@@ -98,7 +98,7 @@ struct OpSearch<'k, 'a> {
     /// For each slot, the operation in flight that occupies it.
     slots: [usize; SLOTS],
     taken: u128,
-    /// Set of the slots of operations that never end.
+    /// Slots of the operations that never end, as a set of bits.
     unanswered: u128,
     /// For each value, true if no later write can store it.
     written: Vec<bool>,
@@ -221,7 +221,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         self.states.dedup();
     }
 
-    /// Returns every state in which the operation of `bit` has just taken effect.
+    /// Returns every state in which the operation that `bit` denotes has just taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<OpState>, Flaw> {
         let mut steps = self.steps;
         let bounds = Bounds {
@@ -291,8 +291,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         OpState { held, done }
     }
 
-    /// Returns the slots of the operations that can take effect, unseen, just before a write hides
-    /// them.
+    /// Returns the slots of the operations that can take effect unseen, because a write hides them
+    /// immediately afterwards.
     fn hidden_before(&self, done: u128) -> u128 {
         let mut hidden = 0;
         for slot in bits(self.taken & !done) {
@@ -311,7 +311,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether the operation of `slot` can take effect just before another write hides it, because
+    /// Whether the operation in `slot` can take effect just before another write hides it, because
     /// no other operation needs its effect.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
@@ -371,7 +371,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
 }
 
 impl Op<'_> {
-    /// Whether the operation can take effect while the register holds `held`, without changing it.
+    /// Whether the operation can take effect on the value `held` without changing it.
     fn happens_by_itself(&self, held: RegisterValue) -> bool {
         match self.kind {
             OpKind::Read(value) => value == held,

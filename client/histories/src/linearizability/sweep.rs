@@ -69,7 +69,7 @@ pub(super) fn check(key: &PreparedKey) -> Result<SweepOutcome, Flaw> {
     }
 }
 
-/// Content of the key, and the moment since which the key has had this content.
+/// Content of the key, and the moment at which the key got this content.
 #[derive(Debug, Clone, Copy)]
 enum KeyState {
     Absent,
@@ -94,14 +94,14 @@ struct Sweep<'k, 'a> {
     absent_at: OpTime,
     /// Last moment at which the key was present.
     present_at: Option<OpTime>,
-    /// Last moment at which a backward block could have taken effect without ruling out any
-    /// possible order.
+    /// Last moment at which a backward block could have taken effect harmlessly: all possible
+    /// orders would have remained possible.
     harmless_at: Option<OpTime>,
-    /// Waiting deletions, each with the moment by which it must take effect.
+    /// Waiting deletions. The first component is the moment by which the deletion must take effect.
     deletions: BTreeSet<(OpTime, u32)>,
-    /// Waiting writes, each with the moment by which it must take effect.
+    /// Waiting writes. The first component is the moment by which the write must take effect.
     writes: BTreeSet<(OpTime, u32)>,
-    /// Waiting creates, each with the moment by which it must take effect.
+    /// Waiting creates. The first component is the moment by which the create must take effect.
     creates: BTreeSet<(OpTime, u32)>,
     /// For each expected value, the swaps that expected this value and stored a new value that no
     /// operation saw. The swap that begins first is the last in the list.
@@ -260,7 +260,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         self.done.push(index);
     }
 
-    /// If a create waits for absence, makes it take effect, because the key will not stay absent.
+    /// Makes a waiting create take effect, if there is one, because the key will not stay absent.
     fn perform_waiting_create(&mut self) {
         if let KeyState::Absent = self.state
             && let Some((_, create)) = self.creates.pop_first()

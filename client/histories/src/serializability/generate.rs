@@ -18,15 +18,15 @@ pub(super) struct TransactionsShape {
     pub transactions: usize,
     pub keys: u64,
     pub processes: u32,
-    /// Number of transactions in a hundred that are on several keys.
+    /// Number of transactions in a hundred that concern several keys.
     pub several: u32,
-    /// Duration of the longest transaction, and of the longest pause between two transactions of
-    /// one process.
+    /// Duration of the longest transaction. The longest pause between two transactions of one
+    /// process has the same duration.
     pub duration_ns: u64,
     /// Number of transactions in a hundred that are never answered.
     pub unanswered: u32,
-    /// Number of transactions with parts that take effect at different moments, per hundred
-    /// transactions on several keys. With 0, the history is always strictly serializable.
+    /// Percentage of the transactions on several keys in which the parts take effect at different
+    /// moments. With 0, the history is always strictly serializable.
     pub torn: u32,
 }
 

@@ -33,7 +33,8 @@ use crate::linearizability::{self, explain};
 use prepare::PreparedTransactions;
 use search::SearchOutcome;
 
-/// Maximum number of states that [`check`] expands. This many take a few seconds.
+/// Maximum number of states that [`check`] expands. The expansion of this many states takes a few
+/// seconds.
 pub const STEPS: usize = 2_000_000;
 
 /// Actions on one or several keys that took effect at one moment.
@@ -46,9 +47,10 @@ pub struct Transaction {
     /// ignored. If a compare-and-swap in a transaction without an answer would fail, no part of the
     /// transaction happens.
     pub parts: Vec<(u64, HistoryAction)>,
-    /// Time at which the transaction began, in nanoseconds of one clock for the whole history.
+    /// Time at which the transaction began, in nanoseconds. One clock is used for the whole
+    /// history.
     pub invoke_ns: u64,
-    /// Time at which the transaction's answer arrived, on the same clock; `None` if no answer
+    /// Time at which the transaction's answer arrived, by the same clock; `None` if no answer
     /// arrived.
     pub return_ns: Option<u64>,
 }
@@ -67,7 +69,7 @@ pub enum SerializabilityVerdict {
     Violation {
         /// Keys on which the transactions in `transactions` contradict each other.
         keys: Vec<u64>,
-        /// Description of the transactions that contradict each other, with their times.
+        /// Description of the contradictory transactions and of their times.
         explanation: String,
         /// Transactions that contradict each other, in the order in which they began, without the
         /// parts that do not matter.
@@ -87,13 +89,14 @@ impl SerializabilityVerdict {
     }
 }
 
-/// Judges a history, and expands at most [`STEPS`] states. The transactions may be in any order.
+/// Judges a history. The search expands no more than [`STEPS`] states. The transactions may be in
+/// any order.
 pub fn check(transactions: &[Transaction]) -> SerializabilityVerdict {
     check_within(transactions, STEPS)
 }
 
-/// Judges a history, and expands at most `steps` states. If more are needed, the verdict is
-/// `Unknown`.
+/// Judges a history. The search expands no more than `steps` states. If more states are needed, the
+/// verdict is `Unknown`.
 pub fn check_within(transactions: &[Transaction], mut steps: usize) -> SerializabilityVerdict {
     let relevant: Vec<Transaction> = transactions.iter().filter_map(without_unread).collect();
     if let Some(violation) = check_each_key(&relevant) {

@@ -26,7 +26,7 @@ pub(super) type TxnTime = u64;
 pub(super) const NEVER: TxnTime = u64::MAX;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
-/// Effect of one part of a transaction on the key of that part.
+/// Effect that one part of a transaction has on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// The key must hold this value.
@@ -73,8 +73,8 @@ pub(super) struct Txn {
     pub is_blind: bool,
     /// Whether a compare-and-swap may have failed because of a value that this transaction wrote.
     pub explains_a_failure: bool,
-    /// For a transaction that may never have taken effect, the last moment at which an answer could
-    /// depend on it.
+    /// Last moment at which an answer could depend on the transaction. It is used only for a
+    /// transaction that may never have taken effect.
     pub last_use: TxnTime,
 }
 
@@ -131,7 +131,7 @@ fn check_keys(transaction: &Transaction) -> Result<(), String> {
     }
 }
 
-/// Map from each value of each key to the transaction that wrote, or may have written, the value.
+/// Map from a key and a value to the transaction that wrote the value or may have written it.
 type Writers = Map<(u64, ValueId), usize>;
 
 /// Returns the value that the action wrote or may have written.
@@ -173,9 +173,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// Returns the end of each transaction. If another transaction found a value of an unanswered
-/// transaction, the unanswered one took effect before the other one ended. If no transaction found
-/// the values of an unanswered transaction, its end is `NEVER`.
+/// Returns the end of each transaction. If a second transaction found a value of an unanswered
+/// transaction, the unanswered one took effect before the second one ended. If no transaction found
+/// the values of an unanswered transaction, the end of the unanswered one is `NEVER`.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();
@@ -207,7 +207,7 @@ struct TxnBuilder {
 }
 
 impl TxnBuilder {
-    /// Gives numbers to the keys of a transaction, and to the values that it writes.
+    /// Assigns numbers to the keys of a transaction, and to the values that the transaction writes.
     fn number(&mut self, transaction: &Transaction) {
         for (key, action) in &transaction.parts {
             let next = self.keys.len();
@@ -276,7 +276,7 @@ impl TxnBuilder {
     }
 
     /// Determines for each transaction whether a failed swap could need it. For each transaction
-    /// that never ends, also determines until when another transaction could need it.
+    /// that never ends, also determines the last moment at which another transaction could need it.
     fn find_uses(&mut self) {
         for txn in &mut self.txns {
             let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);

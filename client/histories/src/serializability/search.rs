@@ -65,8 +65,7 @@ struct TxnTick {
     txn: usize,
 }
 
-/// Keys that a transaction changes, each with a flag that is true if the transaction deletes the
-/// key.
+/// Keys that a transaction changes. The flag of a key is true if the transaction deletes the key.
 type Changes = SmallVec<[(usize, bool); 2]>;
 
 struct TxnSearch<'p> {
@@ -74,9 +73,9 @@ struct TxnSearch<'p> {
     /// For each slot, the transaction in flight that occupies it.
     slots: [usize; SLOTS],
     taken: u128,
-    /// Set of the slots of the transactions that never end.
+    /// Slots of the transactions that never end, as a set of bits.
     unanswered: u128,
-    /// Set of the slots of the transactions that change nothing.
+    /// Slots of the transactions that change nothing, as a set of bits.
     reads: u128,
     states: Vec<TxnState>,
     now: TxnTime,
@@ -168,7 +167,7 @@ impl<'p> TxnSearch<'p> {
         self.states.dedup();
     }
 
-    /// Returns every state in which the transaction of `bit` has just taken effect.
+    /// Returns every state in which the transaction that `bit` denotes has just taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<TxnState>, SearchOutcome> {
         let mut steps = self.steps;
         let bounds = Bounds {
@@ -213,8 +212,8 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// Returns the changes that a transaction makes if it is a blind write and no transaction finds
-    /// its values; otherwise `None`.
+    /// Returns the changes of a blind write if no transaction finds the values that it writes.
+    /// Returns `None` for all other transactions.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
             let Effect::Write(value) = effect else {
@@ -229,7 +228,7 @@ impl<'p> TxnSearch<'p> {
         Some(changes)
     }
 
-    /// Whether the transaction of `slot` may now overwrite the present values of the keys that it
+    /// Whether the transaction in `slot` may now overwrite the present values of the keys that it
     /// changes.
     fn may_overwrite(&self, slot: usize, state: &TxnState) -> bool {
         let changed = |(_, effect): &&(usize, Effect)| effect.leaves().is_some();
@@ -255,7 +254,7 @@ impl<'p> TxnSearch<'p> {
         state
     }
 
-    /// Whether the transaction of `slot` may take effect just before `over` overwrites its values.
+    /// Whether the transaction in `slot` may take effect just before `over` overwrites its values.
     /// Only transactions that are not in flight are taken into account.
     fn may_hide(&self, slot: usize, over: &Txn) -> bool {
         let txn = self.txn(slot);
@@ -270,8 +269,8 @@ impl<'p> TxnSearch<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets the transaction of `slot` take effect. Does so only if every other transaction that
-    /// still has to find its values can then find them.
+    /// Lets the transaction in `slot` take effect, if all other transactions can then still find
+    /// the values that they have to find.
     fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);
@@ -288,7 +287,7 @@ impl<'p> TxnSearch<'p> {
         }
     }
 
-    /// Lets the transaction of `slot` change the keys. After that, lets every read take effect if
+    /// Lets the transaction in `slot` change the keys. After that, lets every read take effect if
     /// its answer matches the new contents.
     fn change(&self, state: &mut TxnState, slot: usize) {
         state.done |= 1 << slot;
@@ -309,7 +308,8 @@ impl<'p> TxnSearch<'p> {
     }
 }
 
-/// Whether a transaction's answer is right if it takes effect while the keys hold `held`.
+/// Whether a transaction's answer is right if the transaction takes effect while the keys hold
+/// `held`.
 fn is_possible(txn: &Txn, held: &[ValueNumber]) -> bool {
     txn.parts.iter().all(|&(key, effect)| match effect {
         Effect::Read(found) => held[key] == found,

@@ -75,8 +75,8 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     }
 }
 
-/// Whether the search finds, before `work` is used up, that these transactions have no possible
-/// order.
+/// Whether the search finds that these transactions have no possible order. The search is limited
+/// by `work`.
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
     *work = work.saturating_sub(allowance + transactions.len());
@@ -131,8 +131,8 @@ fn is_passive(action: &HistoryAction) -> bool {
     )
 }
 
-/// Whether this part may be removed: if the history has an order, it has one without this part,
-/// too.
+/// Whether this part may be removed. If a history with this part has a possible order, the history
+/// without this part must have one, too.
 fn may_drop(transactions: &[Transaction], index: usize, part: usize) -> bool {
     let open = transactions[index].return_ns.is_none();
     let (key, action) = transactions[index].parts[part];

@@ -5,7 +5,7 @@ use crate::Routing;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Starts the servers CA, OR and VA, of which CA is the nearest, and a client that uses all three.
+/// Starts the servers CA, OR and VA, and a client that uses all three. CA is the nearest server.
 async fn three(hint: Hint) -> ([Server; 3], Client) {
     let near = Server::start([]).await;
     near.state().replicas = ["CA", "OR", "VA"].map(String::from).into();

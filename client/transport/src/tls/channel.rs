@@ -204,7 +204,7 @@ impl Channel {
     }
 }
 
-/// Adapter that reads from and writes to a socket, as much as is possible without waiting.
+/// Adapter that reads from a socket and writes to it, as far as this is possible without waiting.
 pub(super) struct Socket<'a>(pub(super) &'a TcpStream);
 
 impl io::Read for Socket<'_> {

@@ -7,7 +7,7 @@ use leasehold_wire::LeaseRequest;
 use crate::backend::RunPlan;
 use crate::experiment::StrategyChange;
 
-/// Returns the request for a change of strategy, as sent to a replica.
+/// Returns the request for a change of strategy, in the form in which it is sent to a replica.
 pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseRequest {
     let range = plan.range(change);
     let bytes = |key: &leasehold_leases::Key| key.to_vec().into();

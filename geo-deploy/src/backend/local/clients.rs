@@ -99,7 +99,7 @@ pub(super) async fn drive(
     })
 }
 
-/// State that all clients of a run share.
+/// State that is common to all clients of a run.
 pub(super) struct SharedRunState {
     epoch: Instant,
     interval: RefCell<IntervalTracker>,

@@ -47,8 +47,8 @@ pub struct LocalSettings {
 /// Data that the replicas of a cluster find when they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataState {
-    /// No data, or data that may not fit the settings. The cluster is ready only when the requested
-    /// strategy is in force.
+    /// No data, or data that possibly does not fit the settings. The cluster is ready only when the
+    /// requested strategy is in force.
     New,
     /// Data of a cluster that was first started with the requested settings. Operators may have
     /// changed the strategies since then.
@@ -157,8 +157,8 @@ impl LocalCluster {
             .collect()
     }
 
-    /// Asks every replica that runs for its role, and returns the roles. The role of a holder
-    /// refers to `key` or, if `key` is `None`, to the hottest key that the leader knows.
+    /// Asks every replica that runs for its role, and returns the roles. The holders are those of
+    /// `key`. If `key` is `None`, they are the holders of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::query(&self.access, &self.clients, self.up(), key).await
     }
@@ -189,9 +189,9 @@ impl LocalCluster {
     }
 
     /// Polls the processes. Returns their events since the last call, each with the index of the
-    /// site. For each replica that is being restarted, starts it again once it has ended. Also
-    /// kills replicas that do not end in time. So this function must be called about ten times a
-    /// second.
+    /// site. If a replica is being restarted, starts its new process after the old one has ended.
+    /// Also kills replicas that do not end in time. So this function must be called about ten times
+    /// a second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)

@@ -17,9 +17,9 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Additional lead of a query over a fault, for each key. The query asks the replicas for the
-/// possible holders of every key. It begins before the fault, by [`LEAD`] plus this time multiplied
-/// by the number of keys.
+/// Additional time, for each key, by which a query begins before a fault. The query asks the
+/// replicas for the possible holders of every key. It begins before the fault by [`LEAD`] plus this
+/// time multiplied by the number of keys.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
 /// Time before a fault at which replicas are asked for their roles.
@@ -57,9 +57,9 @@ struct Disturbance<'a, 'b, 'c> {
     shared: &'a SharedRunState,
     faults: &'a mut RunFaults<'c>,
     hottest: Key,
-    /// Queries that were sent after a fault began. Each returns the index of the fault, and the
-    /// replicas that may have held a lease on each key when the fault began; `None` if these are
-    /// uncertain.
+    /// Queries that were sent after a fault began. Each query returns the index of the fault, and
+    /// the replicas that may have held a lease on each key when the fault began. The query returns
+    /// `None` for the replicas if they are uncertain.
     holder_queries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
     /// Changes of strategy that were requested and have not come into force yet.
     changes: JoinSet<anyhow::Result<()>>,

@@ -24,7 +24,7 @@ const KEYS_MAX: u64 = 10_000;
 /// Longest time that a replica may take to name the possible holders of one key.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Query for the possible holders of all keys, to the replicas of a cluster.
+/// Query that asks the replicas of a cluster for the possible holders of all keys.
 #[derive(Clone)]
 pub(super) struct HolderQuery {
     access: ClientAccess,
@@ -34,7 +34,7 @@ pub(super) struct HolderQuery {
     keys: u64,
 }
 
-/// Answers of the replicas, each next to the replica's site.
+/// Answers of the replicas. Next to each answer is the site of the replica.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderAnswers(Vec<(usize, ReplicaAnswer)>);
 

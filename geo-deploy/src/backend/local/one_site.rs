@@ -36,8 +36,8 @@ const STEPS: u64 = 5;
 /// Each case, with the throughput that was measured in each run of the case.
 pub type Results = Vec<(Case, Vec<CaseThroughput>)>;
 
-/// Measures every case the requested number of times. All cases are measured once before any is
-/// measured again.
+/// Measures every case the requested number of times. All cases are measured once before the first
+/// case is measured again.
 ///
 /// # Errors
 /// If a cluster cannot be started, does not become ready, or cannot be loaded.

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 /// connections. So a port that is free now is usually still free when a replica binds it.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// Returns free ports on loopback, none of which is in `taken`. Usually each search begins at a
+/// Returns free ports on loopback that are not in `taken`. Usually each search begins at a
 /// different port, even for clusters that are started by different processes.
 pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     static GIVEN: AtomicU32 = AtomicU32::new(0);

@@ -107,7 +107,7 @@ struct ChildProcess {
     ending: Option<PendingShutdown>,
 }
 
-/// Request to a process to end.
+/// Requested shutdown of a process that has not ended yet.
 #[derive(Debug)]
 struct PendingShutdown {
     why: DownReason,

@@ -20,15 +20,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub struct Roles {
     /// Site of the leader; `None` if no replica leads.
     pub leader: Option<usize>,
-    /// Sites that hold a lease on the requested key or, if no key was requested, on the hottest
-    /// key.
+    /// Sites that hold a lease on the requested key. If no key was requested, these are the holders
+    /// of the hottest key.
     pub holders: Vec<usize>,
-    /// Whether the process runs, for each site.
+    /// For each site, true if the replica's process runs.
     pub up: Vec<bool>,
 }
 
 impl Roles {
-    /// Asks those replicas at the given addresses that are up, and returns the roles.
+    /// Asks every replica that is up, and returns the roles.
     pub(super) async fn query(
         access: &ClientAccess,
         addresses: &[SocketAddr],

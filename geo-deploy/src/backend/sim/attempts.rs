@@ -16,8 +16,7 @@ use crate::backend::outage::ATTEMPT_S;
 
 /// Time, in ns, that a replica may take to answer. After this time, another replica is tried, too.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
-/// Time in ns before the next request is sent to a replica that has reported that it cannot answer
-/// yet.
+/// Pause, in ns, before the next request to a replica that has reported that it cannot answer yet.
 const PAUSE_NS: u64 = 50_000_000;
 /// Time, in ns, between two probes of a replica that did not answer.
 const PROBE_NS: u64 = 250_000_000;
@@ -132,7 +131,8 @@ impl Clients<'_> {
         }
     }
 
-    /// Stops sending the requests of a site's clients to a replica until it has answered a probe.
+    /// Stops sending the requests of a site's clients to a replica until the replica has answered a
+    /// probe.
     fn avoid(&mut self, site: usize, node: usize) {
         let now_ns = self.world.now_ns();
         if self.routes[site].avoid(node, now_ns) {

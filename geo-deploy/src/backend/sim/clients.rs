@@ -23,7 +23,7 @@ use crate::run::RunEvent;
 
 /// Time, in ns, after which a client abandons an operation with all its attempts.
 const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
-/// Interval in ns at which it is checked whether all promises to a failed replica have expired.
+/// Interval, in ns, between two checks of whether all promises to a failed replica have expired.
 const PROMISE_CHECK_NS: u64 = 10_000_000;
 
 /// Events that are scheduled for the clients of a run.
@@ -88,9 +88,10 @@ pub(super) struct Clients<'a> {
     pub(super) routes: Vec<Route>,
     alarms: HashMap<u64, ClientAlarm, FixedState>,
     set: u64,
-    /// Whether some operations may never be answered. If so, operations have timeouts.
+    /// True if it is possible that some operations are never answered. If so, operations have
+    /// timeouts.
     pub(super) doubtful: bool,
-    /// Number of sources of requests that have not ended, plus operations in flight.
+    /// Number of request sources that have not ended, plus the number of operations in flight.
     open: usize,
 }
 

@@ -123,7 +123,7 @@ fn promised(world: &World, node: usize) -> Vec<ConfigId> {
     ids.into_iter().collect()
 }
 
-/// Whether any running replica has made an unexpired promise to the replica `node`.
+/// Returns true if a running replica has made an unexpired promise to the replica `node`.
 pub(super) fn is_promised(world: &World, node: usize) -> bool {
     !promised(world, node).is_empty()
 }

@@ -44,8 +44,8 @@ impl Route {
         }
     }
 
-    /// Returns the nearest replica to which clients send requests and that is not in `others`;
-    /// `None` if there is no such replica.
+    /// Returns the nearest replica that clients do not avoid and that is not in `others`; `None` if
+    /// there is no such replica.
     pub(super) fn nearest(&self, others: &[usize]) -> Option<usize> {
         let mut order = self.order.iter().copied();
         order.find(|node| !self.replicas[*node].avoided && !others.contains(node))

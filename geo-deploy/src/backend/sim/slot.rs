@@ -47,7 +47,7 @@ impl ClientSlot {
         }
     }
 
-    /// Returns the command that contains `request`, as the next one of the client's session.
+    /// Returns a command for `request`. The command is the next one of the client's session.
     pub(super) fn command(&mut self, request: KeyRequest) -> Command {
         if request.kind == OpKind::Read {
             return Op::get(key_name(request.key)).into();

@@ -14,34 +14,34 @@ pub(in super::super) use of_report::of_report;
 
 /// Space above the panels, for two rows of the legend.
 const TOP: f64 = 56.0;
-/// Space above a panel for the title of the panel. The next constant is the space below a panel for
-/// the axis.
+/// Space above a panel, for the title of the panel. The constant `AXIS` is the space below a panel,
+/// for the horizontal axis.
 const HEAD: f64 = 24.0;
 const AXIS: f64 = 34.0;
 /// Space below the panels, for the titles of the axes.
 const FOOT: f64 = 22.0;
 const BOUND_DASH: &str = "4 3";
 
-/// Data for a figure of latency distributions, in any form.
+/// Data for a figure of latency distributions. All forms of the figure show the same data.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Cdf {
     pub title: String,
-    /// For each curve, in the order of the legend: the look (the number of the curve's colour and
-    /// pattern) and the name.
+    /// Look and name of each curve, in the order of the legend. The look is a number that
+    /// determines the colour and the line pattern of the curve.
     pub names: Vec<(usize, String)>,
-    /// Name of each site, with the curves of the site's reads and those of the site's writes.
+    /// Name of each site, with the curves for reads and the curves for writes at this site.
     pub rows: Vec<(String, [Curves; 2])>,
 }
 
 /// Curves and bounds of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Curves {
-    /// For each curve: the look (the number of the curve's colour and pattern) and the points. A
-    /// point is a latency in ms and the share of operations, from 0 to 1, that took at most this
-    /// time.
+    /// Look and points of each curve. The look is a number that determines the colour and the line
+    /// pattern of the curve. A point is a pair of a latency, in ms, and the share of operations (0
+    /// to 1) that took at most this time.
     pub curves: Vec<(usize, Vec<(f64, f64)>)>,
-    /// Lower bounds in ms, each with the colour of a strategy. The least latency of a write under
-    /// any strategy has a muted colour.
+    /// Lower bounds on the latency, in ms, with their colours. A bound of a strategy has the colour
+    /// of this strategy. The bound for writes under all strategies has a muted colour.
     pub bounds: Vec<(f64, Ink)>,
 }
 
@@ -52,7 +52,8 @@ struct CdfLayout {
     panel_height: f64,
     /// Space between columns.
     gap: f64,
-    /// Whether sites are arranged next to each other, and not below each other.
+    /// Whether the sites are arranged side by side. Otherwise, they are arranged one below the
+    /// other.
     sites_across: bool,
 }
 
@@ -78,8 +79,8 @@ const SINGLE: CdfLayout = CdfLayout {
     sites_across: false,
 };
 
-/// Returns the figure in several forms: as a page, in the wide form, and as single panels. Only the
-/// classes (reads, writes) that were measured are shown.
+/// Returns the figure in several forms: for the page, in a wide form, and as single panels. Only
+/// the classes (reads, writes) that were measured are shown.
 pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
     let sites: Vec<usize> = (0..cdf.rows.len()).collect();
     let measured = |class: usize| {

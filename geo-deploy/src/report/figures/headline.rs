@@ -11,12 +11,12 @@ use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 const TOP: f64 = 52.0;
 const PLOT_HEIGHT: f64 = 108.0;
 const ROW_HEIGHT: f64 = PLOT_HEIGHT + 56.0;
-/// Fraction of a site's width that has no bars.
+/// Gap between two groups of bars, as a fraction of the width of a group.
 const GAP: f64 = 0.16;
 const BAR_WIDTH_MAX: f64 = 42.0;
 /// Minimum space between the numbers above two adjacent bars, in pixels.
 const FIGURE_GAP: f64 = 4.0;
-/// Width of a digit, relative to the size of the letters.
+/// Width of a digit, as a fraction of the font size.
 const DIGIT_WIDTH: f64 = 0.636;
 
 /// Function that returns the values of one row of the figure: first the value over all sites, then
@@ -107,7 +107,8 @@ impl LatencyChart<'_> {
         }
     }
 
-    /// Returns a size of the letters above bars at which adjacent numbers do not overlap.
+    /// Returns the font size for the numbers above bars. At this size, adjacent numbers do not
+    /// overlap.
     fn figure_size(&self, bar_width: f64) -> f64 {
         let values = self.runs.iter().flatten();
         let longest = values.map(|ms| figure_of(*ms).len()).max().unwrap_or(1);
@@ -131,13 +132,13 @@ impl LatencyChart<'_> {
     }
 }
 
-/// Returns the upper end of an axis, so that there is space for numbers above the bars.
+/// Returns the upper end of an axis. The axis leaves space for the numbers above the bars.
 fn tick_above(greatest: f64) -> f64 {
     let step = one_two_five_above(greatest / 5.0);
     (greatest * 1.08 / step).ceil() * step
 }
 
-/// Formats a value for the space above a bar, with few digits.
+/// Formats a value as a short number, which is shown above a bar.
 fn figure_of(ms: f64) -> String {
     match ms {
         ms if ms >= 10.0 => format!("{ms:.0}"),

@@ -151,8 +151,8 @@ impl TimeSeriesChart {
         svg.upright((LEFT - 46.0, panel.top + panel.height / 2.0), title);
     }
 
-    /// Draws the names of the changes above the panel. If a name would touch the previous one, it
-    /// is placed higher.
+    /// Draws the names of the changes above the panel. A name that would touch the previous name is
+    /// placed higher.
     fn names(&self, svg: &mut Svg, panel: TimeSeriesPanel) {
         let mut free_from = [LEFT; 2];
         for mark in &self.marks {

@@ -59,7 +59,7 @@ pub(in super::super) struct Timeline {
     /// Beginning of the time axis, in s.
     pub from_s: f64,
     pub to_s: f64,
-    /// Name of each site, with the series of the site's reads and that of the site's writes.
+    /// Name of each site, with the series for reads and the series for writes at this site.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<TimelineMark>,
     /// Name of the event at time 0 of the time axis.
@@ -71,12 +71,14 @@ pub(in super::super) struct Timeline {
 /// Data of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Series {
-    /// Start in s and latency in ms of each answered operation.
+    /// Answered operations, as points. A point is the start of an operation in s, and its latency
+    /// in ms.
     pub dots: Vec<(f64, f64)>,
-    /// Start in s and latency in ms of each answered operation on a key on which a failed site held
-    /// a lease.
+    /// Answered operations on keys that were leased to a failed site, as points. A point is the
+    /// start of an operation in s, and its latency in ms.
     pub leased: Vec<(f64, f64)>,
-    /// Start in s and latency in ms of each operation that failed or timed out.
+    /// Operations that failed or timed out, as points. A point is the start of an operation in s,
+    /// and its latency in ms.
     pub failed: Vec<(f64, f64)>,
     /// Quantiles of the latencies, which are shown in place of dots.
     pub bands: Vec<Band>,
@@ -94,7 +96,7 @@ impl Series {
     }
 }
 
-/// Quantiles of the latencies in ms of the operations that started in a stretch of time. The
+/// Quantiles of latencies, in ms, for the operations that started in a stretch of time. The
 /// beginning and the end of the stretch are in s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct Band {
@@ -115,8 +117,8 @@ pub(in super::super) enum TimelineMark {
     Configuration(f64),
 }
 
-/// Returns a figure with the name `name` that shows all panels, followed by a figure of each single
-/// panel. Returns no figure if nothing was measured.
+/// Returns a figure named `name` with all panels, followed by one figure for each panel. Returns no
+/// figure if nothing was measured.
 pub(in super::super) fn figures(name: &str, timeline: &Timeline) -> Vec<Figure> {
     let Some(page) = Scale::of(timeline) else {
         return Vec::new();
@@ -262,8 +264,8 @@ fn caption(timeline: &Timeline) -> String {
 }
 
 /// Returns the upper end of the throughput axis. The end is chosen for the usual throughputs. After
-/// an outage, many operations are answered in a short time, and the bars for this time exceed the
-/// axis, and are cut off and marked.
+/// an outage, many operations are answered in a short time. The bars for this time exceed the axis,
+/// so they are cut off and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);
     let at = (per_s.len() as f64 * 0.95) as usize;
@@ -271,7 +273,7 @@ fn usual_most(mut per_s: Vec<f64>) -> f64 {
     one_two_five_above(usual.copied().unwrap_or(1.0).max(1.0) * 1.3)
 }
 
-/// Scale that all panels share, so that they can be compared.
+/// Scale of all panels. Panels with the same scale can be compared.
 #[derive(Clone)]
 struct Scale {
     figure_width: f64,
@@ -279,7 +281,8 @@ struct Scale {
     to_s: f64,
     low_ms: f64,
     high_ms: f64,
-    /// Indexes of the classes (reads, writes) that were measured. The page has a column for each.
+    /// Indexes of the classes (reads, writes) that were measured. The page has a column for each
+    /// class.
     classes: Vec<usize>,
     /// Greatest throughput of reads and of writes, in operations a second.
     throughput_max: [f64; 2],
@@ -337,7 +340,7 @@ impl Scale {
         LEFT + column as f64 * (self.panel_width() + COLUMN_GAP)
     }
 
-    /// Returns the position of a time on the axis: the distance from the left edge of a panel, in
+    /// Returns the horizontal position of a time: the distance from the left edge of a panel, in
     /// pixels.
     fn along(&self, at_s: f64) -> f64 {
         let at_s = at_s.clamp(self.from_s, self.to_s);

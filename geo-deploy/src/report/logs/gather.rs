@@ -25,11 +25,11 @@ pub(super) struct LogData {
     pub runs: Vec<LogRun>,
 }
 
-/// One run, possibly of several load generators.
+/// Results of one run. The run may have used several load generators.
 #[derive(Debug, Default)]
 pub(super) struct LogRun {
     pub name: String,
-    /// Whether latencies are measured from the intended start.
+    /// Whether latencies are measured from the intended start of an operation.
     pub intended: bool,
     times: IntervalTimes,
     grid: Grid,
@@ -37,15 +37,15 @@ pub(super) struct LogRun {
     rows: BTreeMap<(String, usize), SiteRow>,
 }
 
-/// Beginnings and ends of a run's intervals, with a separate list for each kind of operations that
-/// the intervals count.
+/// Beginnings and ends of a run's intervals. There are separate lists for intervals with different
+/// kinds of operations.
 #[derive(Debug, Default)]
 struct IntervalTimes {
-    /// Beginnings and ends of the intervals that count answered operations. The first entry is for
-    /// the intervals with latencies from the actual start, and the second is for the intervals with
-    /// latencies from the intended start.
+    /// Beginnings and ends of the intervals for answered operations. Latencies are measured from
+    /// the actual start of an operation in the first entry, and from its intended start in the
+    /// second.
     done: [IntervalEdges; 2],
-    /// Beginnings and ends of the intervals that count other operations.
+    /// Beginnings and ends of the intervals for other operations.
     others: IntervalEdges,
 }
 
@@ -57,8 +57,8 @@ struct SiteRow {
     columns: Vec<Column>,
     /// Number of answered operations by latency in µs, over the whole run.
     counts: BTreeMap<u64, u64>,
-    /// For each interval with failed operations: the middle of the interval, in ms since 1970 (to
-    /// half a ms), and the longest latency of these operations, in ms.
+    /// Intervals with failed operations. An entry contains the middle of the interval, in ms since
+    /// 1970 (to half a ms), and the longest latency of the failed operations, in ms.
     failed: Vec<(f64, f64)>,
 }
 
@@ -109,7 +109,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     opened().with_context(|| path.display().to_string())
 }
 
-/// Function that is called with an interval of a run.
+/// Function that processes one interval of a run.
 type IntervalVisitor<'a> =
     &'a mut dyn FnMut(&mut LogRun, &OperationTag, &LogInterval<'_>) -> Result<(), String>;
 
@@ -118,7 +118,8 @@ impl LogData {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
 
-    /// Calls the visitor with each of a file's intervals that counts operations.
+    /// Calls the visitor for each interval of a file. Skips intervals that are not about
+    /// operations.
     fn each(
         &mut self,
         name: &str,
@@ -186,7 +187,7 @@ impl LogRun {
         self.grid = Grid::new(&self.times.done[usize::from(self.intended)]);
     }
 
-    /// Adds an interval. Skips the interval if its latencies are measured from another point than
+    /// Adds an interval. Skips the interval if its latencies are not measured from the point that
     /// [`LogRun::choose_basis`] chose.
     fn add_interval(
         &mut self,
@@ -282,9 +283,9 @@ impl SiteRow {
         }
     }
 
-    /// Returns the mean throughput over the cells; `None` if no interval covers any of them. The
-    /// throughput of a cell without an interval is 0, because a log has no line for an interval in
-    /// which no operation was answered.
+    /// Returns the mean throughput over the cells; `None` if intervals cover none of the cells.
+    /// Otherwise, the throughput of a cell without an interval is 0, because a log has no line for
+    /// an interval without an answered operation.
     fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
         let (mut answered, mut covered) = (0.0, false);
         for cell in cells.clone() {

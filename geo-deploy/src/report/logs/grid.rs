@@ -82,7 +82,8 @@ impl Grid {
         self.columns.len() == self.cells_ms.len()
     }
 
-    /// Returns the cells that an interval covers, each with the share of the cell that is covered.
+    /// Returns the cells that an interval covers, completely or in part. The second value is the
+    /// covered fraction of the cell.
     pub(super) fn covered(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = (usize, f64)> {
         let first = self.cells_ms.partition_point(|cell| *cell <= from_ms);
         let pairs = self.cells_ms.windows(2).enumerate();
@@ -111,8 +112,8 @@ impl Grid {
     }
 }
 
-/// Returns the bounds of `parts` parts of equal length. If such parts would be shorter than 1 ms,
-/// there are fewer parts, each 1 ms long.
+/// Divides a time into `parts` parts of equal length, and returns the bounds of the parts. If the
+/// parts would be shorter than 1 ms, there are fewer parts, and the length of a part is 1 ms.
 fn evenly(from: u64, to: u64, parts: usize) -> Vec<u64> {
     let length = u128::from(to - from);
     let at = |part: usize| from + (length * part as u128 / parts as u128) as u64;

@@ -5,7 +5,8 @@ use leasehold_ycsb::measurement::path_name;
 
 use crate::report::digest::Class;
 
-/// The operations that a line counts, as described by the tag of the line.
+/// Description of the operations in one line of a log. The tag of the line contains this
+/// description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperationTag {
     /// Name of the run; "" if the tag does not name a run.
@@ -21,8 +22,8 @@ pub(super) struct OperationTag {
 
 /// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
 /// optional. If a log has no tags, all its lines are about a single kind of operation. The name of
-/// the file (`READ.hdr`) is then the name of this operation. Returns `None` if the line does not
-/// count operations.
+/// the file (`READ.hdr`) is then the name of this operation. Returns `None` if the line is not
+/// about operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();
@@ -49,7 +50,7 @@ pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTa
     })
 }
 
-/// Returns true if a part of a tag is the path by which an operation was served.
+/// Returns true if this part of a tag is the path on which an operation was served.
 fn is_path(part: &str) -> bool {
     let paths = [
         Path::Unspecified,

@@ -26,9 +26,9 @@ pub struct OutageGroup {
     pub faults: usize,
     /// Number of operations that were due in the windows of the faults.
     pub due: u64,
-    /// Number of the operations counted by `due` that failed.
+    /// Number of failed operations, among the operations that `due` includes.
     pub failed: u64,
-    /// Number of the operations counted by `due` that timed out.
+    /// Number of timed-out operations, among the operations that `due` includes.
     pub timed_out: u64,
     /// Median of the faults' outages, in s.
     pub outage_p50_s: f64,
@@ -42,11 +42,11 @@ pub struct OutageGroup {
     pub bound_s: Option<f64>,
     /// Number of faults for which a bound is guaranteed.
     pub bounded: usize,
-    /// Number of faults for which a bound is guaranteed and the bound was not exceeded.
+    /// Number of faults with a guaranteed bound that was not exceeded.
     pub kept: usize,
-    /// Median of the faults' `median_before_ms`, in ms.
+    /// Median of `median_before_ms` over the faults, in ms.
     pub median_before_ms: Option<f64>,
-    /// Median of the faults' `median_after_ms`, in ms.
+    /// Median of `median_after_ms` over the faults, in ms.
     pub median_after_ms: Option<f64>,
     /// Faults with the longest waits, the longest first; empty if there was only one fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -121,8 +121,7 @@ impl OutageGroup {
         super::in_words(self.operation, self.leased)
     }
 
-    /// Returns the number of bounds that were exceeded, and the longest time, in s, without an
-    /// answer.
+    /// Returns the number of exceeded bounds, and the longest time without an answer, in s.
     pub(super) fn severity(&self) -> (usize, f64) {
         (self.bounded - self.kept, self.outage_s.max(self.longest_s))
     }
@@ -158,8 +157,7 @@ fn rising(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Returns the quantile `q` of values in ascending order: the least value that is not exceeded by a
-/// share `q` of the values.
+/// Returns the quantile `q` of values that are in ascending order.
 fn quantile(rising: &[f64], q: f64) -> f64 {
     let rank = (q * rising.len() as f64).ceil().max(1.0) as usize;
     rising[rank.min(rising.len()) - 1]

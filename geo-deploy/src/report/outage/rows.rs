@@ -3,8 +3,8 @@
 use super::{LongestOutage, OutageGroup};
 use crate::report::table::{Table, grouped, ms};
 
-/// Maximum number of rows of the complete table. A longer table is shortened to the worst site of
-/// each fault and group of operations.
+/// Maximum number of rows of the complete table. A longer table is shortened: it shows only the
+/// worst site for each fault and group of operations.
 const ROWS_MAX: usize = 60;
 
 /// Returns the table of one run's outages; `None` if the run had no faults, or if no operation was
@@ -47,8 +47,8 @@ fn columns(several: bool) -> Vec<&'static str> {
     [&first[..], lengths, &last[..]].concat()
 }
 
-/// For each fault and group, returns the site with the most exceeded bounds. If several sites have
-/// equally many exceeded bounds, returns the site with the longest wait.
+/// Returns the worst site for each fault and group. This is the site with the most exceeded bounds.
+/// If several sites have the same number of exceeded bounds, it is the site with the longest wait.
 fn worst(groups: Vec<&OutageGroup>) -> Vec<&OutageGroup> {
     let mut kept: Vec<&OutageGroup> = Vec::new();
     for group in groups {

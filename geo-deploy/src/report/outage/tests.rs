@@ -2,7 +2,7 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
-/// An operation due from `start` to `end`, in seconds.
+/// Creates an operation that is due from `start` to `end`, in seconds.
 fn op(start: f64, end: f64, how: OpOutcome) -> DueOperation {
     let ns = |s: f64| (s * S as f64) as u64;
     DueOperation {

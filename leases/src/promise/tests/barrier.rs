@@ -122,8 +122,8 @@ fn held_by(ids: &[u8], t_lease: Duration) -> ConfigChange {
 }
 
 /// A key is taken away from the holder and given back before the earlier promise has ended. The
-/// result must not depend on whether the holder took a promise under the configuration in between,
-/// on whether that promise has ended, or on promises that it refused.
+/// result must not depend on whether the holder accepted a promise under the configuration in
+/// between, on whether that promise has ended, or on promises that the holder refused.
 #[test]
 pub(super) fn a_key_taken_away_and_given_back_begins_a_new_chain() {
     for between in [None, Some(ms(100)), Some(ms(5000))] {
@@ -245,8 +245,8 @@ pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Rule H40: a holder that gave back its promises is not notified of writes until it takes new
-/// promises. So its chains must not continue across this gap.
+/// Rule H40: a holder that gave back its promises is not notified of writes until it accepts new
+/// promises. So the holder's chains must not continue across this gap.
 #[test]
 pub(super) fn a_chain_does_not_survive_relinquish() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -263,8 +263,8 @@ pub(super) fn a_chain_does_not_survive_relinquish() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(4))));
 }
 
-/// A new run of a grantor begins new chains. Its promises are taken, although its sequence numbers
-/// restart.
+/// A new run of a grantor begins new chains. Promises of the new run are accepted, although the
+/// sequence numbers restart.
 #[test]
 fn a_chain_does_not_survive_its_grantors_restart() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -164,8 +164,8 @@ fn of(from: &'static str, to: &'static str) -> RangeChange {
 
 /// Rule H69: a key was listed, and the key's range was cleared, but the neighbouring ranges were
 /// not. If the ranges became one, the key would be listed again on replicas that remember the list,
-/// and not on replicas that have forgotten it. Nothing shows which replicas have forgotten it. A
-/// holder would read, and its grantor would not know.
+/// but not on replicas that have forgotten the list. Nothing shows which replicas have forgotten
+/// the list. A holder would read the key, and its grantor would not know of this holder.
 #[test]
 pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
     let mut w = World::held_by(2, set(&[0]));

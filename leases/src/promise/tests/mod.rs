@@ -99,7 +99,7 @@ struct World {
 }
 
 impl World {
-    /// Creates `n` replicas with perfect clocks that know each other's incarnations. No
+    /// Creates `n` replicas that know each other's incarnations and have perfect clocks. No
     /// configuration is agreed yet.
     fn new(n: usize) -> World {
         World::with_rates(&vec![0; n])
@@ -279,7 +279,8 @@ impl World {
         }
     }
 
-    /// Accepts a batch with one write of `key` at `id` in `slot`. Returns its tag.
+    /// Accepts a batch at the replica `id` in `slot`. The batch has one write of `key`. Returns the
+    /// tag of the acceptance.
     fn accept(&mut self, id: ReplicaId, slot: u64, key: &[u8]) -> ReplicaSet {
         let party = self.party(id);
         party.highest_accepted = party.highest_accepted.max(Slot(slot));
@@ -300,8 +301,8 @@ impl World {
         party.holder.permit(now, view, newest, party.executed)
     }
 
-    /// For each promise of `from` to `to`, returns its configuration and the true time, in ns, at
-    /// which it ends.
+    /// Returns the configuration of each promise of `from` to `to`, and the true time, in ns, at
+    /// which the promise ends.
     fn believed(&self, from: ReplicaId, to: ReplicaId) -> Vec<(ConfigId, u64)> {
         let party = &self.parties[to.index()];
         let now = self.now(to);
@@ -310,8 +311,8 @@ impl World {
         alive.map(|(c, t)| (c, party.clock.true_ns(t))).collect()
     }
 
-    /// For each grant of `from` to `to`, returns its configuration and the true time, in ns, until
-    /// which it is kept.
+    /// Returns the configuration of each grant of `from` to `to`, and the true time, in ns, until
+    /// which the grant is kept.
     fn kept(&self, from: ReplicaId, to: ReplicaId) -> Vec<(ConfigId, u64)> {
         let party = &self.parties[from.index()];
         let grants = party.grantor.granted_to(to);

@@ -127,7 +127,7 @@ pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
 }
 
 /// The purpose of Relinquish: writes continue immediately, and do not wait later for a holder that
-/// takes no promise. Renewals that name the erased window would make writes wait again.
+/// accepts no promises. Renewals that name the erased window would make writes wait again.
 #[test]
 fn after_relinquish_nothing_is_promised_until_a_new_guard_is_answered() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -249,8 +249,9 @@ fn fast_renewals_over_a_slow_link_keep_the_lease() {
     assert!(w.parties[1].holder.windows(G) <= 2 * one_way as usize + 2);
 }
 
-/// If a promise under a newer configuration was already taken, a promise under an older one cannot
-/// come from a correct grantor. Records stay in order regardless of the messages that arrive.
+/// If a promise under a newer configuration was already accepted, a promise under an older one
+/// cannot come from a correct grantor. Records stay in order regardless of the messages that
+/// arrive.
 #[test]
 fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0]));

@@ -35,8 +35,9 @@ struct Schedule {
     world: World,
     network: Vec<Envelope>,
     accepted: Vec<Vec<Accepted>>,
-    /// Number of times that one invariant was actually tested; the next fields are such numbers,
-    /// too. They ensure that the test cannot pass without testing an invariant.
+    /// Number of times that one invariant was actually tested. The next fields are such numbers for
+    /// other invariants. These numbers ensure that the test cannot pass without testing an
+    /// invariant.
     believed: u64,
     barriers: u64,
     forgotten: u64,
@@ -144,8 +145,8 @@ impl Schedule {
         }
     }
 
-    /// Accepts a slot, the entry of which is still being written to disk: `highest_accepted`
-    /// includes the slot, but there is no reply yet.
+    /// Accepts a slot while its entry is still being written to disk: `highest_accepted` includes
+    /// the slot, but there is no reply yet.
     fn accept(&mut self) {
         let (who, key) = (self.someone(), self.below(KEYS.len()));
         let party = self.world.party(who);

@@ -4,7 +4,7 @@ use super::*;
 use crate::time::ClockBound;
 
 /// Rule H03: the holder's clock is the slowest and the grantor's clock the fastest that the bound
-/// allows. The promise is taken at the end of its window, and the ack of the promise is lost.
+/// allows. The promise is accepted at the end of its window, and the ack of the promise is lost.
 #[test]
 pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
@@ -73,7 +73,7 @@ impl World {
         sent
     }
 
-    /// Waits until the last time at which the holder takes this promise. The holder acknowledged
+    /// Waits until the last time at which the holder accepts this promise. The holder acknowledged
     /// the promise's base at the true time `opened`, in ns.
     fn wait_for_end_of_window(&mut self, opened: u64, envelope: &Envelope) {
         let (promise, holder) = (envelope.promise(), envelope.to.0);

@@ -14,8 +14,8 @@ use super::Sums;
 /// Version of the file format. It is raised when the format changes so that older programs cannot
 /// read it.
 const VERSION: u32 = 2;
-/// Maximum of every count. No campaign reaches it. Two counts up to this maximum can be added
-/// without an overflow.
+/// Maximum value of a count. No campaign reaches this value. Two counts up to this maximum can be
+/// added without an overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// State of a campaign with sums `S`, as it is stored on disk.
@@ -25,14 +25,14 @@ pub struct CampaignState<S> {
     version: u32,
     /// Identifies the code that is simulated.
     pub code: String,
-    /// Options of the campaign, by the names of their flags.
+    /// Options of the campaign. The keys are the names of the flags.
     pub choices: BTreeMap<String, String>,
     /// The first seed.
     pub from: u64,
     /// The first seed that is not included in the sums yet. All seeds from `from` up to this one
     /// are included.
     pub next: u64,
-    /// Sums over the seeds from `from` up to, but excluding, `next`.
+    /// Sums over the seeds from `from` (included) to `next` (excluded).
     #[serde(rename = "tally")]
     pub sums: S,
     /// Processor time used so far, in ms.
@@ -90,8 +90,8 @@ pub enum ResumeError {
     },
 }
 
-/// Version of the file format of a state. If it is not [`VERSION`], no other field of the state is
-/// read.
+/// Version of a state's file format. If the version is not [`VERSION`], no other field of the state
+/// is read.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,

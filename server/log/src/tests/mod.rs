@@ -120,7 +120,7 @@ impl Contents {
     }
 }
 
-/// Returns lengths by which every segment has `bytes` bytes.
+/// Returns segment lengths that are all equal to `bytes`.
 fn fixed(bytes: usize) -> SegmentBytes {
     SegmentBytes {
         first: bytes,
@@ -128,7 +128,7 @@ fn fixed(bytes: usize) -> SegmentBytes {
     }
 }
 
-/// Returns the contents of a log, as its readers find them on the disk.
+/// Reads the contents of a log from the disk.
 fn contents(log: &LogWriter, disk: &MemoryDisk) -> Contents {
     let entries = LogId::ALL.into_iter().flat_map(|id| {
         let entries = log.entries(id, Slot::ZERO);
@@ -167,7 +167,7 @@ fn accepted(log: LogId, slot: u64, round: u64, bytes: usize) -> Record {
     }
 }
 
-/// Returns records that have every kind of fact.
+/// Returns records with all kinds of facts.
 fn facts(number: u64) -> Vec<Record> {
     vec![
         Record::Promised(ballot(number)),

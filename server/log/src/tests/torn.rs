@@ -43,7 +43,8 @@ impl Tear {
     }
 }
 
-/// Tears the write of `records` in this way, and then checks the log.
+/// Performs a write of `records`. Only a part of the write, as given by `tear`, reaches the disk.
+/// Then checks the log.
 fn tear(before: &Written, records: &[Record], tear: Tear) {
     let mut written = before.clone();
     let write = written.log.plan(records, Vec::new()).unwrap();
@@ -91,8 +92,8 @@ fn h116_every_group_is_whole_or_absent_wherever_it_is_torn() {
 }
 
 /// The head of a segment is written together with the group behind it, and only the head reaches
-/// the disk. If the head stated the new promise, the next start would believe that the ballot in
-/// the lost group was promised.
+/// the disk. If the head contained the new promise, the next start would treat the ballot in the
+/// lost group as promised.
 pub(super) fn the_head_is_durable_and_the_group_behind_it_is_torn() {
     let mut written = Written::new(4096);
     written.write(&[accepted(LogId::Commands, 1, 1, 2600)]);

@@ -26,11 +26,10 @@ pub(crate) struct DemandPasses(RefCell<PassState>);
 
 #[derive(Debug, Default)]
 struct PassState {
-    /// Clients that will be answered once the current pass is complete, with their requests.
+    /// Clients to be answered after the current pass, each with its request.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
-    /// Clients of an earlier pass that have not been answered yet, and the demand that the earlier
-    /// pass has found.
+    /// Unanswered clients of an earlier pass, and the demand that this pass has found.
     answers: Option<DemandAnswers>,
 }
 
@@ -44,7 +43,7 @@ impl DemandPasses {
         self.0.borrow_mut().waiting.push((client, request));
     }
 
-    /// Whether no client waits for an answer.
+    /// Returns true if no client waits for an answer.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.0.borrow();
         state.waiting.is_empty() && state.answers.is_none()

@@ -18,11 +18,11 @@ use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Re
 /// lost, or another replica may lead by now.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum lease duration that may be requested, in ms. It is a day, which is far from any
-/// overflow.
+/// Maximum lease duration that may be requested, in ms. The maximum is one day, which is far from
+/// any overflow.
 const DURATION_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// Maximum number of requested changes that wait for an answer at a time.
+/// Maximum number of requested changes that wait for an answer at the same time.
 const WAITING_MAX: usize = 64;
 
 /// A change of leases that a client has requested and that is not answered yet.
@@ -34,7 +34,7 @@ struct PendingLeaseChange {
     set: LeaseSet,
     /// The leader's answer; `None` before it has arrived.
     in_force: Option<InForce>,
-    /// Reason for which the leader could not accept the change yet.
+    /// Reason why the leader could not accept the change yet.
     busy: Option<String>,
     retry_at: Time,
     deadline: Time,
@@ -51,7 +51,7 @@ pub(crate) struct LeaseChanges {
     more: bool,
 }
 
-/// State of the replica against which requests for leases are checked.
+/// Part of the replica's state that is needed to check requests for leases.
 pub(crate) struct LeaseChangeContext<'a> {
     pub now: Time,
     /// Names of all replicas.
@@ -66,8 +66,8 @@ impl LeaseChanges {
     /// Adds a client's request to change leases.
     ///
     /// # Errors
-    /// Fails if the request can never be granted, with the reason and with values that would be
-    /// accepted. Also fails if too many requests wait.
+    /// Fails if the request can never be granted. The error contains the reason and values that
+    /// would be accepted. Also fails if too many requests wait.
     pub(crate) fn submit(
         &mut self,
         client: ClientHandle,
@@ -93,8 +93,8 @@ impl LeaseChanges {
         Ok(())
     }
 
-    /// Processes the leader's answer to a request. If the leader refuses for good, returns the
-    /// client to notify. If the leader is busy, the request is repeated later.
+    /// Processes the leader's answer to a request. If the leader refuses the request permanently,
+    /// returns the client to notify. If the leader is busy, the request is repeated later.
     pub(crate) fn note_answer(
         &mut self,
         ask: u64,
@@ -132,8 +132,8 @@ impl LeaseChanges {
             .collect()
     }
 
-    /// Takes at most `most` requests that have ended. Returns each client with its result: the
-    /// configuration in force, or the reason why no answer came.
+    /// Removes up to `most` requests that have ended. For each request, returns the client and the
+    /// result. The result is the configuration in force, or the reason why no answer came.
     pub(crate) fn take_ended(
         &mut self,
         context: &LeaseChangeContext<'_>,
@@ -162,8 +162,7 @@ impl LeaseChanges {
         self.waiting.is_empty()
     }
 
-    /// Returns the next time at which a request must be repeated, or at which it ends at the
-    /// latest.
+    /// Returns the next time at which a request must be repeated or times out.
     pub(crate) fn next_deadline(&self) -> Time {
         if self.more && !self.is_empty() {
             return Time::ZERO;
@@ -241,7 +240,7 @@ pub(crate) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
     })
 }
 
-/// Returns the requested strategy with its settings; `None` if only durations are to change.
+/// Returns the requested strategy with its settings; `None` if the request changes only durations.
 fn strategy(
     request: &LeaseRequest,
     range: &KeyRange,
@@ -303,8 +302,8 @@ fn strategy(
     }))
 }
 
-/// Returns the settings of the strategy `cost` that the request would put in force. Settings that
-/// the request omits stay unchanged.
+/// Returns the settings of the strategy `cost` after the requested change. Settings that the
+/// request omits stay unchanged.
 fn cost(
     request: &LeaseRequest,
     range: &KeyRange,

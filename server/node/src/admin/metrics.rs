@@ -9,7 +9,7 @@ use crate::driver::Driver;
 
 impl Driver {
     /// Returns the metrics of all parts of the node except the replica itself, by name, in the
-    /// order of their appearance in a status.
+    /// order in which a status shows them.
     pub(super) fn metrics(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let process = [
             ("unsendable_messages", self.peers.unsendable()),

@@ -63,7 +63,7 @@ impl Driver {
         }
     }
 
-    /// Takes from the inbox the requests to transfer leadership, and answers those that have
+    /// Takes requests for leadership transfers from the inbox. Answers the requests that have
     /// succeeded or failed.
     pub(crate) fn answer_transfers(&self, now: Time) {
         let requests = self.inbox.take_transfers();
@@ -99,8 +99,8 @@ impl Driver {
         }
     }
 
-    /// Takes from the inbox the requests to change leases, passes them to the leader, and answers
-    /// those that have ended.
+    /// Takes requests for lease changes from the inbox, and passes them to the leader. Answers the
+    /// requests that have ended.
     pub(crate) fn answer_lease_changes(&mut self, now: Time) {
         let requests = self.inbox.take_leases(
             || self.replica.sizes(),

@@ -24,7 +24,7 @@ struct PendingTransfer {
 #[derive(Debug, Default)]
 pub(crate) struct LeadershipTransfers(RefCell<Vec<PendingTransfer>>);
 
-/// State of the replica against which transfers are checked.
+/// Part of the replica's state that is needed to check transfers.
 pub(crate) struct TransferContext<'a> {
     pub now: Time,
     /// Names of all replicas.
@@ -122,12 +122,12 @@ impl LeadershipTransfers {
         TransferAdmission::Started(to)
     }
 
-    /// Whether no client waits for a transfer.
+    /// Returns true if no client waits for a transfer.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
-    /// Takes the transfers that have ended. Returns the client and the outcome of each.
+    /// Removes the transfers that have ended. Returns the client and the outcome of each transfer.
     pub(crate) fn take_ended(
         &self,
         context: &TransferContext<'_>,

@@ -27,8 +27,8 @@ const HOLDERS_KB_S_DEFAULT: u64 = 100;
 /// Maximum value of `holders_kb_s`. With this value, a report of `holders_kb_s / 2` KB still fits
 /// into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
-/// Maximum of each configured duration in ms: a day, which is longer than any useful duration and
-/// far from any overflow.
+/// Maximum of a configured duration, in ms. The maximum is one day. It is longer than any useful
+/// duration, and far from any overflow.
 const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,

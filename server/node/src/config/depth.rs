@@ -9,15 +9,15 @@ use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Maximum depth of nested arrays, tables and parts of a dotted key. It is more than any file of
-/// Leasehold needs. A table header may add the same depth once more, and the TOML library accepts a
+/// Maximum depth of nested arrays, tables and parts of a dotted key. No file of Leasehold needs
+/// this depth. A table header may add the same depth once more, and the TOML library accepts a
 /// total depth of 80.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
 ///
 /// # Errors
-/// Returns the position and the reason for which the text is not TOML, or not a `T`. The message
+/// Fails if the text is not TOML or not a `T`. The error contains the position and the reason. It
 /// never shows a client's token that is in the text by mistake.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     if let Some(line) = line_too_deep(text) {
@@ -61,7 +61,8 @@ struct OpenBrackets {
 
 impl OpenBrackets {
     /// Moves past one token of the document. A closing bracket that does not match the last open
-    /// one is ignored, so the depth is never lower than the TOML library's.
+    /// bracket is ignored, so the depth counted here is never lower than the depth in the TOML
+    /// library.
     fn pass(&mut self, token: TokenKind) {
         match token {
             TokenKind::Dot => {
@@ -92,8 +93,7 @@ impl OpenBrackets {
     }
 }
 
-/// Returns the number of the line on which the nesting becomes too deep. The first line has number
-/// 1.
+/// Returns the number of the line on which the nesting becomes too deep. Lines are numbered from 1.
 fn line_too_deep(text: &str) -> Option<usize> {
     let mut open = OpenBrackets::default();
     for token in Source::new(text).lex() {
@@ -142,8 +142,8 @@ mod tests {
         );
     }
 
-    /// Each dotted name may have the maximum depth, even below a header that has the maximum depth,
-    /// too.
+    /// A dotted name may have the maximum depth even if the header above it also has the maximum
+    /// depth.
     #[test]
     fn dotted_names_count_as_the_tables_that_they_are() {
         let dots = |count: usize| "k.".repeat(count);

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use leasehold_replica::lease_set::RENEWALS_PER_ACK;
 use leasehold_replica::settings::Timing;
 
-/// `[lease]` as it is written in the file: the strategy that decides which replicas may read
-/// locally, and the durations in ms. If a duration is omitted, its default is used.
+/// The section `[lease]` of the file. It contains the strategy, which decides which replicas may
+/// read locally, and the durations in ms. An omitted duration has its default value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeaseSection {
@@ -41,8 +41,8 @@ pub struct LeaseSection {
     pub range: Vec<RangeSection>,
 }
 
-/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, a
-/// field that only one strategy uses selects that strategy: `holders`, `unlisted` or `cost`.
+/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, one
+/// of the fields `holders`, `unlisted` and `cost` selects the strategy that uses this field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {
@@ -76,9 +76,9 @@ pub struct CostSection {
     /// Minimum number of replicas that hold no lease on a key. If at most this many replicas fail,
     /// a write to the key need not wait for a lease to end.
     pub spare: u8,
-    /// Whether the demand for keys that a site has rarely or never requested is estimated from all
-    /// keys that the site has requested. If false, past counts are used as the future demand;
-    /// experiments use this to show the benefit of the estimate.
+    /// Whether a site's demand for rarely or never requested keys is estimated from all keys that
+    /// the site has requested. If false, past counts are used as the future demand. Experiments use
+    /// this setting to show the benefit of the estimate.
     pub prior: bool,
 }
 

@@ -9,39 +9,39 @@ use super::check::{CheckResult, Checker};
 
 /// One MiB.
 const MIB: usize = 1 << 20;
-/// Maximum of settings in MiB: a TiB, which is far from any overflow.
+/// Maximum value of a setting in MiB. The maximum is one TiB, which is far from any overflow.
 const MB_MAX: u64 = 1 << 20;
-/// Maximum of settings in seconds: a day.
+/// Maximum value of a setting in seconds. The maximum is one day.
 const S_MAX: u64 = 24 * 3600;
-/// Maximum of settings that count requests or clients: more than any replica serves.
+/// Maximum value of a setting that counts requests or clients. No replica serves this many.
 const COUNT_MAX: u64 = 1 << 20;
-/// Maximum value of the setting for the number of connections from one peer. More connections could
-/// only be left over from earlier runs, and each takes a file descriptor.
+/// Maximum value of the setting for the number of connections from one peer. Additional connections
+/// could only be left over from earlier runs, and each of them uses a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
 /// Limits on the resources that clients may take from a replica, and on the time for which clients
 /// may make a replica wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of requests of one connection that the replica works on at the same time.
+    /// Maximum number of requests that the replica processes for one connection at the same time.
     pub connection_requests: usize,
     /// Maximum total number of bytes that are charged for the requests of one connection. The last
     /// request admitted may exceed the maximum by its own charge.
     pub connection_in_flight_bytes: usize,
     /// Maximum total number of bytes that are charged for the requests of all connections.
     pub in_flight_bytes: usize,
-    /// Maximum total size, in bytes, of the writes of more than 4 KiB on which the replica works at
-    /// the same time. One write may exceed the maximum.
+    /// Maximum total size, in bytes, of the large writes on which the replica works at the same
+    /// time. A write of more than 4 KiB is large. A single write may exceed the maximum.
     pub large_writes_bytes: usize,
-    /// Maximum number of bytes of answers that may stay unread on one connection. Above it, the
-    /// connection is closed. The last encoded answer may exceed the maximum by a frame.
+    /// Maximum number of unread bytes of answers on one connection. Above this maximum, the
+    /// connection is closed. The last encoded answer may exceed the maximum by one frame.
     pub connection_unread_bytes: usize,
-    /// Maximum number of bytes that all clients together may leave unread. Above it, the connection
-    /// of the client with the most unread bytes is closed.
+    /// Maximum number of bytes that all clients together may leave unread. Above this maximum, the
+    /// connection of the client with the most unread bytes is closed.
     pub unread_bytes: usize,
     /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
-    /// Maximum time for which a client may take too few bytes of its answers.
+    /// Period in which a client must take a minimum number of bytes of its answers.
     pub stalled: Duration,
     /// Maximum time for which a connection without requests is kept.
     pub idle: Duration,
@@ -90,7 +90,7 @@ impl Limits {
     }
 }
 
-/// `[limits]` as it is written in the file, before any check.
+/// The section `[limits]` of the file, before any check.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsSection {

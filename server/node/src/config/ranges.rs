@@ -10,8 +10,8 @@ use super::check::{CheckResult, Checker};
 use super::lease::RangeSection;
 
 impl Checker<'_> {
-    /// Returns the strategies by key range: those of `of_range` for the keys of each range, and
-    /// `of_all` for all other keys.
+    /// Returns the strategies by key range. `of_range` returns the strategy for the keys of a
+    /// range. All other keys have the strategy `of_all`.
     pub(super) fn by_range(
         &self,
         of_all: StrategySpec,

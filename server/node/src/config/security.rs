@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::check::{CheckResult, Checker};
 use super::{ClusterConfig, ConfigError};
 
-/// `[security]` as it is written in the file, before any check.
+/// The section `[security]` of the file, before any check.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SecuritySection {
@@ -64,8 +64,8 @@ impl Checker<'_> {
 }
 
 impl ClusterConfig {
-    /// Refuses a configuration that lets other machines pretend to be nodes, or read and write
-    /// everything, unless the configuration states that this is intended.
+    /// Refuses a configuration in which other machines can pretend to be nodes, or can read and
+    /// write everything. The configuration is accepted if it states that this is intended.
     ///
     /// # Errors
     /// The error names an address that other machines may reach.
@@ -119,8 +119,8 @@ impl ClusterConfig {
         }
     }
 
-    /// Returns the first configured address that other machines may reach, as its field and its
-    /// value.
+    /// Returns the first configured address that other machines may reach. The first string is the
+    /// name of the field, and the second string is its value.
     fn reachable(&self) -> Option<(String, String)> {
         let addresses = self.nodes.iter().flat_map(|node| {
             let name = &node.name;

@@ -45,8 +45,8 @@ impl<'a> StrategyFields<'a> {
         }
     }
 
-    /// Returns the strategy's name. If the name is omitted, a field that only one strategy uses
-    /// selects that strategy.
+    /// Returns the strategy's name. If the name is omitted, the strategy is selected by a field
+    /// that only this strategy uses.
     fn name(&self) -> Option<&'a str> {
         let given = [
             (!self.holders.is_empty(), "fixed"),

@@ -27,8 +27,8 @@ impl<R: ByteSource> Frames<R> {
         }
     }
 
-    /// Waits for more bytes, and returns their number, or 0 at the end of the connection. The
-    /// future may be dropped, and the method called again, without losing bytes.
+    /// Waits for more bytes, and returns their number, or 0 at the end of the connection. No bytes
+    /// are lost if the future is dropped and the method is called again.
     ///
     /// # Errors
     /// Fails if the connection has failed.
@@ -63,7 +63,7 @@ impl<R: ByteSource> Frames<R> {
         self.buffer.len()
     }
 
-    /// Waits for one frame; `None` at the end of the connection.
+    /// Waits for the next frame. Returns `None` at the end of the connection.
     ///
     /// # Errors
     /// `TooLong`, `Io`.

@@ -28,19 +28,20 @@ use leasehold_replica::cost::{self, Cost, Request, Sizes};
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Maximum number of inputs that an event-loop iteration takes from peers, and also the maximum
-/// number that it takes from clients. Handling this many takes a few ms.
+/// Maximum number of inputs from peers in one event-loop iteration, and also the maximum number of
+/// inputs from clients. Handling this many inputs takes a few ms.
 const INPUTS_PER_ITERATION: usize = 4096;
-/// Maximum work that an event-loop iteration does for peers, and also the maximum work that it does
-/// for clients, in units of [`leasehold_replica::cost`]. It is about 3 ms of work. The last input
-/// taken may exceed it.
+/// Maximum cost of the work for peers in one event-loop iteration, in units of
+/// [`leasehold_replica::cost`]. The same maximum applies to the work for clients. It is about 3 ms
+/// of work. The last input may exceed the maximum.
 pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
-/// Maximum work that an event-loop iteration takes for operators' requests of each kind, in units
-/// of [`leasehold_replica::cost`]. It is the cost of 16 requests for the bare status. Connections
-/// are served round-robin. The last request taken may exceed the maximum.
+/// Maximum cost of the operators' requests of each kind in one event-loop iteration, in units of
+/// [`leasehold_replica::cost`]. It is the cost of 16 requests for the status without optional
+/// parts. Connections are served round-robin. The last request may exceed the maximum.
 const OPERATORS_UNITS_PER_ITERATION: usize = 16 * 1600;
-/// Cost of the peers' messages in the inbox above which the node reads no further bytes from peers,
-/// in units of [`leasehold_replica::cost`]. A unit corresponds to about a byte of a message.
+/// Maximum cost of the peers' messages in the inbox, in units of [`leasehold_replica::cost`]. Above
+/// this maximum, the node reads no further bytes from peers. A unit corresponds to about one byte
+/// of a message.
 const PEER_UNITS_MAX: usize = 32 << 20;
 
 /// Waiting inputs of one source, each with its cost in units.
@@ -82,9 +83,8 @@ pub(crate) struct Inbox {
     transfers: RefCell<RoundRobinQueue<(ClientHandle, MoveRequest)>>,
     leases: RefCell<RoundRobinQueue<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
-    /// Number of units of work for which connections of clients may still read before the next
-    /// event-loop iteration. Connections that wait for units receive them in the order in which
-    /// they came.
+    /// Number of units of work that client connections may still read before the next event-loop
+    /// iteration. Connections that wait for units receive them in order of arrival.
     read_permits: Semaphore,
     /// Number of connections that wait for the next event-loop iteration before they read more.
     waiting_readers: Cell<usize>,
@@ -121,8 +121,7 @@ impl Inbox {
         }
     }
 
-    /// Adds an input of the node itself. Call [`Inbox::wake`] after the last one that is
-    /// available now.
+    /// Adds an input of the node itself. Call [`Inbox::wake`] after the last available input.
     pub(crate) fn push(&self, input: Input) {
         self.own.borrow_mut().push(input);
     }
@@ -147,7 +146,7 @@ impl Inbox {
             .push(connection, input, units);
     }
 
-    /// Drops the large writes of a closed connection that were not yet given to the replica.
+    /// Drops those large writes of a closed connection that the replica has not received yet.
     /// Returns the request numbers of these writes.
     pub(crate) fn forget_large_writes(&self, connection: u64) -> Vec<u64> {
         self.large_writes.borrow_mut().forget(connection)
@@ -161,15 +160,16 @@ impl Inbox {
         }
     }
 
-    /// Returns the cost in units of the large writes that the replica has received and not yet
-    /// answered, and the number of large writes that have had to wait since the start.
+    /// Returns two numbers. The first is the total cost, in units, of the large writes that the
+    /// replica has received and not yet answered. The second is the number of large writes that
+    /// have had to wait since the start.
     pub(crate) fn large_writes(&self) -> (usize, u64) {
         let large_writes = self.large_writes.borrow();
         (large_writes.in_flight_bytes(), large_writes.delayed())
     }
 
-    /// Counts the units of work that a connection of a client has read. If all connections together
-    /// have read as much as an event-loop iteration takes, waits until the driver has run an
+    /// Counts the units of work that a client connection has read. If all connections together have
+    /// read as much as one event-loop iteration handles, waits until the driver has run an
     /// iteration.
     pub(crate) async fn acquire_read_units(&self, units: usize) {
         let units = units.min(UNITS_PER_ITERATION) as u32;
@@ -206,7 +206,7 @@ impl Inbox {
     }
 
     /// Whether a connection waits for the next event-loop iteration before it reads more.
-    /// Connections that were already allowed to continue do not count.
+    /// Connections that may already continue are ignored.
     pub(crate) fn is_read_budget_spent(&self) -> bool {
         self.waiting_readers.get() > 0 && self.read_permits.available_permits() == 0
     }
@@ -264,23 +264,23 @@ impl Inbox {
         self.refill_read_permits();
     }
 
-    /// Lets connections of clients read again as much as one event-loop iteration takes.
+    /// Allows client connections to read as much again as one event-loop iteration handles.
     pub(crate) fn refill_read_permits(&self) {
         let left = self.read_permits.available_permits();
         self.read_permits
             .add_permits(UNITS_PER_ITERATION.saturating_sub(left));
     }
 
-    /// Takes the requests to transfer leadership that one event-loop iteration handles.
+    /// Takes the leadership transfer requests for one event-loop iteration.
     pub(crate) fn take_transfers(&self) -> Vec<(ClientHandle, MoveRequest)> {
         take_some(&self.transfers, Sizes::default, |_, _| {
             cost::of(Request::Move)
         })
     }
 
-    /// Takes the requests to change leases that one event-loop iteration handles. Their cost
-    /// depends on `sizes`, the sizes of the replica's state. `changes` returns true for a request
-    /// with a part that is not in force yet.
+    /// Takes the lease change requests for one event-loop iteration. Their cost depends on `sizes`,
+    /// the sizes of the replica's state. `changes` returns true if a part of the request is not in
+    /// force yet.
     pub(crate) fn take_leases(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -295,8 +295,8 @@ impl Inbox {
         })
     }
 
-    /// Takes the requests for the status that one event-loop iteration handles. Their cost depends
-    /// on `sizes`, the sizes of the replica's state.
+    /// Takes the status requests for one event-loop iteration. Their cost depends on `sizes`, the
+    /// sizes of the replica's state.
     pub(crate) fn take_statuses(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -307,8 +307,8 @@ impl Inbox {
     }
 }
 
-/// Guard that adds one to the number of waiting connections until the guard is dropped. It is also
-/// dropped if the connection's task is dropped during the wait.
+/// Guard for a waiting connection. While the guard exists, the number of waiting connections is
+/// higher by one. The guard is also dropped if the connection's task is dropped during the wait.
 struct WaitingReader<'a>(&'a Cell<usize>);
 
 impl WaitingReader<'_> {
@@ -342,8 +342,8 @@ pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
     OPERATORS_UNITS_PER_ITERATION.div_ceil(cost::of(answer).units())
 }
 
-/// Takes requests up to the cost that one event-loop iteration allows. The cost of each request
-/// depends on the sizes of the replica's state.
+/// Takes requests until their cost reaches the limit of one event-loop iteration. The cost of each
+/// request depends on the sizes of the replica's state.
 fn take_some<T>(
     waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>,
     sizes: impl FnOnce() -> Sizes,
@@ -372,7 +372,8 @@ mod tests {
     use super::*;
     use leasehold_replica::message::{Envelope, Message};
 
-    /// Number of requests for the bare status that one event-loop iteration answers.
+    /// Number of requests for the status without optional parts that one event-loop iteration
+    /// answers.
     const STATUSES: usize = 16;
 
     fn command(request: u64) -> Input {
@@ -395,8 +396,8 @@ mod tests {
         })
     }
 
-    /// Takes the inputs for one event-loop iteration. Returns, for each input, whether a peer sent
-    /// it, and its number.
+    /// Takes the inputs for one event-loop iteration. For each input, returns whether a peer sent
+    /// it, and the input's number.
     fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
         let mut inputs = Vec::new();
         inbox.take(&mut inputs);

@@ -158,7 +158,7 @@ impl Clients {
         }
     }
 
-    /// Appends the answer to a request, with a hint about a key if the client requested one.
+    /// Appends the answer to a request, with a hint about a key if the client requested a hint.
     /// [`Clients::flush`] sends the answer. If the client has disconnected, the answer is dropped.
     pub(crate) fn reply(
         &self,
@@ -218,7 +218,7 @@ impl Clients {
         }
     }
 
-    /// Whether answers wait for the next event-loop iteration.
+    /// Returns true if there are answers that wait for the next event-loop iteration.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.large_answers.borrow().is_empty()
     }
@@ -251,8 +251,8 @@ impl Clients {
         }
     }
 
-    /// Removes a connection. Its requests on which the replica still works stay recorded. The
-    /// replica is told of the disconnection after the connection's last command.
+    /// Removes a connection. Unfinished requests of the connection stay recorded. The replica is
+    /// told of the disconnection after the connection's last command.
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);
         let account = connection.account();
@@ -374,8 +374,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Takes requests until the client ends its stream of requests (returns true) or the connection
-    /// breaks (returns false).
+    /// Takes requests from a connection. Returns true when the client has ended its stream of
+    /// requests, and false when the connection has broken.
     async fn take_requests(
         &self,
         connection: &Connection,
@@ -438,12 +438,13 @@ impl Clients {
         }
     }
 
-    /// Waits until more requests can be taken. They come from bytes that were read earlier, if
-    /// there was no capacity for them, or from bytes that are read now. Returns false if the client
-    /// has ended its stream of requests.
+    /// Waits until more requests can be taken. These requests may be in bytes that were read
+    /// earlier, when there was no capacity for the requests. Otherwise more bytes are read. Returns
+    /// false if the client has ended its stream of requests.
     ///
-    /// A connection that had no capacity may have some by now, because answers have been sent. Its
-    /// next request may have arrived completely, and no further bytes may ever arrive.
+    /// If the connection had no capacity before, it may have capacity now, because answers have
+    /// been sent. The next request may already have arrived completely, and no further bytes may
+    /// ever arrive.
     async fn next_bytes(
         &self,
         connection: &Connection,
@@ -577,7 +578,7 @@ async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>
     }
 }
 
-/// Sends a client the reason for which its connection is closed, and waits [`LINGER`] so that the
+/// Sends a client the reason why its connection is closed. Then waits for [`LINGER`], so that the
 /// client can read the reason.
 async fn send_rejection(connection: &Connection, frames: &mut Frames, refusal: Error) {
     connection.append(&Response::refusal(0, refusal));

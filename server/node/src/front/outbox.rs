@@ -11,11 +11,10 @@ use tokio::sync::Notify;
 
 use crate::security::halves::WriteHalf;
 
-/// Capacity in bytes above which a buffer is freed once it is empty, because it has grown in a
-/// burst.
+/// Capacity, in bytes, above which an empty buffer is freed. The buffer has grown in a burst.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Counter of the bytes that wait to be sent in several outboxes.
+/// Counter of unsent bytes in several outboxes.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadBytes {
     now: Cell<usize>,
@@ -41,7 +40,7 @@ pub(crate) struct Outbox {
     unread: Rc<UnreadBytes>,
     /// Number of bytes of this outbox that are counted in `unread`.
     counted: Cell<usize>,
-    /// Whether the socket took no more bytes at the last attempt to write.
+    /// Whether the socket accepted no more bytes at the last attempt to write.
     blocked: Cell<bool>,
     broken: Cell<bool>,
     /// Whether [`Outbox::drain`] must return, even if bytes wait.
@@ -143,7 +142,7 @@ impl Outbox {
         self.progress.notify_waiters();
     }
 
-    /// Waits until at most `bytes` bytes wait for the socket.
+    /// Waits until no more than `bytes` bytes are left for the socket.
     pub(crate) async fn wait_until_at_most(&self, bytes: usize) {
         while self.pending_bytes() > bytes {
             self.progress.notified().await;

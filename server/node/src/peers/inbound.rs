@@ -30,7 +30,7 @@ use leasehold_replica::input::Input;
 
 /// Number of bytes that are requested from a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Number of bytes that are taken from one peer before all others are served.
+/// Number of bytes that are taken from one peer before the other peers are served.
 const TURN_BYTES: usize = 1 << 20;
 /// Time after the start of a connection within which the peer must state and prove its identity.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -120,7 +120,7 @@ impl Peers {
     }
 
     /// Serves a peer until its connection ends, or until newer connections of the same peer have
-    /// taken the slot.
+    /// taken the connection's slot.
     async fn serve_peer(&self, mut peer: IdentifiedPeer) -> Result<(), String> {
         let slot = self.admission.accepted.take(peer.from);
         let ended = tokio::select! {
@@ -134,8 +134,8 @@ impl Peers {
     }
 
     /// Reads the peer's hello. Returns the replica at the other end; `None` if the peer has closed
-    /// the connection. `verified_members` are the members that the peer may be, according to its
-    /// certificate; it is `None` if no proof is required.
+    /// the connection. `verified_members` contains the members that the peer may be, according to
+    /// its certificate. It is `None` if no proof is required.
     async fn read_hello(
         &self,
         frames: &mut Frames,
@@ -249,7 +249,7 @@ struct IdentifiedPeer {
     outbox: Outbox,
 }
 
-/// Reason for which a peer is refused, as one text for the peer and one for this node's log.
+/// Reason why a peer is refused. There is one text for the peer and one text for this node's log.
 #[derive(Debug)]
 struct HelloRejection {
     reply: String,
@@ -257,8 +257,8 @@ struct HelloRejection {
 }
 
 impl HelloRejection {
-    /// Returns a rejection with the same text for the peer and for the log. The text must contain
-    /// nothing that the peer does not know.
+    /// Returns a rejection with the same text for the peer and for the log. The text may contain
+    /// only facts that the peer knows.
     fn same(problem: String) -> HelloRejection {
         HelloRejection {
             reply: problem.clone(),

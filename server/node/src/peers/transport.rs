@@ -36,12 +36,12 @@ use leasehold_replica::message::{Envelope, Message};
 
 /// Magic number of the protocol between peers: "LHP" and the version of the protocol.
 pub const MAGIC: u32 = 0x4C48_5006;
-/// Maximum number of bytes that wait for a peer that reads nothing. The parts of a promise may
-/// exceed it.
+/// Maximum number of bytes that wait for a peer that does not read them. The parts of a promise may
+/// exceed this maximum.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Maximum number of waiting bytes at which a message that is not short is still appended.
-/// Heartbeats wait behind these bytes. With more bytes, heartbeats on a slow link or to a slow peer
-/// would be so late that the peer suspects the leader.
+/// Number of waiting bytes above which long messages are not appended. Heartbeats wait behind these
+/// bytes. With more bytes, heartbeats on a slow link or to a slow peer would be so late that the
+/// peer would suspect the leader.
 const BULK_BYTES_MAX: usize = 8 << 20;
 /// Number of waiting bytes above which long answers to reads are put into the separate queue.
 /// Consensus messages need the rest of the space up to [`BULK_BYTES_MAX`], and heartbeats wait for
@@ -53,8 +53,8 @@ const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of a short message, in bytes.
 const SHORT_BYTES: usize = 4 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time without a TCP acknowledgement after which a connection is dropped. Without this limit, TCP
-/// would wait after an outage for a time that grows with the length of the outage.
+/// Maximum time to wait for a TCP acknowledgement before a connection is dropped. Without this
+/// limit, TCP would wait longer after a longer outage.
 const STALLED_AFTER_MS: u32 = 5_000;
 /// Time without traffic after which the kernel probes a peer's machine. Peers send pings more often
 /// than this.
@@ -87,9 +87,10 @@ pub(crate) struct Peers {
 /// Slots and handshakes for accepting peers' connections, and for dialling peers.
 #[derive(Debug)]
 pub(crate) struct PeerAdmission {
-    /// Slots for connections on which the peer has not identified itself yet, by IP address.
+    /// Slots for connections on which the peer has not identified itself yet. The key of a slot is
+    /// the IP address.
     pub(crate) unauthenticated: EvictingSlots<IpAddr>,
-    /// Slots for connections of identified peers, by replica.
+    /// Slots for connections of identified peers. The key of a slot is the replica.
     pub(crate) accepted: EvictingSlots<ReplicaId>,
     /// TLS handshakes of the connections on both ports, and of the connections that this replica
     /// dials.
@@ -108,19 +109,18 @@ pub(crate) struct CloseLogLimiters {
 struct PeerLink {
     connected: RefCell<Option<Rc<Outbox>>>,
     dirty: Cell<bool>,
-    /// Number that identifies the newest promise of which at least a part was sent; 0 if there is
-    /// none.
+    /// Number of the newest promise that was sent at least in part; 0 if there is none.
     promise: Cell<u64>,
     /// Number of messages that were dropped since the peer last took the waiting bytes. Only the
-    /// first of them is logged.
+    /// first dropped message is logged.
     dropped: Cell<u64>,
     queued_answers: RefCell<QueuedAnswers>,
     /// Notified when an answer is queued.
     answer_queued: Notify,
 }
 
-/// Answers to a peer's reads that wait until the connection takes them, each with its size in
-/// bytes.
+/// Queued answers to a peer's reads, each with its size in bytes. They wait until the connection
+/// can take them.
 #[derive(Debug, Default)]
 struct QueuedAnswers {
     answers: VecDeque<(Envelope, usize)>,
@@ -128,7 +128,7 @@ struct QueuedAnswers {
 }
 
 impl QueuedAnswers {
-    /// Queues an answer if the queue has space. Returns whether it was queued.
+    /// Queues an answer if the queue has space. Returns whether the answer was queued.
     fn push(&mut self, envelope: Envelope, bytes: usize) -> bool {
         let fits = self.bytes + bytes <= QUEUED_ANSWER_BYTES_MAX;
         if fits {
@@ -189,15 +189,16 @@ impl Peers {
         }
     }
 
-    /// Returns the number of messages since the start of the process that could not be encoded and
-    /// were dropped. It should be 0, because the core splits messages that do not fit into a frame.
+    /// Returns the number of messages that this process has dropped because they could not be
+    /// encoded. The number should be 0, because the core splits messages that do not fit into a
+    /// frame.
     pub(crate) fn unsendable(&self) -> u64 {
         self.unsendable.get()
     }
 
-    /// Returns two counters by name. They count the connections on the peers' port that lost their
-    /// slot to a newer connection: the first before the peer was identified, and the second after
-    /// that.
+    /// Returns two counters by name. They count connections on the peers' port that lost their slot
+    /// to a newer connection. The first counter is for unidentified peers, and the second is for
+    /// identified peers.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             (
@@ -385,7 +386,7 @@ impl Peers {
     }
 }
 
-/// Whether this message must be dropped, given the number of bytes that wait.
+/// Whether this message must be dropped. `pending` is the number of bytes that wait.
 fn is_too_much(pending: usize, envelope: &Envelope) -> bool {
     if pending <= BULK_BYTES_MAX {
         return false;

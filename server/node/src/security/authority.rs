@@ -21,9 +21,8 @@ const SEED_BYTES: usize = 32;
 /// Salt that makes an authority's keys differ from any other keys that are derived from the same
 /// secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Time between the beginning of a certificate's validity and the later moment at which the
-/// certificate is made. So a node accepts a new certificate even if the node's clock is behind by
-/// this time.
+/// Amount by which the beginning of a certificate's validity is moved into the past. So a node
+/// accepts a new certificate even if the node's clock is behind by this amount.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
 /// Period in which a certificate is valid.

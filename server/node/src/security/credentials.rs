@@ -31,7 +31,7 @@ pub struct NodeCredentials {
     pub peers: Arc<ServerConfig>,
     /// Configuration for connections to peers that this node dials.
     pub dial: Arc<ClientConfig>,
-    /// Time at which the certificate expires; `None` if it never does.
+    /// Time at which the certificate expires; `None` if it never expires.
     pub expires: Option<SystemTime>,
 }
 
@@ -308,8 +308,8 @@ fn verify(
     }
 }
 
-/// Returns the time at which a certificate of the chain, or the trusted certificate above the
-/// chain, expires; `None` if none of them expires.
+/// Returns the expiry time of a certificate in the chain, or of the trusted certificate above the
+/// chain; `None` if none of them expires.
 pub(super) fn expires(chain: &[CertificateDer<'_>], roots: &RootCertStore) -> Option<SystemTime> {
     match verify(chain, roots, UnixTime::since_unix_epoch(FAR)) {
         Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {

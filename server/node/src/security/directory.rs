@@ -33,18 +33,18 @@ pub struct CertificateSpec<'a> {
 /// Outcome for the certificate of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateOutcome {
-    /// The node had no certificate, and one was made.
+    /// A certificate was made, because the node had none.
     New,
-    /// The node had a certificate, which stays.
+    /// The existing certificate of the node was kept.
     Kept,
-    /// The node had a certificate, which was replaced.
+    /// The existing certificate of the node was replaced.
     Renewed,
 }
 
 /// Contents of the directory after [`issue_certificates`].
 #[derive(Debug)]
 pub struct CertificateDirectory {
-    /// Whether this call has made the authority.
+    /// Whether [`issue_certificates`] has made the authority.
     pub is_new: bool,
     /// Name of each node, the outcome for its certificate, and the time until which the certificate
     /// is valid.
@@ -114,7 +114,7 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
 }
 
 /// Refuses a node if its files would be the same files as those of the authority. On a file system
-/// that ignores case in names, this is the case for a node called `CA`.
+/// that ignores case in names, this happens for a node called `CA`.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [
         (certificate_file(directory, node), AUTHORITY),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::{ClusterConfig, Identity};
 
-/// Reason for which a node has no usable certificate, or for which none can be made.
+/// Reason why a node has no usable certificate, or why no certificate can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
     /// A file cannot be read.
@@ -42,14 +42,14 @@ pub enum SecurityError {
         /// Problem with the file, and how to fix it.
         problem: String,
     },
-    /// A file that the configuration names cannot be used.
+    /// A configured file cannot be used.
     #[error("{}: {field}: {source}", config.display())]
     Configured {
         /// Path of the configuration file.
         config: PathBuf,
         /// Name of the field in the configuration.
         field: &'static str,
-        /// Reason for which the file cannot be used.
+        /// Reason why the file cannot be used.
         source: Box<SecurityError>,
     },
     /// A library returned an error.
@@ -63,7 +63,7 @@ pub enum SecurityError {
 }
 
 impl SecurityError {
-    /// Adds to the error the name of the configuration field that refers to the file.
+    /// Returns this error with the name of the configuration field that refers to the file.
     pub(super) fn of(self, config: &ClusterConfig) -> SecurityError {
         let field = match config.security.identity {
             Identity::None => "security",

@@ -17,15 +17,15 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use crate::front::inbox::Inbox;
 use crate::security::handshakes::EstablishedStream;
 
-/// Maximum number of bytes that are read in one step. It applies even if more would fit, because
-/// other connections wait during the step.
+/// Maximum number of bytes that are read in one step. It applies even if the buffer has space for
+/// more bytes, because other connections wait during the step.
 const READ_BYTES_MAX: usize = 64 << 10;
 
 /// A source from which bytes can be read.
 #[expect(async_fn_in_trait, reason = "it is called on one thread")]
 pub trait ByteSource {
     /// Waits for more bytes, appends them to `buffer` and returns their number, or 0 at the end of
-    /// the stream. The future may be dropped, and the method called again, without losing bytes.
+    /// the stream. No bytes are lost if the future is dropped and the method is called again.
     ///
     /// # Errors
     /// Fails if the connection has failed.
@@ -93,7 +93,8 @@ impl ByteSource for ReadHalf {
 }
 
 impl ReadHalf {
-    /// Makes all reads take their turns with other connections ([`Inbox::acquire_read_units`]).
+    /// Makes all reads take turns with the reads of other connections
+    /// ([`Inbox::acquire_read_units`]).
     pub(crate) fn round_robin(self, inbox: Rc<Inbox>) -> ReadHalf {
         ReadHalf {
             inbox: Some(inbox),
@@ -101,7 +102,7 @@ impl ReadHalf {
         }
     }
 
-    /// Reads once. Returns the number of bytes received, and the cost of receiving them in units.
+    /// Reads once. Returns the number of bytes received, and the cost of the read in units.
     async fn receive(
         &mut self,
         buffer: &mut BytesMut,
@@ -127,8 +128,8 @@ impl WriteHalf {
     /// Writes as many bytes as the socket takes now, and removes them from `buffer`.
     ///
     /// # Errors
-    /// `WouldBlock` if the socket takes no more bytes for now, and some remain. `WriteZero` if it
-    /// accepts no bytes. Otherwise the socket's error.
+    /// `WouldBlock` if some bytes remain and the socket cannot take them now. `WriteZero` if the
+    /// socket accepts no bytes. Otherwise the socket's error.
     pub(crate) fn write(&self, buffer: &mut BytesMut) -> io::Result<()> {
         if let Some(channel) = &self.channel {
             return channel.borrow_mut().send(self.half.as_ref(), buffer);
@@ -144,8 +145,8 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// Returns the number of bytes that were encrypted and removed from the buffer, and wait for
-    /// the socket.
+    /// Returns the number of encrypted bytes that wait for the socket. They are no longer in the
+    /// buffer.
     pub(crate) fn unsent(&self) -> usize {
         let channel = self.channel.as_ref();
         channel.map_or(0, |channel| channel.borrow().unsent())
@@ -173,8 +174,8 @@ impl WriteHalf {
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
-    /// Makes the kernel discard unsent bytes when the connection is closed. Without this, the
-    /// kernel would keep them for a client that reads a byte now and then.
+    /// Makes the kernel discard unsent bytes when the connection is closed. Without this call, the
+    /// kernel would keep unsent bytes for a client that reads a byte now and then.
     pub(crate) fn discard_unsent(&self) {
         let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }

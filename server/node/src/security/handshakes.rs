@@ -35,8 +35,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Interval between reminders to the operator that a certificate has expired.
 const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
-/// Time before a certificate's expiry from which on the operator is told that the certificate is
-/// about to expire.
+/// Time before the expiry of a certificate at which the reminders to the operator begin.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Role of the machine at the other end of a connection.
@@ -56,8 +55,8 @@ pub(crate) struct EstablishedStream {
     pub(crate) stream: TcpStream,
     /// TLS channel; `None` if the connection is not encrypted.
     pub(crate) channel: Option<Channel>,
-    /// Members of the cluster as which the other end may act, according to its certificate: one
-    /// member, or none. `None` if the cluster has no certificates.
+    /// Members of the cluster that the other end may claim to be, according to its certificate. The
+    /// set has at most one member. `None` if the cluster has no certificates.
     pub(crate) verified_members: Option<ReplicaSet>,
 }
 
@@ -66,9 +65,9 @@ pub(crate) struct EstablishedStream {
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     thread: Option<UnboundedSender<HandshakeRequest>>,
-    /// Permits for the connections on the peers' port that the thread may have at a time. The
-    /// thread closes abandoned connections with a delay, and the permits prevent these connections
-    /// from piling up in the thread.
+    /// Permits for connections on the peers' port. They limit the number of these connections in
+    /// the thread. The thread closes abandoned connections with a delay, and the permits prevent
+    /// these connections from piling up in the thread.
     unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,
@@ -140,8 +139,8 @@ impl Handshakes {
         })
     }
 
-    /// Returns two counters by name: the handshakes that have succeeded and failed since the start
-    /// of the process.
+    /// Returns two counters by name. They count the handshakes that have succeeded and those that
+    /// have failed since the start of the process.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("tls_handshakes", self.done.get()),
@@ -381,7 +380,7 @@ async fn complete_handshake(
     Ok((stream, connection))
 }
 
-/// Returns the members as which the other end may act, according to its certificate.
+/// Returns the members that the other end may claim to be, according to its certificate.
 fn verified_members(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
     let shown = connection.peer_certificates().and_then(|all| all.first());
     let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {

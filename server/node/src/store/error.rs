@@ -6,7 +6,7 @@ use leasehold_replica::BACKLOG_BYTES_MAX;
 
 use super::WRITE_BUFFER_BYTES;
 
-/// Reason for which the storage cannot be used.
+/// Reason why the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The directory cannot be created.
@@ -17,7 +17,7 @@ pub enum StorageError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A directory at this path is impossible, whatever the state of the disk.
+    /// No directory can be created at this path, regardless of the state of the disk.
     #[error(
         "data directory {}: {problem}; give another path as `data` in the configuration, or make \
          way for it", path.display()
@@ -60,7 +60,7 @@ pub enum StorageError {
     Mismatch {
         /// Path of the data directory.
         path: PathBuf,
-        /// Name of the field of the directory's stamp that differs.
+        /// Name of the field that differs in the directory's stamp.
         what: &'static str,
         /// Value of the field in the directory.
         found: String,
@@ -105,10 +105,10 @@ pub enum StorageError {
     Gone {
         /// Path of the data directory.
         path: PathBuf,
-        /// Reason for which the directory is absent, as words that follow "it" in a sentence.
+        /// Reason why the directory is absent, as words that follow "it" in a sentence.
         problem: &'static str,
     },
-    /// The disk has no space. The records that were to be written were not written.
+    /// The disk has no space, so the records were not written.
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
          (one that runs goes on by itself)",
@@ -128,7 +128,7 @@ pub enum StorageError {
         /// Path of the data directory.
         path: PathBuf,
     },
-    /// Any other error occurred. After a failed sync the contents of the disk are unknown.
+    /// Another error occurred. After a failed sync the contents of the disk are unknown.
     #[error("data directory {}: {doing} failed: {source}", path.display())]
     Engine {
         /// Path of the data directory.

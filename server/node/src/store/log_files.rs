@@ -24,12 +24,12 @@ use super::spare::{self, SpareMaker};
 pub(super) const FOLDER: &str = "log";
 /// Ending of the names of segments.
 const ENDING: &str = ".seg";
-/// Maximum number of bytes that one read takes from a segment, unless an entry is longer.
+/// Maximum size of one read from a segment, in bytes. A longer entry exceeds this size.
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
-/// Length in bytes up to which the memory of a write buffer is kept for the next write. Groups that
-/// wait in memory are written once their total length reaches this number.
+/// Maximum length, in bytes, of a write buffer that is kept for the next write. Groups that wait in
+/// memory are written once their total length reaches this maximum.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// The log of a data directory, open for writing.
@@ -43,17 +43,17 @@ pub(super) struct LogFiles {
     spare: SpareMaker,
     /// Length of the first segment of a run in bytes.
     segment_bytes: usize,
-    /// Memory of the last write, which the next write reuses.
+    /// Buffer of the last write. The next write reuses its memory.
     buffer: Vec<u8>,
     pending: PendingGroups,
 }
 
-/// Groups that are not written to the last segment yet, although they count as written.
+/// Groups that are treated as written, but are not in the last segment yet.
 #[derive(Default)]
 struct PendingGroups {
     /// Whether groups may be kept here, up to about 1 MiB.
     is_allowed: bool,
-    /// Offset in the last segment at which the groups belong, in bytes.
+    /// Offset, in bytes, of these groups in the last segment.
     offset: usize,
     bytes: Vec<u8>,
 }
@@ -137,8 +137,8 @@ impl LogFiles {
         })
     }
 
-    /// Allows groups that are written without a sync to be kept in memory for a while. A crash of
-    /// the process loses these groups.
+    /// Allows the log to keep groups in memory for a while if they are written without a sync. A
+    /// crash of the process loses these groups.
     pub(super) fn keep_in_memory(&mut self) {
         self.pending.is_allowed = true;
     }
@@ -155,8 +155,8 @@ impl LogFiles {
         }
     }
 
-    /// Begins a segment with an incarnation above that of every earlier run, and above `other`.
-    /// Syncs the segment.
+    /// Begins a segment with a new incarnation, and syncs the segment. The new incarnation is
+    /// higher than `other` and higher than the incarnations of all earlier runs.
     ///
     /// # Errors
     /// `Full`, `Engine`.
@@ -169,7 +169,7 @@ impl LogFiles {
     /// Writes records as one group, and syncs them if `sync` is true.
     ///
     /// # Errors
-    /// `Full`: nothing counts as written, and the call may be repeated. Any other error is final:
+    /// `Full`: the write has no effect, and the call may be repeated. Any other error is final:
     /// after a failed sync, the contents of the disk are unknown (hazard 119).
     pub(super) fn write(&mut self, records: &[Record], sync: bool) -> Result<(), StorageError> {
         if self.pending.bytes.len() >= BUFFER_BYTES_MAX {
@@ -310,14 +310,13 @@ impl LogFiles {
         }
     }
 
-    /// Returns the log: its facts, which are all records but the entries, and the numbers of its
-    /// groups.
+    /// Returns the state of the log: the numbers of its groups, and all records except the entries.
     pub(super) fn log(&self) -> &LogWriter {
         &self.log
     }
 
-    /// Returns the parts of the log that the next start must find. `is_synced` says whether only
-    /// synced groups count.
+    /// Returns the parts of the log that the next start must find. If `is_synced` is true, only
+    /// synced groups are included.
     pub(super) fn marked(&self, is_synced: bool) -> Marked {
         let first = self.log.segments().next();
         let group = if is_synced {
@@ -402,8 +401,8 @@ impl LogFiles {
     }
 }
 
-/// Returns the offset at which a read that begins at `first` may end, so that the read holds as
-/// many of the `following` entries as fit into one read.
+/// Returns the end offset of a read that begins at `first`. The read includes as many of the
+/// `following` entries as fit into one read.
 fn chunk_end(first: RecordPlace, following: impl Iterator<Item = RecordPlace>) -> usize {
     let start = first.offset as usize;
     let mut end = start + first.bytes as usize;
@@ -450,7 +449,7 @@ impl Chunk {
     }
 }
 
-/// Whether an error says that the disk has no space.
+/// Whether an error means that the disk has no space.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -490,11 +489,11 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     File::open(path)?.read_to_end(bytes).map(|_| ())
 }
 
-/// Makes durable the last segment that this start has found. The previous run may have been killed
+/// Makes the last segment that this start has found durable. The previous run may have been killed
 /// before it synced the groups that this start has read, and other replicas will rely on these
-/// groups. Or a sync of the previous run has failed: then the operating system may treat the file
-/// as synced although it is not (hazard 119). So the groups are written again before they are
-/// synced.
+/// groups. Or a sync of the previous run has failed. In that case the operating system may treat
+/// the file as synced although it is not (hazard 119). So the groups are written again before they
+/// are synced.
 fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
     if let Some((last, end)) = log.found() {
         let path = path_of(folder, last);

@@ -30,18 +30,18 @@ pub use self::writer::{PersistOutcome, StorageReport, Writer};
 /// Maximum total size in bytes of the memtables of all column families.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
-/// Point at which a write counts as durable.
+/// Point at which a write is considered durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
     /// A write is durable after fsync: it survives a loss of power.
     #[default]
     Sync,
-    /// A write counts as durable after the write call: it survives a crash of the process, but not
-    /// of the machine. A machine that loses power may lose votes that other replicas rely on. Then
-    /// replicas may differ permanently.
+    /// A write is considered durable after the write call. It survives a crash of the process, but
+    /// not a crash of the machine. A machine that loses power may lose votes that other replicas
+    /// rely on. Then replicas may differ permanently.
     Async,
-    /// A write counts as durable when it is in memory, and reaches the disk later. A crash loses
-    /// the write, and with it votes that other replicas rely on, so replicas may differ
+    /// A write is considered durable when it is in memory, and reaches the disk later. A crash
+    /// loses the write and also votes that other replicas rely on. Then replicas may differ
     /// permanently. This setting is only for experiments.
     None,
 }
@@ -69,26 +69,26 @@ pub struct DirectoryStamp {
     pub name: String,
     /// Id of the replica.
     pub replica: ReplicaId,
-    /// Names of all replicas, in ascending order of their ids. They are stamped because a quorum of
-    /// other members need not intersect the quorums to which this replica made promises.
+    /// Names of all replicas, in ascending order of their ids. The names are stored because a
+    /// quorum of other members need not intersect the quorums to which this replica made promises.
     pub members: Vec<String>,
 }
 
 /// Settings for the use of a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct StorageOptions {
-    /// Point at which a write counts as durable.
+    /// Point at which a write is considered durable.
     pub durability: Durability,
     /// Maximum number of table files that are kept open.
     pub tables: usize,
-    /// While this file exists, every write is refused as if the disk were full.
+    /// Path of a file. While this file exists, every write is refused as if the disk were full.
     pub full_while: Option<PathBuf>,
     /// Length in bytes of the first log segment of a run; `None` for the default.
     pub segment_bytes: Option<usize>,
 }
 
-/// Function that a store calls when a flush has ended. Its argument is the last slot of each log
-/// that the durable state covers, or an error.
+/// Function that a store calls when a flush has ended. The argument is an error or, for each log,
+/// the last slot that the durable state covers.
 pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
 
 /// Operations that a replica needs from its store. Records become durable in the order in which
@@ -106,8 +106,8 @@ pub trait Store: Send + 'static {
     /// error is final.
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
 
-    /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one
-    /// entry, and then as many as fit into `bytes_max`.
+    /// Returns the entries of a log from slot `from` to slot `last`, in ascending order. Stops
+    /// early if further entries do not fit into `bytes_max`, but returns at least one entry.
     ///
     /// # Errors
     /// `Damaged`, `Engine`.
@@ -119,15 +119,15 @@ pub trait Store: Send + 'static {
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError>;
 
-    /// Starts a flush. It makes durable all changes of the state that were written so far. `report`
-    /// is called when the flush has ended, possibly by another thread.
+    /// Starts a flush of all changes of the state that were written so far. The flush makes these
+    /// changes durable. `report` is called when the flush has ended, possibly by another thread.
     ///
     /// # Errors
     /// The same errors as [`Store::write`].
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError>;
 
-    /// Whether the disk has space for writes, tested without a write to the store. A store that
-    /// refuses writes although there is space has failed.
+    /// Whether the disk has space for writes. The test does not write to the store. A store that
+    /// refuses writes has failed if the disk has space.
     ///
     /// # Errors
     /// `Gone`.

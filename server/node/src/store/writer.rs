@@ -59,13 +59,13 @@ pub enum StorageReport {
     Failed(StorageError),
 }
 
-/// Time at which records count as durable.
+/// Time at which records are considered durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistOutcome {
     /// The records count as durable immediately, and so do all earlier records, because the
     /// durability mode requires only that records are in memory.
     Now,
-    /// The records count as durable later, once a `StorageReport::Persisted` reports them.
+    /// The records are considered durable later, once a `StorageReport::Persisted` reports them.
     Later,
 }
 
@@ -235,9 +235,9 @@ struct WriteGroup {
     bytes: usize,
     /// Sequence number of the newest persist in the group; `None` if there is none.
     sequence: Option<Sequence>,
-    /// Whether the replica waits until any persist of the group is durable.
+    /// Whether the replica waits for at least one persist in the group to become durable.
     awaited: bool,
-    /// Whether any persist of the group was already reported as durable.
+    /// Whether at least one persist in the group was already reported as durable.
     ahead: bool,
 }
 

@@ -281,7 +281,7 @@ fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
     node.stop().unwrap();
 }
 
-/// Returns hellos of which each is wrong in one field.
+/// Returns hellos. Each hello is wrong in one field.
 fn wrong_hellos() -> Vec<proto::Hello> {
     let changes: [fn(&mut proto::Hello); 7] = [
         |hello| hello.magic -= 1,

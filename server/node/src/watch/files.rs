@@ -10,21 +10,21 @@ use tokio::time::timeout;
 
 /// Interval between checks of files.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time without an answer from the file system after which the log reports the missing answer.
+/// Maximum time to wait for an answer from the file system before the log reports that the answer
+/// is missing.
 const CHECK_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(100)
 } else {
     Duration::from_secs(5)
 };
-/// Interval at which the log repeats the reason for which files cannot be used.
+/// Interval at which the log repeats the reason why files cannot be used.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watcher that reads files again and again. Each check returns a `T`.
 pub(crate) struct FileWatcher<T> {
     /// Running check that has not returned yet; `None` if there is none.
     pending: Option<JoinHandle<T>>,
-    /// Reason for which the files cannot be used now, and the time at which the reason was last
-    /// logged.
+    /// Reason why the files cannot be used now, and the time at which the reason was last logged.
     last_report: Option<(String, Instant)>,
 }
 
@@ -59,8 +59,8 @@ impl<T: Send + 'static> FileWatcher<T> {
         self.last_report = None;
     }
 
-    /// Notes the reason for which the files cannot be used. Returns whether the reason should be
-    /// logged because it is new, or because it was last logged long ago.
+    /// Notes the reason why the files cannot be used. Returns whether the reason should be logged
+    /// because it is new, or because it was last logged long ago.
     pub(crate) fn mark_unusable(&mut self, problem: &str) -> bool {
         let now = Instant::now();
         let recently =

@@ -188,7 +188,8 @@ impl StepWatch {
         }
     }
 
-    /// Returns the number of long iterations and the duration of the longest in ms, by name.
+    /// Returns two counters by name: the number of long iterations, and the duration of the longest
+    /// iteration in ms.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("long_rounds", self.long),

@@ -11,7 +11,7 @@ use crate::action::{SessionImage, StoredValue};
 use crate::message::Value;
 use crate::settings::SESSION_STEP;
 
-/// Position in each of the two logs up to which a checkpoint holds the executed state.
+/// Position of a checkpoint in each of the two logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Last executed slot of the log of commands.
@@ -20,8 +20,7 @@ pub struct Position {
     pub config: ConfigId,
     /// Log time (the replicated clock) at `executed`, in ms.
     pub log_time_ms: u64,
-    /// Earliest start of a session that may still be opened, in ms of log time. A client that began
-    /// its session earlier cannot open it.
+    /// Earliest start time with which a client may still open a session, in ms of log time.
     pub opens_from_ms: u64,
 }
 
@@ -60,8 +59,8 @@ pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     encoded.encode_raw(out);
 }
 
-/// Decodes a stored value: the inverse of [`encode_stored`]. Also returns true if the value is
-/// staged; the returned value is then empty.
+/// Decodes a stored value: the inverse of [`encode_stored`]. Also returns whether the value is
+/// staged. If it is, the returned value is empty.
 ///
 /// # Errors
 /// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.
@@ -117,7 +116,7 @@ pub fn decode_session(encoded: Bytes) -> CodecResult<SessionImage> {
     })
 }
 
-/// Encodes for the disk the position that a checkpoint covers.
+/// Encodes the position of a checkpoint for the disk.
 pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
     let encoded = proto::Position {
         executed: position.executed.0,

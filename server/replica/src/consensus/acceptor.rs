@@ -17,7 +17,7 @@ use crate::persist::Continuation;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Value for a slot, with the ballot of the value and the leader's statements about the value.
+/// Value for a slot, with its ballot and with information from the leader about the value.
 #[derive(Clone, Debug)]
 pub struct SlotEntry {
     pub ballot: Ballot,
@@ -26,14 +26,14 @@ pub struct SlotEntry {
     pub last_multi: Slot,
     /// One bit for each command: set if execution cannot reject the command.
     pub infallible: Arc<[u64]>,
-    /// Tag at the time of acceptance. Only a deliberately broken variant for tests (hazard 7) votes
-    /// with this old tag.
+    /// Tag at the time of acceptance. Only tests with a deliberately broken variant use this field
+    /// (hazard 7).
     pub early_tag: Option<ReplicaSet>,
 }
 
 impl SlotEntry {
-    /// Returns an entry without a leader's statements. Without these, its commands are answered
-    /// only after execution.
+    /// Returns an entry without information from a leader. The commands of such an entry are
+    /// answered only after execution.
     pub fn plain(ballot: Ballot, value: Value) -> SlotEntry {
         SlotEntry {
             ballot,
@@ -64,7 +64,7 @@ pub(super) struct Vote {
     origins: ReplicaSet,
 }
 
-/// Acceptances under one ballot that another replica has reported.
+/// Acceptances that another replica has reported, all under one ballot.
 #[derive(Clone, Debug)]
 pub struct Acceptances {
     pub ballot: Ballot,
@@ -81,8 +81,8 @@ pub fn origins(value: &Value) -> ReplicaSet {
     commands.map(|proposed| proposed.origin).collect()
 }
 
-/// Returns the tag of a vote on `accepted` that is sent now (hazard 7). The tag includes promises
-/// that were made while the entry was being written to disk.
+/// Returns the tag for a vote on `accepted` if the vote is sent now (hazard 7). The tag includes
+/// promises that were made while the entry was being written to disk.
 pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
     match accepted.early_tag.take() {
         Some(early) => early,
@@ -91,9 +91,9 @@ pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
 }
 
 impl Consensus {
-    /// Adopts a ballot that began at `start`. Entries of lower ballots above that slot can no
-    /// longer be chosen, so they are dropped. Returns the keys that the dropped entries write. The
-    /// marks of these entries on the keys are removed.
+    /// Adopts a ballot that began at `start`. Drops the entries of lower ballots above this slot,
+    /// because they can no longer be chosen. Also removes the marks of the dropped entries. Returns
+    /// the keys that the dropped entries write.
     pub fn adopt(
         &mut self,
         step: &mut Step<'_>,
@@ -301,9 +301,9 @@ impl Consensus {
         !self.votes_due.is_empty()
     }
 
-    /// Sends votes on the acceptances that became durable. Returns the slots that this replica's
-    /// own votes make chosen. The tags are computed only now, so they include promises that were
-    /// made while the entries were being written to disk (hazard 7).
+    /// Sends votes on the acceptances that became durable. Returns the slots that are chosen as a
+    /// result of this replica's own votes. The tags are computed only now, so they include promises
+    /// that were made while the entries were being written to disk (hazard 7).
     pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
         let mut votes = std::mem::take(&mut self.votes_due);
         for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
@@ -333,8 +333,8 @@ impl Consensus {
         chosen
     }
 
-    /// Votes again on uncommitted slots with the current tags. This is done when grants have ended,
-    /// because these slots may then wait for fewer replicas.
+    /// Repeats the votes on uncommitted slots, with the current tags. This is done when grants have
+    /// ended, because these slots may then wait for fewer replicas.
     pub fn vote_again(&mut self) {
         let promised = self.promised;
         let again = self.logs.commands.uncommitted();
@@ -365,8 +365,8 @@ pub fn vote_once_durable(
     });
 }
 
-/// Sends to `to` the votes that the settings assign to it. These are the votes under a ballot of
-/// `to`, the votes on commands of clients of `to`, or all votes.
+/// Sends votes to replica `to`. The settings determine which votes it receives: the votes under a
+/// ballot of `to`, the votes on commands of clients of `to`, or all votes.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let replies = step.ctx.settings.accept_replies;
     let hears = |vote: &&Vote| {

@@ -27,10 +27,9 @@ pub struct Prepared {
 
 impl Prepared {
     /// Returns whether the replier may have accepted all these entries. No replica accepts an entry
-    /// further than a window above its own commit point. If a replica falsely reports an entry far
-    /// above its commit point, the candidate must not fill all slots up to that entry. The whole
-    /// answer is ignored, not just the entry: any entry left out of an answer could be a chosen
-    /// one.
+    /// further than a window above its own commit point. A false report of an entry far above that
+    /// point must not make the candidate fill all slots up to the entry. If one entry is refused,
+    /// the whole answer is ignored, because the refused entry could be a chosen one.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -40,7 +39,7 @@ impl Prepared {
     }
 }
 
-/// Newest answer of one replica: the parts that have arrived so far.
+/// Parts of the newest answer of one replica that have arrived so far.
 #[derive(Clone, Debug, Default, Hash)]
 struct Reply {
     answer: (Incarnation, u64),
@@ -56,7 +55,7 @@ impl Reply {
         self.parts > 0 && self.seen.len() == self.parts as usize
     }
 
-    /// Takes a part of an answer, and returns whether the part is new. Parts of an older answer are
+    /// Adds a part of an answer, and returns whether the part is new. Parts of an older answer are
     /// refused. The accepted entries may differ between two answers, so a mixture of parts of both
     /// answers could lack an entry.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
@@ -81,7 +80,7 @@ impl Reply {
     }
 }
 
-/// Promises that a candidate collects.
+/// State of a candidate: the promises that it has collected so far.
 #[derive(Clone, Debug)]
 pub struct CandidateState {
     pub ballot: Ballot,
@@ -99,8 +98,8 @@ pub struct CandidateState {
 }
 
 impl Hash for CandidateState {
-    /// Omits times. These only decide when the candidate asks again or gives up. It does so only
-    /// after the horizon of `Replica::fingerprint`.
+    /// Omits the times. They have no effect before the horizon of `Replica::fingerprint`: they only
+    /// determine when the candidate repeats its request or gives up.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
@@ -135,16 +134,16 @@ impl CandidateState {
         self.replies.get(&replica).is_some_and(Reply::is_complete)
     }
 
-    /// Whether parts of the promise of `replica` are arriving, or all have arrived. If the replica
-    /// were asked again, it would send the whole answer once more.
+    /// Returns whether parts of the promise of `replica` are still arriving, or have all arrived.
+    /// If the replica were asked again, it would send the whole answer once more.
     pub(super) fn hears(&self, replica: ReplicaId, now: Time, timeout: Duration) -> bool {
         let lately = |at: &Time| now.since(*at) < timeout;
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether another notification to the replicas that have promised is due. The
-    /// notification tells them that promises are still arriving. It is due once the time `again`
-    /// has passed since the last one.
+    /// Returns whether it is time for the next notification. The notification tells the replicas
+    /// that have promised that promises are still arriving. It is due once the time `again` has
+    /// passed since the last one.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {
@@ -153,7 +152,8 @@ impl CandidateState {
         due
     }
 
-    /// Takes a part of a promise. Returns whether it is a new part of a promise to this candidate.
+    /// Adds a part of a promise. Returns true if the promise is for this candidate and the part is
+    /// new.
     pub(super) fn take(
         &mut self,
         step: &mut Step<'_>,
@@ -211,7 +211,7 @@ impl CandidateState {
         of_log.map(|(_, ballot, slot)| (*ballot, *slot))
     }
 
-    /// Panics if the times contradict each other, or if a reply has more parts than it states.
+    /// Panics if the times contradict each other, or if a reply has more parts than it announced.
     pub(super) fn check(&self) {
         let (since, requested) = (self.since, self.requested_at.unwrap_or(self.notified_at));
         assert!(
@@ -235,7 +235,7 @@ impl CandidateState {
         );
     }
 
-    /// Returns the highest value, in ms, of the replicated clock in the reported entries.
+    /// Returns the highest log time in the reported entries, in ms.
     pub(super) fn log_time_ms(&self) -> u64 {
         let times = self
             .entries(LogId::Commands)
@@ -244,8 +244,7 @@ impl CandidateState {
     }
 }
 
-/// Returns the value, in ms, of the replicated clock that a batch states; 0 for other kinds of
-/// values.
+/// Returns the log time of a batch, in ms; 0 for other kinds of values.
 pub(super) fn time(value: &Value) -> u64 {
     match value {
         Value::Commands(batch) => batch.log_time_ms,

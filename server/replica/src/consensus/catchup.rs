@@ -24,8 +24,8 @@ pub(super) struct FetchRequest {
 }
 
 impl Hash for FetchRequest {
-    /// Omits the time of the request. It only decides when the request is repeated. The request is
-    /// repeated only after the horizon of `Replica::fingerprint`.
+    /// Omits the time of the request. It has no effect before the horizon of
+    /// `Replica::fingerprint`: it only determines when the request is repeated.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
     }
@@ -33,16 +33,15 @@ impl Hash for FetchRequest {
 
 impl Consensus {
     /// Schedules a fetch, because the entry of a committed slot is not accepted here under the
-    /// right ballot. The fetch begins after a short delay, in which an Accept that is merely late
-    /// may still arrive.
+    /// right ballot. The fetch begins after a short delay, so that a late Accept may still arrive.
     pub fn want_fetch(&self, step: &mut Step<'_>) {
         let delay = step.ctx.settings.timing.retransmit / 4;
         step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
     /// Returns whether the newest fetch request for this log was sent to `from`. Unrequested
-    /// entries are not believed. A leader ignores fetched entries: before its election it had
-    /// recovered everything that it had requested.
+    /// entries are not believed. A leader ignores all fetched entries, because it had recovered all
+    /// requested entries before its election.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
@@ -61,11 +60,11 @@ impl Consensus {
         }
     }
 
-    /// Requests from replica `of` the entries above the commit point, up to slot `to`. Does not
-    /// repeat a request that was just made. Every message that shows a lag of a log is a reason to
-    /// request entries, and so is every answer. If each led to a request, many open requests would
-    /// ask for the same entries, and each answer would take a whole frame. Entries beyond the
-    /// window are requested only after a checkpoint has moved the window.
+    /// Requests the entries above the commit point, up to slot `to`, from replica `of`. Does not
+    /// repeat a request that was just made. Without this limit, every message that shows a lag of a
+    /// log, and every answer, would lead to a request. Many open requests would then ask for the
+    /// same entries, and each answer would take a whole frame. Entries beyond the window are
+    /// requested only after a checkpoint has moved the window.
     pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
         let paxos = &self.logs[log];
         let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));
@@ -125,7 +124,7 @@ impl Consensus {
         step.send(from, Message::Fetched { log, entries });
     }
 
-    /// Requests that the shell reads entries from the disk, but only from slots for which the disk
+    /// Asks the shell to read entries from the disk. Only slots are read for which the disk
     /// certainly holds the executed value. For other slots the disk may still hold an entry of an
     /// earlier ballot, until the chosen value is written.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
@@ -147,7 +146,7 @@ impl Consensus {
         });
     }
 
-    /// Sends the entries that a peer has requested and that were read from the disk.
+    /// Sends entries to the peer that requested them. The entries were read from the disk.
     pub fn on_log_read(
         &self,
         step: &mut Step<'_>,

@@ -10,7 +10,7 @@ use crate::cost;
 use crate::message::Value;
 use crate::size_estimate::value_size_estimate;
 
-/// An accepted value, with the leader's statements about the value.
+/// Accepted value, with information from the leader about the value.
 #[derive(Clone, Debug)]
 pub struct Accepted {
     /// Ballot under which the value was accepted.
@@ -25,8 +25,8 @@ pub struct Accepted {
     pub infallible: Arc<[u64]>,
     /// Origins of the commands in the value.
     pub origins: ReplicaSet,
-    /// Tag at the time of acceptance. Only a deliberately broken variant for tests (hazard 7) votes
-    /// with this old tag.
+    /// Tag at the time of acceptance. Only tests with a deliberately broken variant use this field
+    /// (hazard 7).
     pub early_tag: Option<ReplicaSet>,
     /// Time at which the value was proposed. Only a leader uses this field.
     pub proposed: Time,
@@ -44,9 +44,9 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// Omits the times at which the value was proposed and sent. These times only decide which
-    /// replica to suspect and what to send again. Both are done only after the horizon of
-    /// `Replica::fingerprint`.
+    /// Omits the times at which the value was proposed and sent. They have no effect before the
+    /// horizon of `Replica::fingerprint`: they only determine which replica is suspected and what
+    /// is sent again.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.infallible, self.origins).hash(state);
@@ -57,7 +57,7 @@ impl Hash for Accepted {
 /// State of one slot.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// Value accepted in the slot, with the leader's statements about it.
+    /// Value accepted in the slot, with information from the leader about the value.
     pub accepted: Option<Accepted>,
     /// Acceptances that were received for the slot. These acceptances may arrive before the value
     /// itself.

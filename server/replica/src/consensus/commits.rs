@@ -20,16 +20,17 @@ use crate::step::Step;
 /// Result of comparing a leader's report of commits with the entries accepted here.
 #[derive(Clone, Debug, Default)]
 pub struct CommitUpdate {
-    /// Slots that the report shows to be committed with the values that are accepted here.
+    /// Slots that are committed according to the report. The values accepted here are the chosen
+    /// ones.
     pub chosen: Vec<Slot>,
-    /// Whether the report shows further slots to be committed, in which this replica has accepted
-    /// no value under the ballot of the report.
+    /// Whether further slots are committed according to the report. In these slots, this replica
+    /// has accepted no value under the ballot of the report.
     pub behind: bool,
     /// Whether the reported commit point is higher than the one that the leader reported before.
     pub new_commit_point: bool,
 }
 
-/// Early answers of a committed slot: which of its commands may be answered before it is executed.
+/// Answers that a committed slot permits before the slot is executed.
 #[derive(Debug)]
 pub enum EarlyAnswer<'a> {
     /// The *infallible* blind writes of the slot may be answered now.
@@ -43,8 +44,8 @@ pub enum EarlyAnswer<'a> {
 }
 
 impl Consensus {
-    /// Whether the votes on `slot` show that the slot is chosen, although it is not yet noted as
-    /// committed.
+    /// Returns whether the votes on `slot` show that the slot is chosen. Returns false if the slot
+    /// is already noted as committed.
     pub fn is_chosen(&self, step: &Step<'_>, log: LogId, slot: Slot) -> bool {
         let cell = self.logs[log].get(slot);
         // A learner that has not received the value of the votes' ballot commits nothing (hazard
@@ -83,9 +84,9 @@ impl Consensus {
         }
     }
 
-    /// Takes a leader's report of commits. Returns `None` if the leader's ballot is not the adopted
-    /// one. A commit point under ballot b commits here only slots that were accepted *under b*;
-    /// others are fetched (hazard 28).
+    /// Handles a leader's report of commits. Returns `None` if the leader's ballot is not the
+    /// adopted one. The report commits a slot here only if the slot was accepted *under the
+    /// leader's ballot*. Other slots are fetched (hazard 28).
     pub fn hear_commits(
         &mut self,
         log: LogId,
@@ -139,10 +140,9 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Returns the answers that a committed, unexecuted slot determines, as
-    /// [`Self::value_at_commit`] does, for every key for which a read waits. `wanted` returns
-    /// whether a read waits for a key. A key is omitted if the slot's last command on the key may
-    /// not answer reads.
+    /// Does the same as [`Self::value_at_commit`] for every key that a read waits for. `wanted`
+    /// returns whether a read waits for a key. A key is omitted if the slot's last command on the
+    /// key may not answer reads.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -211,19 +211,20 @@ impl Consensus {
         Some((slot, value.clone()))
     }
 
-    /// Whether no more commands may be accepted, because too much waits to be written to the disk,
-    /// or too many committed slots wait to be executed. Committed slots above a missing entry do
-    /// not count, because they wait for that entry. The limit for a leader is lower than for other
-    /// replicas, so that the others can still accept everything that the leader has proposed.
+    /// Returns whether this replica must not accept more commands now. The reason is that too much
+    /// waits to be written to the disk, or that too many committed slots wait to be executed.
+    /// Committed slots above a missing entry are not included, because they wait for that entry.
+    /// The limit for a leader is lower than for other replicas, so that the others can still accept
+    /// everything that the leader has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
         let most = step.ctx.settings.to_execute_work_max;
         let most = if self.leads() { most } else { 2 * most };
         step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
 
-    /// Whether the backlog is so large that nothing more may be accepted in `log`. For the log of
-    /// configurations only the backlog for the disk counts, because configurations are few and
-    /// commands may wait for them.
+    /// Returns whether the backlog is so large that nothing more may be accepted in `log`. The log
+    /// of configurations is limited only by the backlog for the disk, because configurations are
+    /// few and commands may wait for them.
     pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
         match log {
             LogId::Configs => step.is_disk_behind(),
@@ -251,10 +252,10 @@ impl Consensus {
         self.marks.unmark(slot, value, unmarked);
     }
 
-    /// Returns the barrier of a promise that is made now: the slot up to which a holder must have
-    /// executed the log before it reads under the promise (hazards 5, 7 and 30). The barrier is not
-    /// below any slot accepted here, even if the entry is not durable yet, and not below the last
-    /// executed slot.
+    /// Returns the barrier for a promise that is made now. A holder must have executed the log up
+    /// to this slot before it reads under the promise (hazards 5, 7 and 30). The barrier is not
+    /// below any slot that is accepted or executed here. This includes accepted slots with entries
+    /// that are not durable yet.
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;
         if off(Rule::H07Pending) {
@@ -277,8 +278,8 @@ fn may_write(command: &Command, key: &[u8]) -> bool {
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// Returns the result that a read of the same key would have directly after this command, if the
-/// command is an infallible blind write; `None` for any other command.
+/// Returns the result of a read of the same key directly after this command. Returns `None` if the
+/// command is not an infallible blind write.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
     if !accepted.is_infallible(index) {
         return None;

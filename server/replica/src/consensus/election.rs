@@ -50,8 +50,8 @@ pub enum ElectionProgress {
     /// This replica is no candidate, or too few replicas have promised.
     Waiting,
     /// A majority has promised, but a replica in it has a higher commit point than this one (hazard
-    /// 27). For each log in which slots are missing, the item holds the replica with the highest
-    /// commit point, the log, and that commit point.
+    /// 27). There is one item for each log with missing slots: the replica with the highest commit
+    /// point, the log, and that commit point.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
     /// A majority has promised. Every slot up to the commit points of this majority is committed
     /// here too, so nothing will be proposed in those slots.
@@ -74,8 +74,8 @@ fn is_elected(step: &Step<'_>, candidate: &CandidateState) -> bool {
 }
 
 /// Returns the slot at which a ballot begins: the slot of the ballot's opening no-op, directly
-/// after the recovered values. A no-op among the recovered values does not count, because it may be
-/// the opening no-op of another ballot (hazard 29).
+/// after the recovered values. A recovered no-op is not used as the opening no-op, because it may
+/// be the opening no-op of another ballot (hazard 29).
 fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
     let noop = recovered.iter().position(|value| *value == Value::Noop);
     let taken = noop.filter(|_| off(Rule::H29LogStart));
@@ -133,8 +133,8 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Begins a campaign under a ballot that is higher than any ballot seen, and than any ballot of
-    /// earlier runs. Promises are requested once this replica's own promise is durable.
+    /// Begins a campaign. The ballot is higher than every ballot that was seen, and than every
+    /// ballot of earlier runs. Promises are requested once this replica's own promise is durable.
     pub fn campaign(&mut self, step: &mut Step<'_>) {
         assert!(
             self.is_follower(),
@@ -188,9 +188,8 @@ impl Consensus {
     }
 
     /// Answers a Prepare, because the promise of `ballot` is durable now. The answer reports the
-    /// entries accepted above the commit points of both this replica and the candidate. Below this
-    /// replica's commit point the candidate fetches the committed entries, so none of them is
-    /// reported.
+    /// entries accepted above the commit points of both this replica and the candidate. Entries up
+    /// to this replica's commit point are not reported, because the candidate fetches them.
     pub fn answer_prepare(
         &mut self,
         step: &mut Step<'_>,
@@ -220,9 +219,9 @@ impl Consensus {
         }
     }
 
-    /// Returns the first slots of ballots, and the entries accepted above the commit points of both
-    /// replicas. They are split into parts, one for each message. There is at least one part,
-    /// because even a promise without entries must be sent.
+    /// Returns the contents of a promise, split into one part for each message. The contents are
+    /// the slots at which ballots began, and the entries accepted above the commit points of both
+    /// replicas. There is at least one part, because even a promise without entries must be sent.
     fn promise_pieces(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
@@ -245,9 +244,9 @@ impl Consensus {
         })
     }
 
-    /// Takes a part of a promise. Returns whether it is a new part of a promise to this candidate.
-    /// A part that arrives after the election shows that its sender follows this leader, even if
-    /// other messages of the sender are delayed behind the part.
+    /// Adds a part of a promise. Returns true if the promise is for this candidate and the part is
+    /// new. A part that arrives after the election shows that its sender follows this leader, even
+    /// if other messages of the sender are delayed behind the part.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
@@ -311,8 +310,8 @@ impl Consensus {
         })
     }
 
-    /// Returns the highest value, in ms, of the replicated clock in the recovered entries. The new
-    /// leader continues from this value, because the replicated clock never goes back.
+    /// Returns the highest log time in the recovered entries, in ms. The new leader continues from
+    /// this time, because log time never goes back.
     fn recovered_log_time_ms(&self, candidate: &CandidateState) -> u64 {
         let own = self.logs.commands.unexecuted();
         let own = own.filter_map(|(_, cell)| cell.accepted.as_ref());

@@ -10,8 +10,8 @@ use super::ranges::Ranges;
 use crate::message::{LogId, LogNews, ReportedEntry, Value};
 use crate::parts::NEWS_RANGES_MAX;
 
-/// Executed slots stay in memory for followers that lag. This is the maximum number of such slots;
-/// `KEEP_BYTES` is the maximum of their total size, in bytes.
+/// Maximum number of executed slots that stay in memory for followers that lag. `KEEP_BYTES` is the
+/// maximum of their total size, in bytes.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
 
@@ -25,20 +25,20 @@ pub struct Log {
     /// belongs to the slot `executed`.
     kept: VecDeque<Box<Cell>>,
     kept_bytes: usize,
-    /// Slot up to which every slot is committed here.
+    /// Commit point: this slot and all earlier slots are committed here.
     pub(super) commit_point: Slot,
     /// Cost of the slots that are committed but not executed, in units of `crate::cost`. These are
     /// the slots above `executed`, up to `commit_point`.
     to_execute_work: usize,
     /// Committed slots above the commit point.
     pub(super) above: Ranges,
-    /// Slot up to which every slot is executed.
+    /// Last executed slot. All earlier slots are executed, too.
     pub(super) executed: Slot,
     /// Slot up to which the executed state is durable.
     flushed: Slot,
     /// Number of slots in the window; see [`Log::end`].
     window: u64,
-    /// Highest accepted slot. A slot counts even if its entry is not durable yet.
+    /// Highest accepted slot. The entry of this slot may not be durable yet.
     pub(super) highest: Slot,
     /// Slot at which each ballot began.
     pub(super) log_starts: BTreeMap<Ballot, Slot>,
@@ -49,8 +49,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Returns a log with a window of `window` slots. In it, all slots up to `executed` are
-    /// executed, durable, and no longer in memory.
+    /// Returns a log with a window of `window` slots. All slots up to `executed` are executed and
+    /// durable, and are no longer in memory.
     pub fn restored(executed: Slot, window: u64) -> Log {
         Log {
             executed,
@@ -62,12 +62,12 @@ impl Log {
         }
     }
 
-    /// Slot up to which every slot is executed.
+    /// Last executed slot. All earlier slots are executed, too.
     pub fn executed(&self) -> Slot {
         self.executed
     }
 
-    /// Slot up to which every slot is committed here.
+    /// Commit point: this slot and all earlier slots are committed here.
     pub fn commit_point(&self) -> Slot {
         self.commit_point
     }
@@ -77,7 +77,7 @@ impl Log {
         self.above.len()
     }
 
-    /// Highest accepted slot. A slot counts even if its entry is not durable yet.
+    /// Highest accepted slot. The entry of this slot may not be durable yet.
     pub fn highest(&self) -> Slot {
         self.highest
     }
@@ -139,8 +139,8 @@ impl Log {
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether the state must be flushed early. This is so if half of the slots in which a leader may
-    /// propose were executed since the last flush. `requested` is the last slot that the newest
+    /// Returns whether the state must be flushed early, because half of the slots in which a leader
+    /// may propose were executed since the last flush. `requested` is the last slot that the newest
     /// requested flush covers.
     pub fn wants_flush(&self, requested: Slot) -> bool {
         self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
@@ -163,14 +163,14 @@ impl Log {
         self.highest.0 - self.flushed.0
     }
 
-    /// Returns the cell of an unexecuted slot. The cell is made if there is none. Returns `None` if
+    /// Returns the cell of an unexecuted slot. Creates the cell if there is none. Returns `None` if
     /// the slot is outside the window.
     pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
         let within = slot > self.executed && self.has_room(slot, &Value::Noop);
         within.then(|| self.restored_cell(slot))
     }
 
-    /// Returns the cell of an unexecuted slot that was accepted before a restart. The cell is made
+    /// Returns the cell of an unexecuted slot that was accepted before a restart. Creates the cell
     /// if there is none.
     pub fn restored_cell(&mut self, slot: Slot) -> &mut Cell {
         assert!(slot > self.executed, "slot {slot:?} is executed");
@@ -266,8 +266,8 @@ impl Log {
     /// Forgets the slots at which ballots began, once they are no longer needed to find dead
     /// entries. They are not needed once the opening no-op of a later ballot is committed. Every
     /// slot below this no-op is then decided. Above it, every entry that is dead because of an
-    /// earlier ballot is also dead because of the later one. If something was forgotten, returns
-    /// the lowest ballot for which the slot at which it began is still remembered.
+    /// earlier ballot is also dead because of the later one. Returns the lowest ballot that is
+    /// still remembered; `None` if nothing was forgotten.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;
@@ -412,8 +412,10 @@ impl Log {
         }
     }
 
+    /// Checks the invariants of this log.
+    ///
     /// # Panics
-    /// If the state of this log contradicts itself.
+    /// If an invariant is broken.
     pub fn check(&self) {
         assert!(
             self.executed <= self.commit_point,

@@ -16,8 +16,8 @@ use crate::message::Value;
 pub struct Marks(HashMap<Key, Slots, SeededState>);
 
 /// Slots marked on one key, in rising order. If much is left to execute, there may be a hundred
-/// thousand of them. Slots are usually removed from the front, so this is done without moving the
-/// others.
+/// thousand of them. Slots are usually removed from the front. Such a removal does not move the
+/// other slots.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,
@@ -120,7 +120,8 @@ impl Marks {
         self.0.is_empty()
     }
 
-    /// Whether any key in `from..to` is marked. If `to` is empty, the range has no end.
+    /// Returns whether the range `from..to` contains a marked key. If `to` is empty, the range has
+    /// no end.
     pub fn any_within(&self, from: &[u8], to: &[u8]) -> bool {
         let within = |key: &Key| key.as_ref() >= from && (to.is_empty() || key.as_ref() < to);
         self.0.keys().any(within)

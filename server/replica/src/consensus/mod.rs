@@ -55,7 +55,7 @@ use pre_vote::PreVoteState;
 use preference::Preference;
 use transfer::Succession;
 
-/// Role of this replica in leadership.
+/// Role of this replica: follower, candidate or leader.
 #[derive(Clone, Debug, Hash)]
 enum Role {
     Follower,
@@ -72,11 +72,10 @@ pub(super) struct Consensus {
     promised: Ballot,
     /// Highest round seen in any message or promise.
     round_seen: u64,
-    /// Ballot of the leader from which the newest message of any leader came. If no leader is
-    /// known, the round of this ballot is 0.
+    /// Ballot of the leader from which a message arrived last. If no leader is known, the round of
+    /// this ballot is 0.
     leader: Ballot,
-    /// State of pre-votes. It includes the time of the last message from a leader or from a
-    /// candidate that this replica has promised.
+    /// State of pre-votes, and the time of the last message from a leader.
     pre_vote: PreVoteState,
     /// Time since which the leader leads, and the replica that should lead next.
     succession: Succession,
@@ -94,8 +93,8 @@ pub(super) struct Consensus {
 }
 
 impl std::hash::Hash for Consensus {
-    /// Omits random delays. These only decide when an election begins. An election begins only
-    /// after the horizon of `Replica::fingerprint`.
+    /// Omits the random numbers. They have no effect before the horizon of `Replica::fingerprint`:
+    /// they only determine when an election begins.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
@@ -131,7 +130,8 @@ impl Consensus {
         }
     }
 
-    /// Returns the leader, as far as this replica knows; `None` if it knows none.
+    /// Returns the present leader, as far as this replica knows. Returns `None` if no leader is
+    /// known.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         (self.leader.round > 0).then_some(self.leader.replica)
     }
@@ -199,8 +199,8 @@ impl Consensus {
     }
 
     /// Sets the first election timer. The preferred replica campaigns soon, and the others wait
-    /// longer to let it go first. But it does not campaign soon if `waits` is true: grants that it
-    /// has forgotten may then still be valid.
+    /// longer to let it go first. If `waits` is true, the preferred replica does not campaign soon,
+    /// because grants that it has forgotten may still be valid.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.ctx.settings.timing.election_timeout;
         let head_start = match step.ctx.settings.elections.preferred {
@@ -218,8 +218,10 @@ impl Consensus {
         LogId::ALL.into_iter().all(drained)
     }
 
+    /// Checks the invariants of this part.
+    ///
     /// # Panics
-    /// If the state of this part contradicts itself.
+    /// If an invariant is broken.
     pub(super) fn check(&self) {
         for log in LogId::ALL {
             self.logs[log].check();

@@ -25,9 +25,9 @@ use crate::sanity::NUMBER_MAX;
 use crate::step::Step;
 use crate::timers::Timer;
 
-/// Maximum wait of a candidate while promises still arrive, as a multiple of its wait for the first
-/// promise. After this time the candidate abandons its campaign, because the promises may reach
-/// another candidate faster.
+/// Maximum time that a candidate waits while promises still arrive, as a multiple of its wait for
+/// the first promise. After this time the candidate abandons its campaign, because the promises may
+/// reach another candidate faster.
 const PROMISES_TIMEOUTS: u32 = 60;
 /// Maximum wait of a candidate that fetches entries, as a multiple of its wait for the first
 /// promise. Other replicas have these entries already, and could lead immediately.
@@ -56,13 +56,13 @@ impl OpenPreVote {
 /// State of this replica's pre-votes, and the time of the last message from a leader.
 #[derive(Clone, Debug)]
 pub(super) struct PreVoteState {
-    /// Time of the last message from a leader, or from a candidate that this replica has promised.
-    /// A run that begins on a used disk sets this to its start time: a leader may exist, and its
-    /// messages have not had time to arrive.
+    /// Time of the last message from a leader, or from a candidate with a ballot that this replica
+    /// has promised. A run that begins on a used disk sets this field to its start time, because
+    /// messages of a leader have not had time to arrive.
     heard: Option<Time>,
     /// The open pre-vote, if there is one.
     open: Option<OpenPreVote>,
-    /// Number of questions asked in this run.
+    /// Number of pre-vote questions that this replica has asked in this run.
     asks: u64,
     /// Whether the election timer has already waited for the replicas that rank before this one.
     waited: bool,
@@ -72,7 +72,7 @@ pub(super) struct PreVoteState {
 }
 
 impl Hash for PreVoteState {
-    /// Omits the time of the last message from a leader. It decides nothing before the horizon of
+    /// Omits the time of the last message from a leader. It has no effect before the horizon of
     /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let open = self.open.as_ref();
@@ -109,8 +109,8 @@ impl PreVoteState {
 }
 
 impl Consensus {
-    /// Notes that a message from a leader arrived, or from a candidate that this replica has
-    /// promised. The election timer starts again.
+    /// Notes that a message has arrived from a leader, or from a candidate with a ballot that this
+    /// replica has promised. The election timer starts again.
     pub(in super::super) fn heard_leader(&mut self, step: &mut Step<'_>) {
         self.pre_vote.heard = Some(step.now);
         self.pre_vote.yielded = false;
@@ -118,7 +118,8 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Whether a message from a leader arrived so lately that this leader is probably still alive.
+    /// Returns whether a message from a leader has arrived so recently that this leader is probably
+    /// still alive.
     pub(super) fn hears_leader(&self, step: &Step<'_>) -> bool {
         let lately = |heard: Time| step.now.since(heard) < step.ctx.transfer_timeout();
         self.pre_vote.heard.is_some_and(lately)
@@ -194,9 +195,8 @@ impl Consensus {
     }
 
     /// Handles the end of the election timeout. Returns whether it is this replica's turn to start
-    /// a pre-vote. It is not this replica's turn while a replica that would serve the sites better
-    /// has not had its turn. `fit` is true if nothing makes this replica less fit to lead than the
-    /// others.
+    /// a pre-vote. Replicas that would serve the sites better have their turn first. `fit` is true
+    /// if nothing makes this replica less fit to lead than the others.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));
@@ -247,11 +247,10 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Whether this replica would promise a ballot of `from`. It would not if it leads itself.
-    /// Otherwise it would in two cases: no leader's message has arrived for most of an election
-    /// timeout, or the leader that it follows is `from`. In the first case the replica does not
-    /// wait for the whole timeout, because a leader's messages reach the replicas at different
-    /// times.
+    /// Returns whether this replica would promise a ballot of `from`. A leader would not. Another
+    /// replica would in two cases: it follows `from`, or no leader's message has arrived for most
+    /// of an election timeout. In the second case the replica does not wait for the whole timeout,
+    /// because a leader's messages reach the replicas at different times.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;

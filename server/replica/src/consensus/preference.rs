@@ -35,7 +35,7 @@ pub(super) struct Preference {
 
 impl Hash for Preference {
     /// Omits the time at which the preferred leader was last known to lead, and the time since
-    /// which it is healthy. Neither decides anything before the horizon of `Replica::fingerprint`.
+    /// which it is healthy. Both times have no effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let led = self.led.map(|(ballot, _)| ballot);
         (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
@@ -64,8 +64,8 @@ impl Preference {
     }
 
     /// Notes that another replica leads. If the preferred leader led before and the change was not
-    /// planned, this may be a loss of leadership. `lost` decides: it is called with the time at
-    /// which the preferred leader was last known to lead, and returns true for a loss.
+    /// planned, this may be a loss of leadership. In that case, calls `lost` with the time at which
+    /// the preferred leader was last known to lead. `lost` returns true for a loss.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;
@@ -112,7 +112,8 @@ impl Consensus {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// Notes, when a leader steps down, whether an operator wants this change of leadership.
+    /// Notes whether an operator wants this change of leadership. This is called when a leader
+    /// steps down.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()
@@ -137,7 +138,7 @@ impl Consensus {
     }
 
     /// Notes that a peer has answered this leader. If the peer is the preferred leader and was
-    /// silent for long, it does not count as healthy for the time before.
+    /// silent for long, the time before this answer is not treated as healthy.
     pub(super) fn follower_answered(&mut self, step: &Step<'_>, from: ReplicaId) {
         let Some(leadership) = self.leadership_mut() else {
             return;

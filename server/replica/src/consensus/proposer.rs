@@ -27,8 +27,8 @@ const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
 /// that do not need its vote do not wait for it. The same is true if a slot has waited for the
 /// nearby replica's vote for this long.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// To find replicas that block slots, the leader searches this many of the oldest uncommitted
-/// slots, and as many of the newest.
+/// Number of uncommitted slots in which the leader searches for replicas that block slots. The
+/// leader searches this many of the oldest slots, and as many of the newest.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
@@ -72,9 +72,10 @@ impl Consensus {
         }
     }
 
-    /// If some replica is no longer nearby, takes the commands that were queued while all replicas
-    /// were nearby. These commands must be [queued again](Self::queue_again) by their classes,
-    /// because otherwise they would wait for a replica that no longer answers.
+    /// If some replica is no longer nearby, removes the commands that were queued while all
+    /// replicas were nearby, and returns them. The caller must [queue these commands
+    /// again](Self::queue_again) by their classes, because otherwise they would wait for a replica
+    /// that no longer answers.
     pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposal> {
         let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
         if !self.leadership().is_some_and(waits) || self.all_nearby(step).is_some() {
@@ -94,7 +95,7 @@ impl Consensus {
     /// Returns the next batch; `None` if no command is queued or too many slots are in flight. The
     /// limit is on the number of uncommitted slots, and not on the distance between the first and
     /// the last, so one blocked slot does not stop the others. `cost` returns the part of a slot's
-    /// capacity that a command takes.
+    /// capacity that a command needs.
     pub fn next_batch(
         &mut self,
         step: &Step<'_>,
@@ -343,10 +344,10 @@ impl Consensus {
         true
     }
 
-    /// Returns whether this leader and the replicas that have answered it within
-    /// `ReplicaContext::majority_timeout` are too few for a majority. Either its messages do not
-    /// arrive, or it does not receive the answers. In both cases none of its proposals is
-    /// committed, and replicas that still receive its messages would wait for it.
+    /// Returns whether too few replicas are in touch with this leader: the leader and the replicas
+    /// that have answered it within `ReplicaContext::majority_timeout` are not a majority. Either
+    /// its messages do not arrive, or it does not receive the answers. In both cases none of its
+    /// proposals is committed, and replicas that still receive its messages would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {
@@ -356,8 +357,8 @@ impl Consensus {
         })
     }
 
-    /// Returns two sequence numbers: that of the newest probe that was sent, and that of the newest
-    /// probe that a majority has answered; `None` if this replica does not lead.
+    /// Returns the sequence numbers of two probes: the newest probe that was sent, and the newest
+    /// probe that a majority has answered. Returns `None` if this replica does not lead.
     pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
         let leadership = self.leadership()?;
         let majority = step.ctx.members.majority();

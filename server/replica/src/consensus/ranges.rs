@@ -76,8 +76,10 @@ impl Ranges {
         self.0.first().map(|(first, _)| *first)
     }
 
+    /// Checks the invariants of the set.
+    ///
     /// # Panics
-    /// If ranges overlap, touch or do not rise.
+    /// If ranges overlap or touch, or if they are not in rising order.
     pub fn check(&self) {
         let apart = |pair: &[(Slot, Slot)]| pair[0].1.next() < pair[1].0;
         assert!(self.0.windows(2).all(apart), "ranges are apart and rise");

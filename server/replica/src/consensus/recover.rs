@@ -10,7 +10,7 @@ use crate::message::{ReportedEntry, Value};
 /// Returns the values to propose above `commit_point`, one for each slot up to the highest slot
 /// reported. `reported` are the entries that the replicas of a majority have reported, the
 /// candidate included. `starts` are the slots at which ballots began. For each slot, the value
-/// accepted under the highest ballot is proposed; for a slot without a value, a no-op.
+/// accepted under the highest ballot is proposed. If there is no such value, a no-op is proposed.
 ///
 /// An entry is dead if a later ballot began below it. The leader of the later ballot found a
 /// majority without the entry. A replica that missed the later ballot may nevertheless report the

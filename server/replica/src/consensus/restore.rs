@@ -14,7 +14,7 @@ use crate::per_log::PerLog;
 
 /// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
 /// executed slot, even those far above that slot, because other replicas may rely on each entry
-/// (hazard 78). A slot above the executed ones counts as committed only after this replica has
+/// (hazard 78). A slot above the executed ones is not treated as committed until this replica has
 /// learned again that it is committed.
 pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {

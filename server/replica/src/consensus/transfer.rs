@@ -38,8 +38,8 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Omits the time since which the present leader leads. It decides nothing before the horizon
-    /// of `Replica::fingerprint`.
+    /// Omits the time since which the present leader leads. It has no effect before the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
     }
@@ -83,11 +83,11 @@ impl Consensus {
         }
     }
 
-    /// Continues the transfer by which a leader that is about to end hands over leadership; the
-    /// first call begins it. If the target has not taken over within `timeout`, a second transfer
-    /// to another replica begins. Targets must have answered lately and report that they are fit to
-    /// lead. Returns true if the leader should resign instead, because no such replica is left or
-    /// the leader's proposals are not committed.
+    /// Transfers leadership to another replica, because this leader is about to end. The first call
+    /// begins the transfer, and later calls continue it. If the target has not taken over within
+    /// `timeout`, a second transfer to another replica begins. Targets must have answered lately
+    /// and report that they are fit to lead. Returns true if the leader should resign instead,
+    /// because no such replica is left or the leader's proposals are not committed.
     pub fn transfer_before_leaving(&mut self, step: &Step<'_>, timeout: Duration) -> bool {
         let majority_timeout = step.ctx.majority_timeout();
         let Some(leadership) = self.leadership_mut() else {
@@ -122,8 +122,8 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
-    /// Returns the replicas that did not take over in time, although this leader, which is about to
-    /// end, had transferred leadership to them.
+    /// Returns the replicas that have failed to take over leadership in time. This leader
+    /// transferred leadership to them because it is about to end.
     pub fn failed_targets(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
@@ -230,7 +230,7 @@ impl Consensus {
         }
     }
 
-    /// Takes the notice that the followed leader transfers leadership to this replica. Returns
+    /// Removes the notice that the followed leader transfers leadership to this replica. Returns
     /// whether an operator wants the transfer; `None` if there is no such notice.
     pub fn take_transfer_notice(&mut self) -> Option<bool> {
         let (ballot, by_operator) = self.succession.transfer_notice.take()?;

@@ -11,13 +11,13 @@ use smallvec::SmallVec;
 pub struct Votes {
     ballot: Ballot,
     accepted: ReplicaSet,
-    /// Tags of each acceptor. An acceptor may have several tags, but none of them is a superset of
-    /// another one of the same acceptor.
+    /// Tags of the acceptors. An acceptor may have several tags, but none of its tags is a superset
+    /// of another one.
     tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
 }
 
 impl Hash for Votes {
-    /// Hashes tags as a set: the order in which they arrived has no effect.
+    /// Hashes the tags as a set, so the order of their arrival has no effect.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.accepted).hash(state);
         leasehold_leases::fingerprint::unordered(&self.tags, state);
@@ -41,8 +41,8 @@ impl Votes {
         satisfied(self.accepted, &self.tags)
     }
 
-    /// Returns the replicas that have not accepted, but are named in a tag of an acceptor without a
-    /// satisfied tag.
+    /// Returns the replicas for which the other acceptors wait. These replicas have not accepted,
+    /// and are in a tag of an acceptor without a satisfied tag.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
         let open = self

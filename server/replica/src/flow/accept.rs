@@ -76,8 +76,8 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// Returns the tag at the time of acceptance. Only a deliberately broken variant for tests
-    /// (hazard 7) needs this; otherwise returns `None`.
+    /// Returns the tag at the time of acceptance, for a deliberately broken variant that is used in
+    /// tests (hazard 7). Returns `None` without this variant.
     pub(super) fn early_tag(&self, step: &Step<'_>, value: &Value) -> Option<ReplicaSet> {
         off(Rule::H07Pending).then(|| self.leasing.tags(step.now).of(value))
     }

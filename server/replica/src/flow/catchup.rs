@@ -10,7 +10,7 @@ use crate::per_log::PerLog;
 use crate::step::Step;
 
 impl Parts {
-    /// Takes fetched entries. The sender of the entries knows that they are committed.
+    /// Handles fetched entries. The sender of the entries knows that they are committed.
     pub(super) fn on_fetched(
         &mut self,
         step: &mut Step<'_>,

@@ -18,20 +18,20 @@ use crate::timers::Timer;
 use crate::unavailable::client_disconnected;
 
 /// Approximate time of a unit of [`cost::merging`] if several replicas run on one machine and share
-/// its memory. A replica on a machine of its own takes half of that time, so its merges use only
-/// half of the time that they may use.
+/// its memory. A replica on a machine of its own needs only half of this time, so its merges use
+/// only half of the time that they may use.
 const WORK_TIME: Duration = Duration::from_nanos(20);
-/// Merges into records may take one `MERGING_SHARE`-th of the time. The share is small because a
-/// write may wait for merges at each replica that handles it.
+/// Merges into records may take `1 / MERGING_SHARE` of the time. The share is small because a write
+/// may wait for merges at each replica that handles it.
 const MERGING_SHARE: u32 = 4;
 
-/// A group of inputs may execute one `EXECUTED_SHARE`-th of the work that is left, if that exceeds
-/// the normal maximum.
+/// A group of inputs may execute `1 / EXECUTED_SHARE` of the work that is left, if that exceeds the
+/// normal maximum.
 const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// A batch of changes of the state waits at most one `CHANGES_SHARE`-th of the interval of
+/// A batch of changes of the state waits for at most `1 / CHANGES_SHARE` of the interval of
 /// checkpoints.
 const CHANGES_SHARE: u32 = 10;
 
@@ -40,8 +40,7 @@ const CHANGES_SHARE: u32 = 10;
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// Time up to which the merges done so far have used up the share of the time that merges may
-    /// take.
+    /// Time until which merges have used up their share of the time.
     merged_until: Time,
 }
 
@@ -72,9 +71,9 @@ impl ExecutionBudget {
 }
 
 /// Returns the span of time that must pass for merges of `work` units, so that merges stay within
-/// their share of the time. A replica that is behind would never catch up with the normal share. So
-/// the share is the whole time if the work left, `left`, exceeds `behind`, and half of the time if
-/// it exceeds half of `behind`.
+/// their share of the time. With the normal share, a replica with much work left would never catch
+/// up. So the share is half of the time if `left`, the work that is left, exceeds half of `behind`.
+/// It is the whole time if `left` exceeds `behind`.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {
@@ -136,8 +135,9 @@ impl Parts {
             && (self.machine.has_much_to_flush() || self.consensus.wants_flush(requested))
     }
 
-    /// Hands the changes of the state since the last batch to the storage, so that a restart replays
-    /// little of the log. If too much already waits for the disk, the next batch holds these changes.
+    /// Hands the changes of the state since the last batch to the storage, so that a restart
+    /// replays little of the log. If too much already waits for the disk, these changes become part
+    /// of the next batch.
     pub(super) fn hand_over_changes(&mut self, step: &mut Step<'_>) {
         if step.persister.takes_changes() {
             let (executed, config) = self.reached();
@@ -210,8 +210,8 @@ impl Parts {
         }
     }
 
-    /// Executes committed commands, as many as one group of inputs may; the next group continues.
-    /// If too much is left, nothing more is accepted (`Consensus::is_backlogged`).
+    /// Executes committed commands, up to the limit for one group of inputs. The next group
+    /// continues. If too much is left, nothing more is accepted (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
             let settings = &step.ctx.settings;
@@ -246,7 +246,8 @@ impl Parts {
 
     /// Executes a command. Returns the outcome and the cost of the command; `None` if the command
     /// is a read that no client of this replica waits for. Reads change nothing, so only the
-    /// replica of the client executes them, and a client with many reads does not load the others.
+    /// replica of the client executes them. A client with many reads thus causes no work at other
+    /// replicas.
     fn execute(
         &mut self,
         me: ReplicaId,

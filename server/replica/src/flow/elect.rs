@@ -39,10 +39,10 @@ impl Parts {
         self.consensus.start_pre_vote(step);
     }
 
-    /// Whether nothing makes this replica less fit to lead than the others: it takes part and does
-    /// not end, its disk takes writes, its clock is trusted, its votes do not demand replicas only
-    /// because of forgotten grants, and it has the entries of all slots that it knows to be
-    /// committed.
+    /// Returns whether this replica is as fit to lead as the others. All these conditions must
+    /// hold: the replica takes part and does not end, its disk accepts writes, its clock is
+    /// trusted, its votes do not demand replicas only because of forgotten grants, and it has the
+    /// entries of all slots that it knows to be committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
@@ -149,10 +149,10 @@ impl Parts {
         }
     }
 
-    /// Handles the message of a peer that has promised a ballot higher than this replica's own, and
-    /// so will never accept under this replica's ballot. A leader then immediately asks the others
-    /// whether they would promise a still higher ballot of its own. The replicas that follow the
-    /// leader agree. The peer, which had raised its ballot in an election that it lost, then
+    /// Handles the message of a peer that has promised a ballot higher than this replica's own. The
+    /// peer will never accept under this replica's ballot. A leader then immediately asks the
+    /// others whether they would promise a still higher ballot of its own. The replicas that follow
+    /// the leader agree. The peer, which had raised its ballot in an election that it lost, then
     /// follows again. If another replica has become the leader, no majority agrees, and this
     /// replica follows. The leader does not ask if the higher ballot belongs to the replica to
     /// which it transfers leadership.
@@ -233,7 +233,7 @@ impl Parts {
         }
     }
 
-    /// Handles the request of an operator that `to` should lead. The leader transfers leadership,
+    /// Handles an operator's request to move leadership to `to`. The leader transfers leadership,
     /// and any other replica passes the request on to the leader.
     pub(super) fn transfer_leadership(&mut self, step: &mut Step<'_>, to: ReplicaId) {
         if !step.ctx.members.is_member(to) {

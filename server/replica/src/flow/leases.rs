@@ -48,7 +48,7 @@ impl Parts {
         }
     }
 
-    /// Handles a report that the storage takes no writes, or takes them again. A replica that
+    /// Handles a report that the storage accepts no writes, or accepts them again. A replica that
     /// cannot persist would only block writes, so it gives back its leases and its leadership
     /// (hazard 36).
     pub fn on_writable(&mut self, step: &mut Step<'_>) {
@@ -83,7 +83,7 @@ impl Parts {
         reads.look_again_all(step, view);
     }
 
-    /// Handles a request of the operator that the leader is to carry out.
+    /// Handles a request of the operator. The leader carries out such requests.
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: OperatorRequest) {
         match operator {
             OperatorRequest::Transfer(to) => self.transfer_leadership(step, to),
@@ -201,8 +201,8 @@ impl Parts {
         step.set_timer(Timer::Reconfigure, again);
     }
 
-    /// If operators' requests were found to be in force already, sends a probe, so that a majority
-    /// confirms that this replica still leads.
+    /// Sends a probe if operators' requests were found to be in force already. A majority that
+    /// answers the probe confirms that this replica still leads.
     fn probe_for_requests(&mut self, step: &mut Step<'_>) {
         let newest = self.consensus.probes(step).map(|(newest, _)| newest);
         if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {

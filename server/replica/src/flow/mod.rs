@@ -54,7 +54,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Returns the reads, and the state that they look at.
+    /// Returns the part that serves reads, and the state that it uses.
     fn reads(&mut self) -> (&mut Reads, View<'_>) {
         let view = View {
             consensus: &self.consensus,
@@ -64,7 +64,7 @@ impl Parts {
         (&mut self.reads, view)
     }
 
-    /// Returns the state that reads look at.
+    /// Returns the state that is used to serve reads.
     pub(super) fn view(&self) -> View<'_> {
         View {
             consensus: &self.consensus,
@@ -73,8 +73,8 @@ impl Parts {
         }
     }
 
-    /// Serves waiting reads of `keys` again, because slots that they waited for were replaced or
-    /// dropped.
+    /// Tries again to serve the waiting reads of `keys`, because slots that they waited for were
+    /// replaced or dropped.
     fn look_again(&mut self, step: &mut Step<'_>, keys: Vec<Key>) {
         if !keys.is_empty() {
             let (reads, view) = self.reads();
@@ -82,8 +82,10 @@ impl Parts {
         }
     }
 
+    /// Checks the invariants within the parts and between them.
+    ///
     /// # Panics
-    /// If a part contradicts itself, or two parts contradict each other.
+    /// If an invariant is broken.
     pub(super) fn check(&self) {
         if mutated() {
             return; // Some rules are off, and oracles are to notice the consequences.

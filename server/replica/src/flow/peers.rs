@@ -7,7 +7,7 @@ use crate::message::{Envelope, Message};
 use crate::step::Step;
 
 impl Parts {
-    /// Takes a message of a peer. `current` is true if the message was sent by the newest run of
+    /// Handles a message of a peer. `current` is true if the message was sent by the newest run of
     /// the peer that is known here, and was addressed to this run of this replica.
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);

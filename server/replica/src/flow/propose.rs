@@ -14,8 +14,9 @@ use crate::persist::Continuation;
 use crate::step::Step;
 
 impl Parts {
-    /// Takes commands that their origin sends to the leader; the origin may be this replica. A
-    /// replica that does not lead ignores them, and the origin sends them again to the leader.
+    /// Handles commands that an origin has sent to the leader. The origin may be this replica. A
+    /// replica that does not lead ignores the commands, and the origin sends them again to the
+    /// leader.
     pub(super) fn on_forward(
         &mut self,
         step: &mut Step<'_>,
@@ -142,8 +143,8 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// Sends the Accepts for the leader's own acceptances that are durable: each Accept is also the
-    /// leader's vote.
+    /// Sends an Accept for each of the leader's own acceptances that are durable. The Accept is
+    /// also the leader's vote.
     pub(super) fn send_durable_proposals(
         &mut self,
         step: &mut Step<'_>,

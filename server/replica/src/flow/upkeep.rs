@@ -14,8 +14,8 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 impl Parts {
-    /// Takes any input except a peer's message, a tick, or a report about the storage or the clock.
-    /// Those are handled elsewhere.
+    /// Handles every input except a peer's message, a tick, or a report about the storage or the
+    /// clock. Those are handled elsewhere.
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),

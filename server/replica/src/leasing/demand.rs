@@ -12,12 +12,12 @@ use crate::context::ReplicaContext;
 use crate::message::{DemandReport, Message};
 use crate::step::Step;
 
-/// One `OWN_PART`-th of the memory for demand is for the demand of a replica's own clients; the
+/// A replica uses `1 / OWN_PART` of the memory for demand for the demand of its own clients. The
 /// rest is for the reports that a leader receives from all replicas.
 const OWN_PART: usize = 4;
 
-/// Demand of this replica's clients, and the demand of all clients, as reported to this replica
-/// when it leads.
+/// Demand of this replica's clients. If this replica leads, also the demand of all clients, as
+/// reported to this replica.
 #[derive(Clone, Debug)]
 pub(super) struct DemandTracker {
     tally: Tally,
@@ -53,9 +53,9 @@ impl DemandTracker {
 /// Amount of remembered demand: the number of keys, the memory, and the size of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct DemandUse {
-    /// Number of keys with demand known to this leader.
+    /// Number of keys for which this leader knows the demand.
     pub keys: usize,
-    /// Estimated memory, in bytes.
+    /// Estimated memory of the demand, in bytes.
     pub bytes: usize,
     /// Size, in bytes, of the last report that was sent.
     pub reported_bytes: usize,
@@ -105,8 +105,8 @@ impl Leasing {
         hottest.map(Key::copy_from_slice)
     }
 
-    /// Takes a report in which a peer states the demand of its clients to this leader. Returns
-    /// whether the peer's clients have begun to request other keys.
+    /// Handles a peer's report of the demand of its clients to this leader. Returns whether the
+    /// peer's clients have begun to request other keys.
     pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
         let DemandReport { report, rtts_us } = reported;
         self.demand_tracker.matrix.note(from, rtts_us);

@@ -6,8 +6,8 @@ use leasehold_leases::LeaseParams;
 
 use crate::lease_set::Durations;
 
-/// If these durations may not be put in force, returns a text with the reason and with values that
-/// would be accepted. `distance` is the longest measured round trip.
+/// Checks whether these durations may be put in force. If not, returns a text with the reason and
+/// with values that would be accepted. `distance` is the longest measured round trip.
 pub(super) fn unfit(params: &LeaseParams, distance: Duration, force: bool) -> Option<String> {
     refuse_absurd(params)
         .or_else(|| refuse_durations(params, distance))

@@ -38,7 +38,7 @@ struct LeaseSetRequest {
 /// Requests of operators that the leader has received.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct LeaseSetRequests {
-    /// Requests to be put in force, in the order in which they arrived.
+    /// Requests that are to be put in force, in the order in which they arrived.
     waiting: Vec<LeaseSetRequest>,
     /// Leases as they will be after all waiting requests. They are kept so that the waiting
     /// requests need not be merged again for the next request.
@@ -151,7 +151,7 @@ impl LeaseSetRequests {
 }
 
 impl Leasing {
-    /// Takes an operator's request that replica `from` passes on to this leader. Returns whether
+    /// Handles an operator's request that replica `from` passes on to this leader. Returns whether
     /// the next configuration should include the request. `has_begun` is true if the leader has
     /// executed all configurations that earlier leaders proposed. Before that, the leader does not
     /// know which settings are in force.
@@ -226,7 +226,7 @@ impl Leasing {
         set.strategies.iter().any(unknown).then(holders)
     }
 
-    /// If this request cannot be checked or taken at present, returns the reason.
+    /// If this request cannot be checked or accepted at present, returns the reason.
     fn busy(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<String> {
         let heard = step
             .ctx
@@ -251,7 +251,7 @@ impl Leasing {
     /// Merges a request with the leases as they will be after all waiting requests.
     ///
     /// # Errors
-    /// If the result is not valid. The error states the reason, and values that would be accepted.
+    /// Returns the reason, and values that would be accepted, if the result is not valid.
     fn merge_if_fit(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Result<MergedLeases, String> {
         let mut merged = self.waiting_merged();
         let mut change = ConfigChange::default();

@@ -127,10 +127,10 @@ impl Leasing {
         }
     }
 
-    /// Whether this replica may end: no replica waits for it any more, and none will wait for it
-    /// after its next start. The wait after this run's own start need not be over: it simply stays
-    /// recorded on disk for the next run. A silent replica need not have answered: the promises to
-    /// it end in time by themselves.
+    /// Returns whether this replica may end. It may end if no replica waits for it any more, and
+    /// none will wait for it after its next start. Its own restart wait may still last: the wait
+    /// stays recorded on disk for the next run. Silent replicas need not answer, because the
+    /// promises to them end in time by themselves.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits =

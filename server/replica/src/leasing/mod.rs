@@ -80,8 +80,8 @@ pub(super) struct Leasing {
 }
 
 impl std::hash::Hash for Leasing {
-    /// Omits demand, which decides which configurations are proposed, and `lags_since`, which
-    /// decides whether promises are made. Both have an effect only after the horizon of
+    /// Omits the demand, which determines the proposed configurations, and `lags_since`, which
+    /// determines whether promises are made. Both have no effect before the horizon of
     /// `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
@@ -237,7 +237,7 @@ impl Leasing {
     }
 
     /// Returns a permit to read all of `keys`, or `None` if one of them may not be read here. The
-    /// permit ends as soon as the permit for any of the keys ends.
+    /// permit ends with the earliest end of the permits for the keys.
     pub(super) fn permit_each(&self, now: Time, keys: &[Key], executed: Slot) -> Option<Permit> {
         let permits = keys.iter().map(|key| self.permit(now, key, executed).ok());
         let permits = permits.collect::<Option<Vec<Permit>>>()?;
@@ -377,8 +377,10 @@ impl Leasing {
         ended
     }
 
+    /// Checks the invariants of this part.
+    ///
     /// # Panics
-    /// If grants, held leases or known configurations contradict each other.
+    /// If an invariant is broken.
     pub fn check(&self) {
         assert!(
             !self.configured || self.configs.newest() > ConfigId(0),
@@ -402,8 +404,8 @@ impl Leasing {
 
     /// Notes that the clock is trusted again, or is no longer trusted (hazard 80). Without a
     /// trusted clock, a promise of this replica does not end: its holder must still accept writes
-    /// before they commit. This lasts until the clock is trusted again and then the whole duration
-    /// of the promise has passed.
+    /// before they commit. The promise ends only after the clock is trusted again and the whole
+    /// duration of the promise has passed since then.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         if step.ctx.clock_trusted {
             self.grantor.trust(step.now)

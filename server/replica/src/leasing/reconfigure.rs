@@ -60,8 +60,8 @@ pub(super) struct LeaderState {
     pass_due: Time,
     /// Time at which the next part of `remaining` may be proposed.
     part_due: Time,
-    /// Configurations proposed in the last second that included keys, each as (time of the
-    /// proposal, bytes of the keys).
+    /// Recent configurations that contained keys: (time of the proposal, bytes of the keys). These
+    /// configurations were proposed in the last second.
     brought: VecDeque<(Time, usize)>,
     /// Time until which holders are chosen more often.
     hurried_until: Time,
@@ -70,8 +70,9 @@ pub(super) struct LeaderState {
 }
 
 impl Hash for LeaderState {
-    /// Omits the progress of a pass, the remaining findings and the round trips. They decide which
-    /// configurations are proposed, but only after the horizon of `Replica::fingerprint`.
+    /// Omits the progress of a pass, the remaining findings and the round trips. They have no
+    /// effect before the horizon of `Replica::fingerprint`: they determine which configurations are
+    /// proposed.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
@@ -236,9 +237,9 @@ impl Leasing {
         })
     }
 
-    /// Keeps `remaining`, the findings that are left after a part was taken from them for a
-    /// configuration. `changes` is true if that part changes anything, so that it is proposed.
-    /// Returns the time at which to continue.
+    /// Keeps `remaining` for later configurations. These are the findings without the part that the
+    /// next configuration includes. `changes` is true if that part changes anything, so that it is
+    /// proposed. Returns the time at which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,

@@ -50,7 +50,8 @@ impl RttMatrix {
         }
     }
 
-    /// Whether the round trip between any two of `among` was measured, by at least one of the two.
+    /// Returns whether the round trip of every pair of replicas in `among` was measured, by at
+    /// least one of the two replicas.
     pub(super) fn is_known(&self, ctx: &ReplicaContext, among: ReplicaSet) -> bool {
         let own = RttMatrix::row_of(ctx);
         let measured = |a: ReplicaId, b: ReplicaId| {

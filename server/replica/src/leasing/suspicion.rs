@@ -72,8 +72,9 @@ impl Suspicions {
         backoffs.or_insert_with(|| FlapBackoff::new(now))
     }
 
-    /// Compares `excluded`, the replicas that are excluded now, with those at the last call, and
-    /// notes which replicas were excluded or returned in between.
+    /// Compares `excluded`, the replicas that are excluded now, with the replicas that were
+    /// excluded at the last call. Notes the replicas that were excluded or have returned in
+    /// between.
     fn note_excluded(&mut self, now: Time, excluded: ReplicaSet) {
         let before = std::mem::replace(&mut self.excluded, excluded);
         let now = now.since(Time::ZERO);
@@ -135,7 +136,7 @@ impl Suspicions {
     }
 }
 
-/// Inputs, besides the suspicions, of the decision about which replicas to exclude.
+/// Further inputs of the decision to exclude replicas, in addition to the suspicions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExclusionRule {
     /// The leader. It is never excluded.

@@ -58,7 +58,7 @@ pub struct Kv {
 }
 
 impl Hash for Kv {
-    /// Omits the dirty entries. They matter only to the next batch of changes, which is made after the
+    /// Omits the dirty entries. They affect only the next batch of changes, which is made after the
     /// horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.map.iter(), state);
@@ -263,8 +263,10 @@ impl Kv {
         self.dirty.insert_full(key, stored);
     }
 
+    /// Checks the invariants of the state.
+    ///
     /// # Panics
-    /// If the state contradicts itself.
+    /// If an invariant is broken.
     pub fn check(&self) {
         assert_eq!(
             self.map.len(),
@@ -307,8 +309,8 @@ impl Kv {
         self.written_bytes
     }
 
-    /// Takes the keys changed since the last call, each with its value, or `None` if it was
-    /// deleted. They are in the order in which they were first written.
+    /// Removes and returns the keys that have changed since the last call, in the order in which
+    /// they were first written. The value of a key that was deleted is `None`.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<StoredValue>)> {
         self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()

@@ -95,9 +95,9 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
     }
 }
 
-/// Takes the next field from a record, and returns its name. Returns `None` if the record is empty,
-/// or if its next bytes are no field in the form that protobuf writes: a name, a value and nothing
-/// else. An empty name or value may be omitted.
+/// Removes the next field from a record, and returns the name of the field. Returns `None` if the
+/// record is empty, or if its next bytes are not a field in the form that protobuf writes: a name,
+/// a value and nothing else. An empty name or value may be omitted.
 fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     let mut rest = *record;
     let mut field = take_bytes(FIELD, &mut rest)?;
@@ -112,7 +112,7 @@ fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(name)
 }
 
-/// Takes the next field of `from`, if it has this tag, and returns the content of the field.
+/// Removes the next field from `from` if it has this tag. Returns the content of the field.
 fn take_bytes<'a>(tag: u32, from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let key = (tag << 3) as u8 | WireType::LengthDelimited as u8;
     let mut rest = from.strip_prefix(&[key])?;

@@ -18,13 +18,13 @@ use crate::cost::{self, Request};
 pub use kv::{Kv, version_of};
 pub use session::{Admission, InFlightBound, Sessions};
 
-/// A merge takes this many times its estimated cost from the capacity of a slot.
+/// Factor for merges in the capacity of a slot. A merge uses its estimated cost times this factor.
 const MERGE_COST_FACTOR: usize = 4;
-/// Minimum part of a slot's capacity that a merge takes, because an earlier command of the slot may
-/// replace the record with a larger one.
+/// Minimum part of a slot's capacity that a merge uses. This minimum is needed because an earlier
+/// command of the slot may replace the record with a larger one.
 const MERGE_COST_MIN: usize = 8 << 10;
 /// Number of changed keys and sessions at which a batch of changes is handed to the storage. The
-/// storage takes some ms for this many.
+/// storage needs some ms for this many.
 const CHANGES_MAX: usize = 1 << 11;
 /// Bytes of executed writes at which a batch of changes is handed to the storage.
 const CHANGES_BYTES_MAX: usize = 1 << 20;
@@ -32,7 +32,7 @@ const CHANGES_BYTES_MAX: usize = 1 << 20;
 /// proposes everything above the durable state again.
 const FLUSH_BYTES: usize = 16 << 20;
 
-/// State, and its progress on the way to the disk.
+/// Replicated state, and its progress on the way to the disk.
 #[derive(Clone, Debug)]
 pub(super) struct StateMachine {
     kv: Kv,
@@ -116,8 +116,8 @@ impl StateMachine {
         self.kv.take_merge_work()
     }
 
-    /// Last slots that the newest requested flush covers. It may not be complete yet; `Log` knows the
-    /// last slot that is durable.
+    /// Last slots that the newest requested flush covers. The flush may not be complete yet; `Log`
+    /// knows the last slot that is durable.
     pub(super) fn flush_requested(&self) -> PerLog<Slot> {
         let (commands, config) = self.flush_requested;
         PerLog {

@@ -86,12 +86,12 @@ pub enum Admission {
     NoRoom,
 }
 
-/// Bounds on what the commands in flight before a certain command may do to the sessions.
+/// Bounds on the effects that earlier commands in flight may have on the sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightBound {
     /// Number of clients with writes in flight, the command's own client included.
     pub clients: usize,
-    /// Lowest maximum number of sessions that a batch in flight names; 0: any number.
+    /// Lowest maximum number of sessions in the batches in flight; 0 if there is no maximum.
     pub sessions_max: u32,
 }
 
@@ -109,12 +109,12 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     stay_ms: u64,
-    /// Maximum number of sessions, as the last batch named it; 0: any number.
+    /// Maximum number of sessions, from the last batch; 0 if there is no maximum.
     max: u32,
     /// Log time, in ms. A session that was opened before this time may have ended to make room for
     /// another.
     opens_from_ms: u64,
-    /// Sessions changed since the last checkpoint, each with its share of `dirty_cost`.
+    /// Sessions that have changed since the last checkpoint, each with its part of `dirty_cost`.
     dirty: BTreeMap<u64, usize>,
     dirty_cost: usize,
     made_room: u64,
@@ -122,8 +122,8 @@ pub struct Sessions {
 }
 
 impl Hash for Sessions {
-    /// Omits `by_activity`, which follows from the sessions, and `max`, which every batch names.
-    /// Dirty sessions matter only to the next checkpoint, which is made after the horizon of
+    /// Omits `by_activity`, which follows from the sessions, and `max`, which every batch contains.
+    /// Dirty sessions affect only the next checkpoint, which is made after the horizon of
     /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.by_client.iter(), state);
@@ -325,8 +325,8 @@ impl Sessions {
         self.dirty_cost
     }
 
-    /// Takes the sessions that have changed since the last call, each with its client. The entry of
-    /// a session that has ended is `None`.
+    /// Removes and returns the sessions that have changed since the last call, each with its
+    /// client. The entry of a session that has ended is `None`.
     pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
         let dirty = std::mem::take(&mut self.dirty);
         self.dirty_cost = 0;
@@ -343,8 +343,8 @@ impl Sessions {
             .collect()
     }
 
-    /// Earliest start of a session that may still be opened, in ms of log time. A checkpoint stores
-    /// this time.
+    /// Earliest start time with which a client may still open a session, in ms of log time. A
+    /// checkpoint stores this time.
     pub fn opens_from_ms(&self) -> u64 {
         self.opens_from_ms
     }
@@ -367,6 +367,8 @@ impl Sessions {
         self.by_client.insert(client, session);
     }
 
+    /// Checks the invariants of the sessions.
+    ///
     /// # Panics
     /// If the sessions contradict their order by activity.
     pub fn check(&self) {
@@ -382,7 +384,7 @@ impl Sessions {
         self.by_client.len()
     }
 
-    /// Maximum number of sessions, as the last batch named it; 0: any number.
+    /// Maximum number of sessions, from the last batch; 0 if there is no maximum.
     pub fn max(&self) -> u32 {
         self.max
     }

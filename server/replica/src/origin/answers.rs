@@ -11,14 +11,14 @@ use crate::message::{ReadAnswer, RequestId};
 use crate::parts::read_answers;
 use crate::step::Step;
 
-/// Read of one key, and the client or peer that receives the answer.
+/// Request to read one key, and the client or peer that receives the answer.
 #[derive(Clone, Debug, Hash)]
 pub struct ReadRequest {
     pub from: ReadFrom,
     pub key: Key,
 }
 
-/// Answers for each peer. They are sent at the end of the group of steps.
+/// Collected answers for each peer. They are sent at the end of the group of steps.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct ReadAnswers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
 

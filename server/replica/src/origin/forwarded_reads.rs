@@ -44,7 +44,7 @@ enum ForwardState {
     Sent(ReplicaId),
 }
 
-/// Read that another replica answers.
+/// A read that another replica answers.
 #[derive(Clone, Debug)]
 struct ForwardedRead {
     /// Client that waits for the answer; `None` if that client has disconnected. The peer answers
@@ -55,21 +55,21 @@ struct ForwardedRead {
     since: Time,
     attempts: u32,
     state: ForwardState,
-    /// Whether the read is to be answered by a leader: by the leader that was known when the read
-    /// was forwarded, or by any leader if none was known.
+    /// Whether a leader must answer the read. This is the leader that was known when the read was
+    /// forwarded, or any leader if no leader was known.
     of_leader: bool,
 }
 
 impl Hash for ForwardedRead {
-    /// Omits the time of the request. This time decides only when the read is sent again. The read
-    /// is sent again only after the horizon of `Replica::fingerprint`.
+    /// Omits the time of the request. The time only determines when the read is sent again, which
+    /// happens after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.key, self.attempts).hash(state);
         (self.state, self.of_leader).hash(state);
     }
 }
 
-/// Read for which a peer is to be chosen.
+/// A read for which a peer must be chosen.
 #[derive(Clone, Debug)]
 pub(super) struct UnroutedRead {
     pub(super) from: ClientHandle,
@@ -117,7 +117,7 @@ impl Hash for Window {
     }
 }
 
-/// Reads of this replica's clients that another replica answers.
+/// Forwarded reads. They come from clients of this replica, and another replica answers them.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct ForwardedReads {
     forwarded: BTreeMap<RequestId, ForwardedRead>,
@@ -185,12 +185,12 @@ impl ForwardedReads {
         self.take_unrouted(request)
     }
 
-    /// Takes the reads that have been too long in their present state.
+    /// Removes and returns the reads that have been too long in their present state.
     pub(super) fn take_overdue(&mut self, now: Time, timeout: Duration) -> Vec<UnroutedRead> {
         self.take_all(|reads, forwarded| reads.is_overdue(forwarded, now, timeout))
     }
 
-    /// Takes the reads that a leader is to answer.
+    /// Removes and returns the reads that a leader must answer.
     pub(super) fn take_of_leader(&mut self) -> Vec<UnroutedRead> {
         self.take_all(|_, forwarded| forwarded.of_leader)
     }

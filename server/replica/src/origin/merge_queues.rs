@@ -73,7 +73,7 @@ impl MergeCost {
     }
 }
 
-/// Merge that is to be sent next.
+/// The merge that is to be sent next.
 #[derive(Debug)]
 pub(super) struct NextMerge {
     kind: MergeKind,
@@ -188,7 +188,7 @@ impl MergeQueues {
         self.queue(next.kind).answered -= 1;
     }
 
-    /// Whether the merge that is next may still be sent, given that its present cost is `cost`.
+    /// Whether the next merge may still be sent. `cost` is its present cost.
     pub fn may_go(&mut self, next: &NextMerge, cost: MergeCost, work_max: usize) -> bool {
         next.kind == cost.kind || self.may_send(cost, work_max)
     }

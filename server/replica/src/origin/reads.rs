@@ -20,7 +20,7 @@ use crate::handles::{ClientHandle, FencedRead, ReadFrom};
 use crate::message::{ReadAnswer, RequestId};
 use crate::step::Step;
 
-/// Read that has a valid permit, but waits for slots that write its key (`Path::Held`).
+/// A read that has a valid permit, but waits for slots that write its key (`Path::Held`).
 #[derive(Clone, Debug, Hash)]
 struct BlockedRead {
     from: ReadFrom,
@@ -32,7 +32,7 @@ struct BlockedRead {
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     blocked: HashMap<Key, Vec<BlockedRead>, SeededState>,
-    /// Keys that have blocked reads and were written by a slot that was just executed.
+    /// Keys with blocked reads. A slot that was just executed writes these keys.
     touched: Vec<Key>,
     forwarded: ForwardedReads,
     read_index: ReadIndex,
@@ -367,8 +367,8 @@ impl Reads {
         self.look_again(step, view, keys);
     }
 
-    /// Forwards to the new leader the reads that wait for an earlier leader, or for any leader.
-    /// Reads that wait for a holder keep waiting for that holder.
+    /// Forwards the reads that wait for a leader to the new leader. Reads that wait for a holder
+    /// keep waiting for that holder.
     pub fn ask_new_leader(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let of_leader = self.forwarded.take_of_leader();
         self.forward_all(step, view, of_leader);

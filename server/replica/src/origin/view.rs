@@ -7,7 +7,7 @@ use crate::consensus::Consensus;
 use crate::leasing::Leasing;
 use crate::machine::Kv;
 
-/// State that reads need.
+/// Parts of the replica's state that are needed for reads.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub consensus: &'a Consensus,

@@ -23,8 +23,8 @@ use crate::unavailable::{sent_again, too_many_merges};
 
 /// The wait between two attempts grows with the number of attempts, until this number is reached.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Maximum number of writes, and of reads, that are sent again in one step: very many may be
-/// overdue at the same time.
+/// Maximum number of writes that are sent again in one step. The same maximum applies to reads.
+/// Very many commands may be overdue at the same time.
 const RETRIED_MAX: usize = 4096;
 /// Maximum number of queued merges that one step may move from the small to the large ones, because
 /// their estimated cost has risen.
@@ -109,7 +109,7 @@ pub struct Writes {
     reads: HashMap<RequestId, PendingCommand, SeededState>,
     to_forward: Vec<(RequestId, Command)>,
     merging: MergeQueues,
-    /// Committed slots with a command that could not be answered at commit.
+    /// Committed slots with a command that could not be answered when the slot was committed.
     unanswered: BTreeSet<Slot>,
 }
 
@@ -227,9 +227,9 @@ impl Writes {
         }
     }
 
-    /// Takes the commands to be sent to the leader: those of clients since the last group, and
+    /// Takes the commands to be sent to the leader: commands of clients since the last group, and
     /// queued merges that may be sent now. If no leader is known, the commands are sent again once
-    /// a leader is known. `work` is as for [`Writes::send_queued`].
+    /// a leader is known. `work` is the same as for [`Writes::send_queued`].
     pub fn take_forwards(
         &mut self,
         step: &mut Step<'_>,
@@ -260,15 +260,16 @@ impl Writes {
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
-    /// Repeats to the new leader all commands that were sent before.
+    /// Sends to the new leader all commands that were sent before.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
 
-    /// Sends commands again for which `due` is true: at most `most` writes and at most `most`
-    /// reads. A write gets a new name. A read keeps its name, so whichever attempt is executed
-    /// first answers it; that is correct, because every attempt began after the client's request.
-    /// With a new name, an attempt in a long queue would be abandoned for a later one behind it.
+    /// Sends the commands again for which `due` returns true, but no more than `most` writes and
+    /// `most` reads. A write gets a new name. A read keeps its name, so the attempt that is
+    /// executed first answers the read. This is correct, because every attempt began after the
+    /// client's request. With a new name, an attempt in a long queue would be abandoned for a later
+    /// attempt behind it.
     fn forward_again(
         &mut self,
         step: &mut Step<'_>,
@@ -348,7 +349,7 @@ impl Writes {
     }
 
     /// Removes the command and returns the client that waits for it. A write is recognized
-    /// whichever origin proposed it. A read is recognized only if this replica is its origin.
+    /// regardless of its origin. A read is recognized only if this replica is its origin.
     fn take(&mut self, me: ReplicaId, proposed: &Proposal) -> Option<ClientHandle> {
         let command = &proposed.command;
         let pending = if command.is_write() {
@@ -373,7 +374,8 @@ impl Writes {
         self.unanswered.extend(slots);
     }
 
-    /// First committed slot with commands that could not be answered yet at its commit.
+    /// Returns the first committed slot with commands that could not be answered when the slot was
+    /// committed.
     pub fn first_unanswered(&self) -> Option<Slot> {
         self.unanswered.first().copied()
     }
@@ -383,7 +385,8 @@ impl Writes {
         self.unanswered.remove(&slot);
     }
 
-    /// Answers those blind writes in a committed slot that execution cannot refuse (hazard 31).
+    /// Answers blind writes in a committed slot if execution cannot refuse these writes (hazard
+    /// 31).
     pub fn answer_at_commit(&mut self, step: &mut Step<'_>, slot: Slot, accepted: &Accepted) {
         let me = step.me();
         for (index, proposed) in accepted.value.commands().iter().enumerate() {

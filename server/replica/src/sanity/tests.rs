@@ -144,10 +144,10 @@ fn lease_set(change: impl FnOnce(&mut Durations)) -> Message {
     Message::SetLease { ask: 1, set }
 }
 
-/// Function that builds a message and puts the given number into one place of it.
+/// Function that builds a message with the given number in one place.
 type Saying = fn(u64) -> Message;
 
-/// Each place in a message for a number that has a limit: (name, largest number that is believed,
+/// Places in messages for numbers that have a limit: (name, largest number that is believed,
 /// builder).
 const CASES: &[(&str, u64, Saying)] = &[
     ("prepare.ballot", ROUND, |round| Message::Prepare {

@@ -47,7 +47,7 @@ impl DiskWatch {
         self.full = full;
     }
 
-    /// Returns whether the storage takes writes, according to the last report to the replica.
+    /// Returns whether the storage accepts writes, according to the last report to the replica.
     pub fn writable(&self) -> bool {
         !self.reported_unwritable
     }
@@ -61,7 +61,7 @@ impl DiskWatch {
         })
     }
 
-    /// Returns whether the storage takes writes; `None` if that has not changed since the last
+    /// Returns whether the storage accepts writes; `None` if that has not changed since the last
     /// call.
     pub fn news(&mut self, now: Time) -> Option<bool> {
         let oldest = self.waiting.front();

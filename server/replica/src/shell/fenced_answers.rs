@@ -7,7 +7,7 @@ use leasehold_wire::{Outcome, Path};
 use crate::message::{Message, ReadAnswer, RequestId};
 use crate::parts;
 
-/// Answers for each peer that are not sent yet.
+/// Answers to peers that are not sent yet, for each peer.
 #[derive(Debug, Default)]
 pub struct FencedAnswers {
     of_peers: Vec<(ReplicaId, Vec<ReadAnswer>)>,
@@ -24,7 +24,8 @@ impl FencedAnswers {
         }
     }
 
-    /// Takes the answers as messages for each peer. Each message fits into a frame.
+    /// Removes the answers, and returns them as messages to the peers. Each message fits into a
+    /// frame.
     pub fn take(&mut self) -> impl Iterator<Item = (ReplicaId, Message)> + use<> {
         let of_peers = std::mem::take(&mut self.of_peers).into_iter();
         of_peers.flat_map(|(peer, answers)| {

@@ -46,10 +46,10 @@ pub enum IterationPart<'a> {
 /// Appends the resulting actions to `buffers`. Calls `begins` before each part, so that a caller
 /// can measure the time of the parts. Returns the time of the iteration.
 ///
-/// The clock is read *after* the inputs have arrived (protocol §0). Otherwise a process that was
-/// stopped between reading the clock and taking the inputs could date a grant to a time before the
-/// ack that it relies on was even sent (hazard 25). The reading is compared with other clocks
-/// before anything is decided by it (hazard 80).
+/// The clock is read *after* the inputs have arrived (protocol §0). Otherwise a process could be
+/// stopped between reading the clock and taking the inputs. It could then date a grant to a time
+/// before the ack for the grant was even sent (hazard 25). The reading is compared with other
+/// clocks before it is used (hazard 80).
 pub fn run_iteration(
     replica: &mut Replica,
     watches: &mut Watches,

@@ -19,15 +19,15 @@ pub struct Hunt {
     pub rounds: u64,
     /// Virtual time in ns during which clients begin requests, in the run of each seed.
     pub run_ns: u64,
-    /// Seeds that fail although every rule is in force, each with its violation. Such a failure is
-    /// a mistake in the program or in the checks, and does not count as a detection of the mutant.
+    /// Seeds that fail although every rule is in force, and their violations. Such a failure is a
+    /// mistake in the program or in the checks, and not a detection of the mutant.
     pub baseline_failures: Mutex<BTreeMap<u64, Violation>>,
 }
 
 /// Difference between the first seeds of two successive rounds.
 const ROUND: u64 = 1_000_000;
 
-/// First seed in a round that caught the mutant, with the violation.
+/// Seed at which a round first caught the mutant, with the violation.
 pub struct Detection {
     /// The seed that caught the mutant.
     pub seed: u64,
@@ -39,23 +39,23 @@ pub struct Detection {
 
 /// Outcome of all rounds.
 pub struct HuntResult {
-    /// For each round that caught the mutant, the first seed that did. The round that needed the
-    /// fewest seeds comes first.
+    /// One entry for each round that caught the mutant. The entry holds the first seed that caught
+    /// it. The round that needed the fewest seeds comes first.
     pub caught: Vec<Detection>,
     /// Number of rounds.
     pub rounds: u64,
 }
 
 impl HuntResult {
-    /// Returns the detection in the median round, by the number of seeds needed. `None` if this
-    /// round did not catch the mutant.
+    /// Returns the detection in the median round. Rounds are compared by the number of seeds that
+    /// they needed. Returns `None` if the median round did not catch the mutant.
     pub fn median(&self) -> Option<&Detection> {
         self.caught.get(self.rounds as usize / 2)
     }
 }
 
 impl Hunt {
-    /// Hunts the mutant without `rule`.
+    /// Hunts the mutant in which `rule` is switched off.
     pub fn run(&self, rule: Rule) -> HuntResult {
         let rounds = (0..self.rounds).map(|round| self.from + round * ROUND);
         let mut caught: Vec<Detection> = rounds.filter_map(|from| self.round(rule, from)).collect();
@@ -64,8 +64,8 @@ impl Hunt {
         HuntResult { caught, rounds }
     }
 
-    /// Runs the seeds of one round without `rule`. Returns the lowest seed that catches the mutant.
-    /// The result does not depend on how the work is distributed among processors.
+    /// Runs the seeds of one round with `rule` switched off. Returns the lowest seed that catches
+    /// the mutant. The result does not depend on how the work is distributed among processors.
     fn round(&self, rule: Rule, from: u64) -> Option<Detection> {
         let next = AtomicU64::new(from);
         let first: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
@@ -100,8 +100,8 @@ impl Hunt {
         })
     }
 
-    /// Returns the violation that a seed shows without `rule`, if the seed shows none with every
-    /// rule in force.
+    /// Returns the violation that a seed shows when `rule` is switched off. The result is `None` if
+    /// the seed also shows a violation with every rule in force.
     fn notices(&self, rule: Rule, seed: u64) -> Option<Violation> {
         let violation = with(rule, || judge::seed(seed, self.run_ns))?;
         let Some(own) = judge::seed(seed, self.run_ns) else {

@@ -10,8 +10,8 @@ use super::hunt::{Detection, Hunt, HuntResult};
 /// A rule and the result of the hunt for the mutant without this rule; `None` if there was no hunt.
 pub type Row = (Rule, Option<HuntResult>);
 
-/// Rules that can be left out without any seed noticing. Each has a directed test that fails
-/// without the rule. The first half of `make mutants` checks that it fails.
+/// Rules that can be switched off without a failure at any seed. Each rule has a directed test that
+/// fails without the rule. The first half of `make mutants` checks that this test fails.
 const DIRECTED: &[(Rule, &str, &str)] = &[
     (
         Rule::H24Falls,
@@ -59,7 +59,7 @@ fn oracles(hunted: &HuntResult) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the text with the number of seeds that each round needed, in rising order.
+/// Returns a text with the numbers of seeds that the rounds needed, in rising order.
 fn seeds(hunted: &HuntResult) -> String {
     let mut after: Vec<String> = hunted.caught.iter().map(|c| c.after.to_string()).collect();
     after.resize(hunted.rounds as usize, "–".to_owned());

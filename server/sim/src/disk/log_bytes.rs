@@ -13,8 +13,8 @@ use leasehold_replica::message::{LogId, ReportedEntry};
 
 use super::Image;
 
-/// Life by which the headers of the log are recognized. In the simulation no client writes bytes
-/// that look like headers.
+/// Number that identifies the data directory (its life). The headers of the log are recognized by
+/// this number. In the simulation no client writes bytes that look like headers.
 const LIFE: u64 = 1;
 
 /// Log of a disk as bytes, with the write that is in progress.
@@ -72,7 +72,7 @@ impl LogBytes {
     }
 
     /// Handles a crash during the write. Each sector for which `survives` returns false is lost.
-    /// Returns whether all survive.
+    /// Returns whether all sectors survive.
     pub(super) fn crash(&mut self, mut survives: impl FnMut() -> bool) -> bool {
         let mut is_whole = true;
         self.disk.crash(|| {

@@ -16,8 +16,8 @@ const DIGEST_EVERY: u64 = 16;
 /// state after the same slots.
 #[derive(Debug, Default)]
 pub struct AgreementOracle {
-    /// Digests of the state after every [`DIGEST_EVERY`]th slot, each from the first replica that
-    /// executed the slot. The index is slot / [`DIGEST_EVERY`].
+    /// Digests of the state after every [`DIGEST_EVERY`]th slot, each computed at the first replica
+    /// that executed the slot. The index is slot / [`DIGEST_EVERY`].
     digests: Vec<Option<u64>>,
     /// Number of slots and states compared.
     pub checks: u64,

@@ -29,7 +29,7 @@ struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Last slot executed before the present step.
     executed: Slot,
-    /// The oldest configuration of which the replica still had the content before the present step.
+    /// Oldest configuration with content that the replica still had before the present step.
     oldest_config: ConfigId,
 }
 
@@ -50,8 +50,8 @@ impl AcceptedSlots {
     }
 }
 
-/// Oracle that judges barriers: each promise must name a high enough barrier, and a replica that
-/// reads must have executed the barriers of the promises on which the read relies.
+/// Oracle that judges barriers. Each promise must name a high enough barrier. Before a replica
+/// reads, it must have executed the barriers of the promises on which the read relies.
 #[derive(Debug)]
 pub struct BarrierOracle {
     accepted: Vec<AcceptedSlots>,
@@ -67,7 +67,7 @@ impl BarrierOracle {
         }
     }
 
-    /// Handles a start of `node`. Slots that are not on its disk no longer count as accepted.
+    /// Handles a start of `node`. Slots that are not on its disk are no longer treated as accepted.
     pub(super) fn started(&mut self, node: usize, executed: Slot, disk: &Disk) {
         let accepted = &mut self.accepted[node];
         let kept = |slot: &Slot| disk.holds(LogId::Commands, *slot, Ballot::ZERO);

@@ -12,7 +12,7 @@ use leasehold_replica::message::{LogId, Value};
 #[derive(Debug, Default)]
 pub struct ChosenValues {
     values: [Vec<Option<Value>>; 2],
-    /// For each log, the slots that are not chosen although a higher slot is.
+    /// For each log, the slots that are not chosen although a higher slot is chosen.
     open: [BTreeSet<Slot>; 2],
     /// For each key, the highest chosen slot with a write of the key.
     newest: HashMap<Key, Slot, FixedState>,

@@ -25,8 +25,8 @@ const COMPARED: u64 = 8;
 struct ConfigContent {
     params: LeaseParams,
     excluded: ReplicaSet,
-    /// (key, strategy, default holders) for a sample of the keys, and for every key at which a
-    /// range ever began or ended.
+    /// Entries of the form (key, strategy, default holders). There is one entry for each key in a
+    /// sample, and one for each key at which a range ever began or ended.
     policies: Vec<(Key, StrategySpec, ReplicaSet)>,
     /// For each replica, the oldest configuration under which other replicas may still send
     /// promises to it.
@@ -35,7 +35,8 @@ struct ConfigContent {
     holders: Vec<(Key, ReplicaSet)>,
 }
 
-/// Oracle that judges that each configuration has one content at all replicas.
+/// Oracle that judges configurations: the content of each configuration must be the same at all
+/// replicas.
 #[derive(Debug)]
 pub struct ConfigurationOracle {
     newest: ConfigContent,
@@ -221,8 +222,8 @@ impl ConfigContent {
     }
 }
 
-/// Calls `says` on the changes with ranges that contain `key`, from the last to the first, and
-/// returns the first result that is not `None`.
+/// Calls `says` for the changes with ranges that contain `key`, from the last change to the first.
+/// Returns the first result that is not `None`.
 fn last_of<T>(
     changes: &[RangeChange],
     key: &Key,

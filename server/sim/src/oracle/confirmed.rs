@@ -40,8 +40,8 @@ struct Probe {
 struct PendingRead {
     /// Newest probe that the replica had sent when it received the read.
     after: Probe,
-    /// Number of the forwarded reads of this replica that other replicas had confirmed when this
-    /// read arrived.
+    /// Number of this replica's forwarded reads that other replicas had confirmed when this read
+    /// arrived.
     peer_confirmed: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct ConfirmationOracle {
     /// Unanswered reads of clients. The key is (replica that received the read, handle of the
     /// client).
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
-    /// For each replica, the number of its forwarded reads that other replicas have confirmed.
+    /// Number of each replica's forwarded reads that other replicas have confirmed.
     peer_confirmed: Vec<u64>,
     /// Number of confirmed reads judged.
     pub checks: u64,
@@ -73,7 +73,7 @@ impl ConfirmationOracle {
         }
     }
 
-    /// Notes a client's command that has reached `node`.
+    /// Records a client's command that has reached `node`.
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         if let Some(leasehold_wire::ReadOp::Get(_)) = command.as_read() {
             let read = PendingRead {
@@ -97,12 +97,12 @@ impl ConfirmationOracle {
         }
     }
 
-    /// Handles the end of `node`, which answers none of its pending requests.
+    /// Handles the end of `node`, which will not answer its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         self.reads.retain(|(at, _), _| *at != node);
     }
 
-    /// Judges and notes a message that `node` sends.
+    /// Judges and records a message that `node` sends.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Heartbeat { ballot, probe, .. } => self.probes(node, *ballot, *probe),
@@ -167,8 +167,8 @@ impl ConfirmationOracle {
         self.confirms(node, read.after)
     }
 
-    /// Judges the confirmation of a read by `node`. `after` is the newest probe that `node` had
-    /// sent when it received the read.
+    /// Judges a confirmation that `node` gives for a read. `after` is the newest probe that `node`
+    /// had sent when it received the read.
     fn confirms(&mut self, node: usize, after: Probe) -> Verdict {
         self.checks += 1;
         let probes = &self.leaders[node];

@@ -11,8 +11,8 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
 
-/// Maximum error in ns when the readings of two clocks are compared in true time: each clock rounds
-/// its reading to a ns.
+/// Maximum error in ns of a comparison of two clocks in true time. Each clock rounds its reading to
+/// a ns.
 const TICKS_NS: u64 = 2;
 
 /// Number of the newest configurations for which past judgements are kept.
@@ -28,8 +28,7 @@ struct ComparedReplica<'a> {
     now: Time,
 }
 
-/// A promise and the grant from which it follows: the end of the promise by the holder's clock, and
-/// the end of the grant by the grantor's clock.
+/// End of a promise by the holder's clock, and end of its grant by the grantor's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct GrantedPromise {
     config: ConfigId,
@@ -37,13 +36,13 @@ struct GrantedPromise {
     granted_until: Time,
 }
 
-/// Oracle that judges containment: a holder's belief in a promise must end before the grant of its
-/// grantor. A pair of promise and grant that was judged is not judged again unless the rate or
-/// origin of a clock changes.
+/// Oracle that judges containment: a promise must end at the holder before its grant ends at the
+/// grantor. A pair of a promise and a grant is judged only once, unless the rate or origin of a
+/// clock changes.
 #[derive(Debug)]
 pub struct ContainmentOracle {
     n: usize,
-    /// For each replica, the clock with which the judgements in `judged` were made.
+    /// Clock of each replica at the time of the judgements in `judged`.
     clocks: Vec<Option<Clock>>,
     /// Promises and grants that were judged, by grantor and holder.
     judged: Vec<SmallVec<[GrantedPromise; 2]>>,

@@ -23,7 +23,7 @@ struct HeartbeatSeries {
     last_ns: u64,
 }
 
-/// Oracle that judges elections: none may be needless.
+/// Oracle that judges elections: no election may be needless.
 #[derive(Debug)]
 pub struct ElectionOracle {
     /// For each replica, the current series of heartbeats that it acknowledges.
@@ -68,7 +68,7 @@ impl ElectionOracle {
         self.timeout_ns / 4 * 3
     }
 
-    /// Notes a message that `node` sends.
+    /// Records a message that `node` sends.
     pub(super) fn sent(&mut self, now_ns: u64, node: usize, to: usize, envelope: &Envelope) {
         match &envelope.message {
             Message::HeartbeatAck { ballot, .. } => self.hears(now_ns, node, *ballot),

@@ -27,18 +27,18 @@ pub struct FreshnessOracle {
 }
 
 impl FreshnessOracle {
-    /// Notes that a read of `key` begins. The caller later identifies the read by `token`.
+    /// Records that a read of `key` begins. The caller later identifies the read by `token`.
     pub fn began(&mut self, token: u64, key: &Key) {
         let floor = self.newest.get(key).copied().unwrap_or_default();
         self.floors.insert(token, (key.clone(), floor));
     }
 
-    /// Notes that a delete of `key` begins.
+    /// Records that a delete of `key` begins.
     pub fn deletes(&mut self, key: &Key) {
         self.deleted.insert(key.clone());
     }
 
-    /// Notes that a write of `key` was acknowledged.
+    /// Records that a write of `key` was acknowledged.
     pub fn wrote(&mut self, key: &Key, outcome: &Outcome) {
         if let Some(Answer::Written(version)) = &outcome.result {
             self.raise(key, (version.slot, version.index));

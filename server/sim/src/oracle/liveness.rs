@@ -50,9 +50,9 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
 }
 
 impl LivenessOracle {
-    /// Notes that at `now_ns` all faults are healed, and a majority is up. `params` are the longest
-    /// durations in force. `allowance` is additional time: clients wait before they retry at
-    /// another replica, and a lagging replica needs time to catch up.
+    /// Records that all faults are healed and a majority is up at `now_ns`. `params` are the
+    /// longest durations in force. `allowance` is additional time: clients wait before they retry
+    /// at another replica, and a lagging replica needs time to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
@@ -64,7 +64,7 @@ impl LivenessOracle {
         self.healed = Some((now_ns, within.as_nanos() as u64));
     }
 
-    /// Notes a client's request. Retries belong to the same request.
+    /// Records a client's request. Retries belong to the same request.
     pub fn requested(&mut self, token: u64, now_ns: u64) {
         if self.open.insert(token) {
             self.requests.push_back((now_ns, token));

@@ -103,8 +103,8 @@ fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
     Violation { oracle, what }
 }
 
-/// All oracles. The first violation ends a run, because the later behavior of a world in which
-/// safety was violated says nothing more.
+/// All oracles. The first violation ends a run, because the later behavior of a world without
+/// safety is meaningless.
 #[derive(Debug)]
 pub struct Oracles {
     progress: Progress,
@@ -187,7 +187,7 @@ impl Oracles {
         self.restart_wait.started(snapshot, node)
     }
 
-    /// Notes that a replica is about to end.
+    /// Records that a replica is about to end.
     pub(super) fn crashed(&mut self, node: usize) {
         self.sessions.crashed(node);
         self.refusals.crashed(node);
@@ -196,7 +196,7 @@ impl Oracles {
         self.elections.crashed(node);
     }
 
-    /// Notes a client's command that has reached `node`.
+    /// Records a client's command that has reached `node`.
     pub(super) fn requested(
         &mut self,
         now_ns: u64,
@@ -210,13 +210,13 @@ impl Oracles {
         self.unsent.requested(now_ns, node, from, command);
     }
 
-    /// Notes that a client's connection to `node` has ended, before `node` learns this.
+    /// Records that a client's connection to `node` has ended. `node` has not learned this yet.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
         self.unsent.hung_up(node, connection);
     }
 
-    /// Judges a step that `node` has taken and the actions that it is about to perform. `leases`
-    /// says whether any input of the step concerned leases.
+    /// Judges a step that `node` has taken and the actions that it is about to perform. `leases` is
+    /// true if any input of the step concerned leases.
     pub(super) fn stepped(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -444,7 +444,7 @@ fn writes(value: &Value) -> impl Iterator<Item = &Key> {
     writes.flat_map(|proposed| proposed.command.keys())
 }
 
-/// Returns the keys that a read names; none for a scan, which may read any key.
+/// Returns the keys that a read names. A scan names no keys, because it may read any key.
 fn keys_read(again: &FencedRead) -> SmallVec<[&Key; 4]> {
     match again {
         FencedRead::Key(key) => SmallVec::from_slice(&[key]),

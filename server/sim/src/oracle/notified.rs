@@ -13,10 +13,12 @@ use leasehold_replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "notified";
 
-/// Oracle that judges that every replica that may read a key is notified of the writes of this key.
+/// Oracle that judges notifications: every replica that may read a key must be notified of all
+/// writes of this key.
 #[derive(Debug, Default)]
 pub struct NotificationOracle {
-    /// Number of judged pairs of a write and a replica, plus number of judged reads.
+    /// Number of pairs of a write and a replica that were judged, plus the number of reads that
+    /// were judged.
     pub checks: u64,
 }
 
@@ -150,7 +152,7 @@ mod tests {
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::ReadFrom;
 
-    /// Judges a read at replica 1, after slot 6, which writes `b`, was chosen.
+    /// Judges a read at replica 1. Before the read, slot 6 was chosen, which writes `b`.
     fn read(has: ReplicaState, path: Path, again: FencedRead) -> Verdict {
         let world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         let mut chosen = ChosenValues::default();

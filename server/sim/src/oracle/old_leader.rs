@@ -14,13 +14,14 @@ use leasehold_replica::message::LogId;
 
 pub(super) const NAME: &str = "old leader";
 
-/// Oracle that judges that no write commits while a former leader that does not know the write can
-/// still serve the written key.
+/// Oracle that judges former leaders. A write must not be committed while a former leader can still
+/// serve the written key without knowing the write.
 #[derive(Debug)]
 pub struct OldLeaderOracle {
     /// Last ballot in which each replica led.
     led: Vec<Option<Ballot>>,
-    /// Number of judged pairs of a write and a former leader that does not know the write.
+    /// Number of pairs that were judged. Each pair is a write and a former leader that does not
+    /// know this write.
     pub checks: u64,
 }
 
@@ -32,7 +33,7 @@ impl OldLeaderOracle {
         }
     }
 
-    /// Notes that `node` leads.
+    /// Records that `node` leads.
     pub(super) fn leads(&mut self, node: usize, ballot: Ballot) {
         self.led[node] = Some(ballot);
     }

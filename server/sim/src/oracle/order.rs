@@ -21,7 +21,7 @@ pub(super) const NAME: &str = "order";
 /// open at that time.
 #[derive(Debug, Default)]
 pub struct OrderOracle {
-    /// Number of answers at commit judged.
+    /// Number of answers that were given at commit and were judged.
     pub checks: u64,
 }
 

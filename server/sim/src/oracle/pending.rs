@@ -24,8 +24,8 @@ pub struct PendingOracle {
 }
 
 impl PendingOracle {
-    /// Judges a replica that has started: the slots that it had accepted must be pending, and no
-    /// others.
+    /// Judges a replica that has started. The pending slots must be exactly the slots that the
+    /// replica had accepted.
     pub(super) fn started(&mut self, node: usize, replica: &Replica) -> Verdict {
         self.everything(node, replica)
     }

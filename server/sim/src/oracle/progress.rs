@@ -58,8 +58,8 @@ impl Progress {
         }
     }
 
-    /// Returns the new commits at `node`, followed by the new executions, each in rising order of
-    /// slots.
+    /// Returns the new commits at `node`, followed by the new executions. Both are in rising order
+    /// of slots.
     pub(super) fn news(
         &mut self,
         node: usize,

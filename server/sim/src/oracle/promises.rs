@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use super::{Verdict, Violation, WorldSnapshot, barriers, ensure, id, violated};
 use leasehold_replica::message::{Envelope, Message};
 
-/// Maximum number of remembered promises of one grantor to one holder that were not taken. This is
-/// far above the number of promises that can be in transit.
+/// Maximum number of promises from one grantor to one holder that are remembered although the
+/// holder has not taken them. This is far above the number of promises that can be in transit.
 const MADE_MAX: usize = 4096;
 
 /// A promise that was sent.
@@ -39,14 +39,14 @@ struct ReceivedPromise {
     sequence: u64,
 }
 
-/// Belief that a holder has because of promises of one grantor under one configuration.
+/// Period in which a holder may rely on promises of one grantor under one configuration.
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     config: ConfigId,
-    /// End of the belief, by the holder's clock.
+    /// End of the period, by the holder's clock.
     until: Time,
-    /// Barrier. Each promise names the highest slot that its grantor had accepted. The barrier is
-    /// the lowest of these slots among the unbroken promises under the configuration.
+    /// Barrier: the lowest slot that the unbroken promises under the configuration name. Each
+    /// promise names the highest slot that its grantor had accepted.
     barrier: Slot,
 }
 
@@ -60,8 +60,8 @@ struct PairState {
     run: Incarnation,
     /// Highest sequence number among the promises of this run that the holder took.
     taken: u64,
-    /// Beliefs, in rising order of time and configuration. Each began before the previous one had
-    /// expired.
+    /// Periods in which the holder may rely on promises, in rising order of time and configuration.
+    /// Each period began before the previous period had expired.
     beliefs: SmallVec<[Belief; 2]>,
 }
 
@@ -88,7 +88,8 @@ impl Promises {
         &mut self.pairs[grantor * self.n + holder]
     }
 
-    /// Clears the beliefs of `node`, which has started a new run.
+    /// Clears the periods in which `node` may rely on promises, because `node` has started a new
+    /// run.
     pub(super) fn started(&mut self, node: usize) {
         for grantor in 0..self.n {
             let pair = self.pair_mut(grantor, node);
@@ -138,9 +139,9 @@ impl Promises {
         }
     }
 
-    /// Returns the time, by the clock of `holder`, until which `holder` may believe `grantor`.
-    /// `holder` has executed all slots up to `upto`. `holds` says for each configuration whether
-    /// `holder` holds the keys under it.
+    /// Returns the time until which `holder` may rely on promises of `grantor`, by the clock of
+    /// `holder`. `holder` has executed all slots up to `upto`. `holds` tells for each configuration
+    /// whether `holder` holds the keys under it.
     fn believed(
         &self,
         grantor: usize,
@@ -161,9 +162,10 @@ impl Promises {
         ready.filter_map(until).max()
     }
 
-    /// Returns the time, by the clock of `holder`, until which the promises of enough grantors
-    /// cover `holder`; `None` if there were never enough grantors. `holder` has executed all slots
-    /// up to `upto`. `holds` says for each configuration whether `holder` holds the keys under it.
+    /// Returns the time until which the promises of enough grantors cover `holder`, by the clock of
+    /// `holder`. Returns `None` if there were never enough grantors. `holder` has executed all
+    /// slots up to `upto`. `holds` tells for each configuration whether `holder` holds the keys
+    /// under it.
     pub(super) fn permit(
         &self,
         holder: usize,
@@ -181,8 +183,8 @@ impl Promises {
         untils.get(needed - 1).copied()
     }
 
-    /// Returns the time, by the clock of `holder`, until which `holder` may believe promises from
-    /// runs of `grantor` earlier than `run`.
+    /// Returns the time until which `holder` may rely on promises from runs of `grantor` before
+    /// `run`, by the clock of `holder`.
     pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
         let pair = self.pair(grantor, holder);
         if pair.run >= run {
@@ -194,8 +196,8 @@ impl Promises {
 }
 
 impl PairState {
-    /// Notes that the holder has heard of this run of the grantor. Everything that it believed of
-    /// earlier runs is dropped.
+    /// Records that the holder knows about this run of the grantor. The holder no longer relies on
+    /// promises of earlier runs.
     fn hear_of(&mut self, run: Incarnation) {
         if run > self.run {
             self.run = run;
@@ -234,8 +236,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Judges the rule of hazard 2: a holder takes each promise at most once, and takes no promise
-    /// after one with a higher sequence number.
+    /// Judges the rule of hazard 2: a holder takes promises only in rising order of their sequence
+    /// numbers, and no promise twice.
     fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
         ensure!(
             barriers::NAME,
@@ -248,8 +250,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Records the belief that the holder gains when it takes a promise. The holder has executed
-    /// all slots up to `executed`.
+    /// Records the period in which the holder may rely on a promise that it takes. The holder has
+    /// executed all slots up to `executed`.
     fn believe(&mut self, taken: ReceivedPromise, executed: Slot) -> Verdict {
         let made = self.find(taken)?;
         let older = |other: &SentPromise| (other.run, other.sequence) <= (made.run, made.sequence);
@@ -276,8 +278,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Finds the sent promise that the holder takes, and checks that it was made to the holder's
-    /// present run.
+    /// Finds the sent promise that matches the promise that the holder takes. Checks that the sent
+    /// promise was made to the holder's present run.
     fn find(&self, taken: ReceivedPromise) -> Result<SentPromise, Violation> {
         let name = (self.run, taken.sequence);
         let place = self
@@ -298,7 +300,8 @@ impl PairState {
         })
     }
 
-    /// Extends the beliefs by a promise that the holder takes at time `now`.
+    /// Extends the periods in which the holder may rely on promises. The holder takes a promise at
+    /// time `now`.
     fn extend(&mut self, now: Time, made: SentPromise) {
         // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
@@ -318,8 +321,8 @@ impl PairState {
         }
     }
 
-    /// Drops expired beliefs that are no longer needed. An expired belief is still needed if a
-    /// later belief continues it: the barrier of the expired one remains in force until a later
+    /// Removes expired periods that are no longer needed. An expired period is still needed if a
+    /// later period continues it: the barrier of the expired period remains in force until a later
     /// barrier is executed.
     fn forget(&mut self, now: Time, executed: Slot) {
         let beliefs = &self.beliefs;

@@ -26,7 +26,7 @@ struct Poll {
 
 type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 
-/// Polls in one slot, each with the ballot of its votes.
+/// Polls in one slot. The ballot of a poll is the ballot of its votes.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
 /// Returns the poll at `ballot`. If there is none, it is created.
@@ -39,13 +39,13 @@ fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     &mut polls[place].1
 }
 
-/// Oracle that judges that every commit has a quorum of votes.
+/// Oracle that judges quorums: every commit must have a quorum of votes.
 #[derive(Debug)]
 pub struct QuorumOracle {
     n: usize,
     polls: HashMap<(LogId, Slot), Polls, FixedState>,
-    /// For each log and slot, whether the slot is known to be chosen, so that later votes are
-    /// ignored.
+    /// One flag for each log and slot: whether the slot is known to be chosen. Later votes in a
+    /// chosen slot are ignored.
     done: [Vec<bool>; 2],
     /// Votes of this step that were already judged. A vote is sent to several replicas, but judged
     /// once, unless the replica promises or persists something in between.
@@ -212,8 +212,8 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
 /// Adds the votes that the acting replica gave as an earlier leader, at ballots below `newest`.
 /// These votes are needed because the step that commits an entry may also have accepted it from the
 /// next leader, at ballot `newest`. Then the replica has forgotten the earlier vote and its tag.
-/// Instead of the tag, the replicas to which the acting replica has promised the entry's keys are
-/// used.
+/// This method replaces the tag by the set of replicas to which the acting replica has promised the
+/// entry's keys.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
     let disk = ctx.snapshot.node(ctx.node).disk();

@@ -15,9 +15,9 @@ use prost::Message as _;
 
 use leasehold_replica::settings::SessionLimits;
 
-/// Duration of a second of log time, in ms. Sessions end at whole seconds of log time. A session
-/// ends when its time to live has passed since the end of the second in which it was last active.
-/// If very many sessions end with one batch, replicas leave some of them for the next batch, but no
+/// Number of ms in a second of log time. Sessions end at whole seconds of log time. A session ends
+/// when its time to live has passed since the end of the second in which it was last active. If
+/// very many sessions end with one batch, replicas leave some of them for the next batch, but no
 /// run has so many sessions.
 const SECOND_MS: u64 = 1000;
 /// Maximum size of an answer that is predicted, in bytes. Replicas refuse some longer answers.

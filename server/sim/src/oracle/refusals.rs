@@ -23,16 +23,16 @@ use leasehold_replica::message::Value;
 
 pub(super) const NAME: &str = "refusals";
 
-/// Oracle that judges that refused commands are never executed.
+/// Oracle that judges refusals: a refused command must never be executed.
 #[derive(Debug, Default)]
 pub struct RefusalOracle {
-    /// For each replica, the requests that it has received and not answered.
+    /// For each replica, the unanswered requests that it has received.
     pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
     /// For each write, the number of times that a copy has reached a replica.
     reached: HashMap<WriteId, u32, FixedState>,
     /// For each refused write, the first slot in which it must not take effect.
     refused: HashMap<WriteId, Slot, FixedState>,
-    /// For each write, the last slot in which it was seen to take effect.
+    /// For each write, the last slot in which the write was seen to take effect.
     effects: HashMap<WriteId, Slot, FixedState>,
     /// Number of refusals judged.
     pub checks: u64,
@@ -46,7 +46,7 @@ impl RefusalOracle {
         }
     }
 
-    /// Notes a client's command that has reached `node`.
+    /// Records a client's command that has reached `node`.
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         if command.is_write() {
             let identity = identity(command);
@@ -55,7 +55,7 @@ impl RefusalOracle {
         }
     }
 
-    /// Handles the end of `node`, which answers none of its pending requests.
+    /// Handles the end of `node`, which will not answer its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         self.pending[node].clear();
     }
@@ -159,8 +159,9 @@ mod tests {
         Outcome::written(Version { slot, index: 0 })
     }
 
-    /// Judges answers to one write, each from another replica. The write had reached `reached`
-    /// replicas before the first answer. Each replica that answers has executed five slots.
+    /// Judges answers to one write. Each answer comes from a different replica. The write had
+    /// reached `reached` replicas before the first answer. Each replica that answers has executed
+    /// five slots.
     fn judge(reached: usize, answers: &[Outcome]) -> bool {
         let mut refusals = RefusalOracle::new(3);
         (0..reached).for_each(|node| refusals.requested(node, handle(node as u64), &put()));

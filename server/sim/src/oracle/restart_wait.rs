@@ -22,10 +22,11 @@ pub(super) const NAME: &str = "restart wait";
 /// State of one replica as grantor. It is kept when the replica starts again.
 #[derive(Clone, Debug, Default)]
 struct Grantor {
-    /// Longest time, in ns, for which a promise of this replica could be believed after it was
-    /// sent. The time is valid for every clock that drifts no more than leases allow for.
+    /// Longest time, in ns, for which a holder could rely on a promise of this replica after the
+    /// promise was sent. The time is valid for every clock that drifts no more than leases allow
+    /// for.
     longest_ns: u64,
-    /// Time, by the replica's clock, until which promises of earlier runs could be believed.
+    /// Time until which holders could rely on promises of earlier runs, by the replica's clock.
     until: Time,
 }
 
@@ -96,9 +97,9 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// Judges the record with which `node` notes that its next run need not wait. When the record
-    /// is written, no replica may believe a promise of any run of `node`, or be able to take a
-    /// promise that is still in transit.
+    /// Judges the record by which `node` states that its next run need not wait. When the record is
+    /// written, no replica may rely on a promise of any run of `node`. Promises that are still in
+    /// transit must be too late to be taken.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -158,8 +159,8 @@ impl RestartWaitOracle {
         Ok(())
     }
 
-    /// Returns the replicas that `node` must name in the tags of its votes, because it may have
-    /// promised keys to them in an earlier run.
+    /// Returns the replicas that `node` must name in the tags of its votes, because `node` may have
+    /// promised keys to these replicas in an earlier run.
     fn owed(
         &self,
         StepContext { snapshot, node, .. }: StepContext<'_>,
@@ -185,11 +186,12 @@ fn has_write(value: &Value) -> bool {
     commands.any(|proposed| proposed.command.is_write())
 }
 
-/// Returns the time, in ns, for which a promise may be believed after it was sent. The time is
-/// valid for every clock that drifts no more than leases allow for. The promise names an ack of the
-/// holder. The grantor received this ack `t0` before it sent the promise. The grantor measured `t0`
-/// by its own clock, which may be slow, while the holder's clock may be fast. The holder takes the
-/// promise at most `t0 + t_guard` after it sent the ack. From then on, the belief lasts `t_lease`.
+/// Returns the time, in ns, for which a holder may rely on a promise after the promise was sent.
+/// The time is valid for every clock that drifts no more than leases allow for. The promise names
+/// an ack of the holder. The grantor received this ack `t0` before it sent the promise. The grantor
+/// measured `t0` by its own clock, which may be slow, while the holder's clock may be fast. The
+/// holder takes the promise at most `t0 + t_guard` after it sent the ack. From then on, the promise
+/// lasts `t_lease`.
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;

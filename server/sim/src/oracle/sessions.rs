@@ -21,7 +21,7 @@ use leasehold_replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
 
-/// For each client, the number of results that are remembered after the client acknowledged them.
+/// Number of results that are remembered for each client after the client has acknowledged them.
 /// These old results are still needed, because a replica that lags may answer with them.
 const RESULTS_MAX: usize = 256;
 /// Maximum number of commands in flight. No run reaches this number.
@@ -35,7 +35,7 @@ enum PendingRequest {
     Read(Op),
 }
 
-/// Results that one write, identified by (client, sequence number), has had in the log so far.
+/// Results of one write in the log so far. The write is identified by (client, sequence number).
 #[derive(Clone, Debug, Default)]
 struct SequenceState {
     result: Option<Outcome>,
@@ -49,7 +49,8 @@ struct SequenceState {
 
 #[derive(Clone, Debug, Default)]
 struct ClientResults {
-    /// Sequence numbers of the writes that took effect, as ranges: first to last.
+    /// Ranges of the sequence numbers of writes that took effect. The key is the first number of a
+    /// range, and the value is the last number.
     executed: BTreeMap<u64, u64>,
     states: HashMap<u64, SequenceState, FixedState>,
     /// Sequence numbers in `states`, in the order in which they were first seen.
@@ -74,10 +75,10 @@ pub struct SessionOracle {
     reference: ReferenceMachine,
     executed: Slot,
     clients: HashMap<u64, ClientResults, FixedState>,
-    /// For each replica, the requests that it has received and not answered.
+    /// For each replica, the unanswered requests that it has received.
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
-    /// For each replica, the reads that its clients sent, that went through the log, and that the
-    /// replica has not executed.
+    /// For each replica, the reads of its clients that went through the log, but that the replica
+    /// has not executed yet.
     reads: Vec<VecDeque<LoggedRead>>,
     /// Number of answers compared.
     pub checks: u64,
@@ -95,7 +96,7 @@ impl SessionOracle {
         }
     }
 
-    /// Notes a client's command that has reached `node`.
+    /// Records a client's command that has reached `node`.
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         let request = match &command.op {
             Some(Op::Get(_)) | None => return, // never in the log
@@ -110,7 +111,7 @@ impl SessionOracle {
         self.pending[node].remove(&to);
     }
 
-    /// Handles the end of `node`, which answers none of its pending requests.
+    /// Handles the end of `node`, which will not answer its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         self.pending[node].clear();
     }
@@ -142,7 +143,7 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Notes the results of reads for which the log contains a placeholder. The placeholder
+    /// Records the results of reads for which the log contains a placeholder. The placeholder
     /// represents all waiting reads of the same kind at its origin.
     fn read(&mut self, slot: Slot, proposed: &Proposal) {
         let node = proposed.origin.index();
@@ -355,8 +356,8 @@ impl SessionOracle {
 }
 
 impl ClientResults {
-    /// Compares the answer that was given to a write at commit with the later result of executing
-    /// the write.
+    /// Compares the answer that was given to a write at commit with the result of the write's later
+    /// execution.
     fn compare_early_answer(&mut self, name: u64, sequence: u64) -> Verdict {
         if let Some(place) = self
             .early_answers
@@ -397,7 +398,7 @@ impl ClientResults {
         before.is_some_and(|(_, last)| *last >= sequence)
     }
 
-    /// Notes that the write with this sequence number takes effect. Returns true if it has not
+    /// Records that the write with this sequence number takes effect. Returns true if it has not
     /// taken effect before.
     fn take_effect(&mut self, sequence: u64) -> bool {
         let before = self.executed.range_mut(..=sequence).next_back();
@@ -417,8 +418,8 @@ impl ClientResults {
 }
 
 impl SequenceState {
-    /// Whether the outcome of the write is decided. If a copy found no room for its session, this
-    /// decides nothing, because a later copy may be executed.
+    /// Whether the outcome of the write is decided. A copy that found no room for its session does
+    /// not decide the outcome, because a later copy may be executed.
     fn is_decided(&self) -> bool {
         self.refused || self.forgotten || self.result.is_some()
     }

@@ -43,7 +43,7 @@ pub struct ReplicaState {
     pub accepted: Vec<(u64, Value)>,
     pub ballot: Ballot,
     pub restart_wait: Option<Duration>,
-    /// Change that created the first configuration which the replica has executed.
+    /// Change that created the first configuration that the replica has executed.
     pub change: ConfigChange,
     /// Number of further configurations that the replica has executed. None of them changes
     /// anything.

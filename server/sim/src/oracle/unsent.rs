@@ -32,8 +32,8 @@ pub(super) const NAME: &str = "unsent";
 /// Location of a write that a replica received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteLocation {
-    /// The write is still at the replica. `queued`: it waits although there is a leader to which it
-    /// could be sent.
+    /// The write is still at the replica. `queued` is true if the write waits although there is a
+    /// leader to which it could be sent.
     Local { queued: bool },
     /// The write was sent.
     Sent,
@@ -76,8 +76,8 @@ struct NodeRequests {
 #[derive(Debug)]
 pub struct UnsentOracle {
     nodes: Vec<NodeRequests>,
-    /// For each possible end of a queued merge (such as [`FaultKind::QueuedMergeDropped`]), the
-    /// number of times that it occurred.
+    /// Number of times that queued merges ended in each possible way, such as
+    /// [`FaultKind::QueuedMergeDropped`].
     pub fired: FaultCounts,
     /// Number of answers judged.
     pub checks: u64,
@@ -92,7 +92,7 @@ impl UnsentOracle {
         }
     }
 
-    /// Notes a client's command that has reached `node`.
+    /// Records a client's command that has reached `node`.
     pub(super) fn requested(
         &mut self,
         now_ns: u64,
@@ -126,12 +126,12 @@ impl UnsentOracle {
         write.requests += 1;
     }
 
-    /// Notes that a client's connection to `node` has ended.
+    /// Records that a client's connection to `node` has ended.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
         self.nodes[node].disconnected.insert(connection);
     }
 
-    /// Handles the end of `node`, which answers none of its pending requests.
+    /// Handles the end of `node`, which will not answer its pending requests.
     pub(super) fn crashed(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         for write in at.writes.values_mut() {

@@ -9,8 +9,8 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "unwritable";
 
-/// Oracle that judges that a replica without writable storage, or without a trusted clock, believes
-/// no promise.
+/// Oracle that judges replicas without writable storage or without a trusted clock. Such a replica
+/// must not rely on any promise.
 #[derive(Debug, Default)]
 pub struct UnwritableOracle {
     /// Number of steps that were judged. Only steps of replicas without writable storage or without
@@ -58,7 +58,7 @@ mod tests {
     use leasehold_replica::Input;
     use leasehold_replica::message::Message;
 
-    /// Returns a world in which replica 1 believes a promise of replica 0, and is told whether its
+    /// Returns a world in which replica 1 relies on a promise of replica 0, and is told whether its
     /// disk is full.
     fn believing(full: bool) -> TestWorld {
         let mut world = TestWorld::new([

@@ -14,13 +14,13 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Share of refused merges that clients do not handle immediately: clients send these merges again
-/// after the timeout.
+/// Fraction of refused merges that clients do not handle immediately: clients send these merges
+/// again after the timeout.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
-    /// Handles an answer that reached a client. If an operation was sent several times, the first
-    /// answer counts.
+    /// Handles an answer that reached a client. If an operation was sent several times, only the
+    /// first answer is used.
     pub fn replied(&mut self, reply: &ClientReply, world: &mut World) {
         let id = reply.to.request >> 8;
         if !self.hears(id, reply, world) {

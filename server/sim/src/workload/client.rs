@@ -48,7 +48,7 @@ impl ClientSession {
         command
     }
 
-    /// Whether every command of the session may still be sent again: none is complete.
+    /// Whether no command of the session is complete. Every command may then still be sent again.
     pub fn is_new(&self) -> bool {
         self.open.len() as u64 == self.sequence
     }

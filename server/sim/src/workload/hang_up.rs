@@ -12,8 +12,8 @@ use crate::world::World;
 /// client's next connection may arrive before that.
 const NOTICED_NS: u64 = 1_500_000_000;
 
-/// Reaction of a client to the end of its connection. It is chosen for each request that has no
-/// answer.
+/// Reaction of a client to the end of its connection. A reaction is chosen for each unanswered
+/// request.
 enum HangUpReaction {
     /// The client immediately sends the request again, to the same replica as usual.
     RetryHome,

@@ -19,11 +19,11 @@ pub struct ClientLoad {
     pub rate: u32,
     /// Number of keys.
     pub keys: u64,
-    /// Share of reads among all requests.
+    /// Fraction of requests that are reads.
     pub reads: f64,
-    /// Share of requests that concern several keys, that compare and swap, or that delete.
+    /// Fraction of requests that concern several keys, compare and swap, or delete.
     pub rare: f64,
-    /// Share of requests that are sent to two replicas at the same time.
+    /// Fraction of requests that are sent to two replicas at the same time.
     pub twice: f64,
     /// Time in ns after which a client without an answer sends the same command again, to any
     /// replica. The wait grows with each attempt.
@@ -33,12 +33,12 @@ pub struct ClientLoad {
     pub silence_ns: Option<u64>,
     /// Maximum number of large values.
     pub large: u32,
-    /// Probability that a client abandons a group of requests. It does so `abandon_timeout_ns`
-    /// after it has sent the group. A client that abandons requests no longer waits for the
-    /// answers, and its low-water mark moves past the writes among the requests.
+    /// Probability that a client abandons a group of requests. The client abandons the group
+    /// `abandon_timeout_ns` after it has sent the group. A client that abandons requests no longer
+    /// waits for the answers, and its low-water mark moves past the writes among the requests.
     pub abandons: f64,
-    /// Time, in ns, from the sending of a group of requests until the client abandons the group, if
-    /// the client abandons it.
+    /// Time after which a client abandons a group of requests that it has sent, in ns. Only some
+    /// groups are abandoned.
     pub abandon_timeout_ns: u64,
     /// Probability that a client begins a new session when it is about to send new requests.
     pub renews: f64,
@@ -59,11 +59,11 @@ const LARGE_BURST: usize = 32;
 /// Number of keys, in runs with large values.
 const LARGE_KEYS: u64 = 3;
 
-/// Share of small runs, in which there are few requests a second.
+/// Fraction of runs that are small: they have few requests a second.
 const SMALL: f64 = 0.04;
 /// Number of requests a second, in small runs.
 const SMALL_RATE: u32 = 12;
-/// Share of runs in which each client waits for an answer before it sends another request.
+/// Fraction of runs in which each client waits for an answer before it sends another request.
 const PATIENT: f64 = 0.06;
 /// Number of clients per replica, in runs in which clients wait for each answer.
 const PATIENT_CLIENTS: usize = 16;
@@ -71,11 +71,11 @@ const PATIENT_CLIENTS: usize = 16;
 /// The limit is the number of requests that arrive in this time.
 const WINDOW_S: usize = 8;
 
-/// Share of runs in which clients abandon requests.
+/// Fraction of runs in which clients abandon requests.
 const ABANDON: f64 = 0.4;
-/// Share of runs in which clients begin new sessions.
+/// Fraction of runs in which clients begin new sessions.
 const RENEW: f64 = 0.4;
-/// Share of runs in which connections of clients end.
+/// Fraction of runs in which connections of clients end.
 const HANG_UP: f64 = 0.35;
 const HANG_UP_SALT: u64 = 0x4a_9697;
 

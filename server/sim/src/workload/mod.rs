@@ -257,7 +257,8 @@ impl ClientWorkload {
         Some(operation)
     }
 
-    /// Begins and sends requests of a client, at most as many as it has free lanes.
+    /// Begins and sends requests of a client. Their number is at most the number of the client's
+    /// free lanes.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);

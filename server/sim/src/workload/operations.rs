@@ -40,7 +40,7 @@ pub(super) struct Operation {
 pub(super) struct Operations {
     /// Open operations, by client and lane.
     by_lane: Vec<Vec<Option<Operation>>>,
-    /// For each operation, the client and the lane that it has or had.
+    /// Client and lane of each operation, including operations that have ended.
     lanes: Vec<(u32, u32)>,
     open: usize,
 }

@@ -22,7 +22,7 @@ use super::choose::KEYS_MAX;
 use super::operations::Parts;
 
 const SALT: u64 = 0x3ec_03d5;
-/// Share of runs with records.
+/// Fraction of runs with records.
 const RECORDS: f64 = 0.35;
 /// Name of the field that merges change. It is the first field of a record.
 const FIRST: &str = "id";
@@ -37,9 +37,9 @@ pub struct RecordShape {
     rest: usize,
     /// Length of the shortest of the fields that merges do not change, in bytes.
     bytes: usize,
-    /// Share of merges among all puts.
+    /// Fraction of puts that are merges.
     merges: f64,
-    /// Share of long merges among all merges.
+    /// Fraction of merges that are long.
     long: f64,
 }
 
@@ -48,7 +48,8 @@ pub struct RecordShape {
 struct RecordContent {
     /// Last write of the record.
     last: ValueId,
-    /// Last write of the record as a whole; `None` if only merges have written it.
+    /// Last write of the record that was not a merge; `None` if only merges have written the
+    /// record.
     whole: Option<ValueId>,
 }
 
@@ -65,7 +66,7 @@ impl RecordShape {
         })
     }
 
-    /// Limits the share of merges among all puts to `merges`.
+    /// Limits the fraction of puts that are merges to `merges`.
     pub(super) fn limit(&mut self, merges: f64) {
         self.merges = self.merges.min(merges);
     }

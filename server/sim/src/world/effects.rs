@@ -20,9 +20,8 @@ use leasehold_replica::shell::{FencedReply, Host};
 /// Duration of a flush of the state, as a number of syncs.
 const FLUSH_SYNCS: u64 = 20;
 
-/// Remaining time of a permit below which a read is counted as near the end: the world counts the
-/// reads that are answered when less than this time remains. Only such reads could reveal that a
-/// permit lasts slightly too long.
+/// A read is counted as near the end if less than this time of its permit remains when the read is
+/// answered. Only such reads could reveal that a permit lasts slightly too long.
 const NEAR_END: Duration = Duration::from_millis(10);
 
 /// Newest delivery on a link. Further messages of the same step are added to this delivery if they

@@ -137,7 +137,8 @@ impl World {
         }
     }
 
-    /// Lets a replica be killed during its next sync, and be started again `down_ns` later.
+    /// Schedules a crash of a replica during its next sync. The replica is started again `down_ns`
+    /// later.
     pub fn crash_in_sync(&mut self, node: usize, down_ns: u64) {
         self.nodes[node].crash_in_sync = Some(down_ns);
     }

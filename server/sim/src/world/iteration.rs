@@ -26,7 +26,7 @@ impl World {
         self.run_iteration(node, take, || ClockReading::alone(now));
     }
 
-    /// Lets a replica do the work for which it has timers that are due now.
+    /// Lets a replica do the work of all timers that are due now.
     pub(super) fn run_due(&mut self, node: usize) {
         if self.is_up(node) {
             let now = self.clock(node);
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// Steps a replica through one group of inputs, and judges and performs the resulting actions.
+    /// Lets a replica process one group of inputs. Judges and performs the resulting actions.
     pub(super) fn run_iteration(
         &mut self,
         node: usize,
@@ -54,8 +54,8 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Steps a replica through one group of inputs. Returns whether any of the inputs concerns
-    /// leases; `None` if the process is down.
+    /// Lets a replica process one group of inputs. Returns whether any of the inputs concerns
+    /// leases. Returns `None` if the process is down.
     fn step(
         &mut self,
         node: usize,
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Sends to peers and clients the answers that the performed actions produced.
+    /// Sends peers and clients the answers that the performed actions produced.
     fn answer(&mut self, node: usize) {
         for (peer, message) in self.answers.take() {
             let replica = self.nodes[node].replica();

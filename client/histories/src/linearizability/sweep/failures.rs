@@ -30,9 +30,9 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// If the key is absent, assumes that a waiting block took effect at the last moment at which
-    /// this rules out no possible order. The moment must not be before `since`. Returns false if
-    /// there is no such block.
+    /// If the key is absent, assumes that a waiting block took effect earlier: at the last moment
+    /// at which this rules out no possible order. This moment must not be before `since`. Returns
+    /// false if there is no such block.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -87,8 +87,9 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Begins the next forward block now. This is possible only if all other blocks and operations
-    /// that have to end before the block ends can take effect before it begins.
+    /// Begins the next forward block now. Other blocks and operations may have to end before this
+    /// block ends. The early begin is possible only if all of them can take effect before the block
+    /// begins.
     fn begin_early(&mut self) -> bool {
         let is_begin = |tick: &&SweepTick| matches!(tick.step, SweepStep::ForwardBegins(_));
         let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {

@@ -5,8 +5,8 @@ use super::sightings::Sightings;
 use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
 use crate::history::{HistoryAction, ValueId};
 
-/// Transactions on one value that limit the possible orders: those that found the value, and the
-/// swap that replaced it.
+/// Transactions that found one value, and the swap that replaced the value. These transactions
+/// limit the possible orders.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
     /// Latest begin among the transactions that read the value.
@@ -20,20 +20,21 @@ pub(in super::super) struct TxnValueUses {
 
 #[derive(Debug, Default)]
 pub(in super::super) struct KeyConstraints {
-    /// For each value, the transactions on it that limit the possible orders.
+    /// Transactions that found each value, and the swap that replaced it.
     pub uses: Vec<TxnValueUses>,
     values: Map<ValueId, ValueNumber>,
-    /// One entry for each mutation, in the order of their begins: its begin, and the earliest end
-    /// among this mutation and all mutations that begin later.
+    /// One entry for each mutation, sorted by begin. The first time is the begin of the mutation.
+    /// The second time is the earliest end among this mutation and all that begin later.
     ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
-    /// One entry for each failed swap that is not explained, in the order of their begins: its
-    /// begin, and the latest end among this swap and all such swaps that began earlier.
+    /// One entry for each failed swap that is not explained, sorted by begin. The first time is the
+    /// begin of the swap. The second time is the latest end among this swap and all such swaps that
+    /// began earlier.
     failures_to: Vec<(TxnTime, TxnTime)>,
     /// Latest end of a transaction that found the key absent.
     absent_until: TxnTime,
-    /// For each value, the begin and the end of its only write. The entry is `None` if the value
-    /// has no write, and for absence also if it may have several writes.
+    /// Begin and end of the only write of each value. The entry is `None` if the value has no
+    /// write. The entry for absence is also `None` if absence may have several writes.
     writes: Vec<Option<(TxnTime, TxnTime)>>,
     has_deletions: bool,
 }
@@ -48,7 +49,7 @@ impl KeyConstraints {
         }
     }
 
-    /// Gives the next number to a value that is written to the key.
+    /// Assigns the next number to a value that is written to the key.
     pub(super) fn number(&mut self, value: ValueId) {
         self.values.insert(value, self.uses.len() as ValueNumber);
         self.uses.push(TxnValueUses::default());
@@ -110,9 +111,9 @@ impl KeyConstraints {
         }
     }
 
-    /// Whether any failed swap may have found the value that `txn` left. A swap cannot have found
-    /// the value if the value was overwritten before the swap began, or written after the swap
-    /// ended.
+    /// Whether any failed swap may have found the value that the key had after `txn`. A swap cannot
+    /// have found the value if the value was overwritten before the swap began, or written after
+    /// the swap ended.
     pub(super) fn may_explain(&self, txn: &Txn) -> bool {
         let until = self.overwritten(txn.end);
         let begun = self
@@ -163,8 +164,8 @@ impl KeyConstraints {
         })
     }
 
-    /// Returns the earliest moment at which it is certain that, after a write that ended at `end`,
-    /// another value has been written.
+    /// Returns the earliest moment at which another value has certainly been written after a write
+    /// that ended at `end`.
     fn overwritten(&self, end: TxnTime) -> TxnTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)

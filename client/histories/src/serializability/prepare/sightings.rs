@@ -14,9 +14,9 @@ struct Sighting {
 pub(super) struct Sightings {
     /// All sightings, in the order of their begins.
     all: Vec<Sighting>,
-    /// For each sighting `s`, two sightings among `s` and all that begin later. The first is the
-    /// one that ends earliest. The second is the one that ends earliest among those with another
-    /// value than the first.
+    /// Two sightings for each sighting `s`. They are chosen among `s` and all sightings that begin
+    /// later. The first one ends earliest. The second one ends earliest among those that have
+    /// another value than the first one.
     first_from: Vec<[Sighting; 2]>,
 }
 

@@ -10,16 +10,15 @@ use crate::run::bound::SiteSet;
 /// Maximum number of operations that a panel shows as dots. If there are more, the panel shows
 /// quantiles for stretches of time instead.
 const DOTS_MAX: usize = 6_000;
-/// Maximum number of faults for a time line that also marks other events, such as elections. If
-/// there are more faults, only the faults are marked; the other events are shown in the list of
-/// events alone.
+/// Maximum number of faults at which a time line also marks other events, such as elections. If
+/// there are more faults, the other events are shown only in the list of events.
 const FAULTS_WITH_EVENTS_MAX: usize = 8;
 /// Approximate number of stretches of time into which a panel is divided.
 const STRETCHES: f64 = 150.0;
 
 /// Returns the time line of a run. Times are measured from the beginning of the run. If the
-/// strategy was run several times, the time line shows the run in which an operation waited
-/// longest.
+/// strategy was run several times, the time line shows the run with the longest wait of an
+/// operation.
 pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyRun) -> Timeline {
     let Some(number) = longest(run) else {
         return of_one(report, run, &run.label);
@@ -32,7 +31,7 @@ pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyR
     }
 }
 
-/// Returns the sequence number of the run in which an operation waited longest; `None` if there is
+/// Returns the sequence number of the run with the longest wait of an operation; `None` if there is
 /// only one run.
 fn longest(run: &StrategyRun) -> Option<usize> {
     let waits = run.samples.iter().filter_map(|sample| {
@@ -83,8 +82,8 @@ fn title(name: &str, faults: &[&str]) -> String {
     }
 }
 
-/// Returns the sites that failed, if all faults concern the same sites; otherwise an empty set. If
-/// different faults concern different sites, no single set describes the whole run.
+/// Returns the sites that failed, if all faults concern the same sites. Otherwise, returns an empty
+/// set.
 fn failed_sites(run: &StrategyRun) -> SiteSet {
     let mut sites = run.faults.iter().map(|fault| fault.sites);
     let first = sites.next().unwrap_or(SiteSet::EMPTY);

@@ -108,7 +108,8 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Shades the time of each fault. This function must be called before anything else is drawn.
+    /// Draws a shaded area for the time of each fault. This function must be called before anything
+    /// else is drawn.
     pub(super) fn ground(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         for mark in marks {
             if let TimelineMark::Fault(from, to, _) = mark {
@@ -119,7 +120,7 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws a vertical line for each event, below the data. The line of a `Configuration` is
+    /// Draws a vertical line for each event, behind the data. The line of a `Configuration` is
     /// short; other lines have the full height of the panel.
     pub(super) fn marks(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         let between = (self.top + LATENCY_HEIGHT, self.top + LATENCY_HEIGHT + GAP);
@@ -139,8 +140,8 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws the names of the faults above the panel, in two lines. Omits a name if it would touch
-    /// the previous names.
+    /// Draws the names of the faults above the panel, in two lines. Omits names that would touch a
+    /// previous name.
     pub(super) fn named(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         // Names start to the right of the title, which is at most this wide.
         let mut free_from = [self.left, self.left + 96.0];

@@ -50,7 +50,7 @@ impl Clients {
         }
     }
 
-    /// Returns the counters about tokens, by name. There are none if clients need no tokens.
+    /// Returns the counters about tokens, by name. There are no counters if clients need no tokens.
     pub(crate) fn access_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counters = self.access.as_ref().map(|access| access.counters());
         counters.into_iter().flatten()

@@ -20,12 +20,12 @@ use super::table::{AuthState, TokenTable};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
 use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 
-/// The table of tokens in force. It follows the changes of the token file.
+/// Current table of tokens. The table is updated when the token file changes.
 #[derive(Debug)]
 pub(crate) struct Access {
     file: PathBuf,
     table: RefCell<TokenTable>,
-    /// Time of the last look-up of the rights of all connections, in seconds since 1970.
+    /// Time at which the rights of all connections were last looked up, in seconds since 1970.
     renewed_s: Cell<i64>,
     /// Whether the token file cannot be used in its current state.
     outdated: Cell<bool>,
@@ -151,13 +151,14 @@ enum TokenFileCheck {
 struct TokenFileWatcher {
     /// Text of the file when it was last read; `None` if it could not be read.
     text: Option<Arc<str>>,
-    /// Reason for which the last text of the file cannot be used; `None` if it can.
+    /// Reason why the last text of the file cannot be used; `None` if the text can be used.
     refusal: Option<String>,
     watcher: FileWatcher<TokenFileCheck>,
 }
 
 impl TokenFileWatcher {
-    /// Reads the token file. Returns its tokens if its text has changed since it was last read.
+    /// Reads the token file. Returns the tokens in the file if its text has changed since the last
+    /// read.
     async fn check(&mut self, file: &Path) -> Option<TokenTable> {
         match self.read(file).await {
             Ok(table) => {

@@ -23,16 +23,16 @@ pub struct Rights {
     pub read: Keys,
     /// Keys that the client may write.
     pub write: Keys,
-    /// Whether the client may inspect the whole cluster, and change it.
+    /// Whether the client may inspect and change the entire cluster.
     pub admin: bool,
 }
 
-/// Set of all keys that begin with any of several prefixes.
+/// Set of all keys that begin with one of several prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// Disjoint spans of keys, in ascending order. Each span is given by its first key and the
-    /// first key after the span (`None` if the span has no end). Two spans are always separated by
-    /// keys that are in neither.
+    /// Disjoint spans of keys, in ascending order. Each entry contains the first key of a span and
+    /// the first key after the span. The second key is `None` if the span has no end. Between two
+    /// spans there is always a key that is in no span.
     spans: Vec<(Bytes, Option<Bytes>)>,
 }
 
@@ -75,7 +75,7 @@ impl Keys {
     }
 
     /// Returns the end of the span that contains this key. The outer `None` means that no span
-    /// contains the key, and the inner `None` that the span has no end.
+    /// contains the key. The inner `None` means that the span has no end.
     fn span_of(&self, key: &[u8]) -> Option<Option<&Bytes>> {
         let after = self.spans.partition_point(|(start, _)| start <= key);
         let (_, end) = self.spans.get(after.checked_sub(1)?)?;
@@ -84,7 +84,7 @@ impl Keys {
     }
 }
 
-/// Returns the first key after all keys that begin with `prefix`; `None` if there is none.
+/// Returns the first key after all keys that begin with `prefix`; `None` if there is no such key.
 fn behind(prefix: &[u8]) -> Option<Bytes> {
     let last = prefix.iter().rposition(|byte| *byte < 0xFF)?;
     let mut end = prefix[..=last].to_vec();
@@ -237,7 +237,7 @@ fn denied(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::PermissionDenied, message)
 }
 
-/// Returns a key as text, cut off to a useful length.
+/// Returns a key as text. A long key is cut off.
 fn quoted(key: &[u8]) -> String {
     let shown = &key[..key.len().min(QUOTED_BYTES)];
     let rest = if shown.len() < key.len() { "..." } else { "" };

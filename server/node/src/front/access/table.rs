@@ -131,8 +131,8 @@ impl AuthState {
         Ok(())
     }
 
-    /// Looks up the rights of the connection again. Returns false if the connection had rights
-    /// before, and has none any more.
+    /// Looks up the rights of the connection again. Returns false if the connection has lost its
+    /// rights.
     pub(super) fn renew(&self, table: &TokenTable, unix_s: i64) -> bool {
         let Some(principal) = self.principal.get() else {
             return true;

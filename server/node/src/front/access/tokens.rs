@@ -147,13 +147,13 @@ pub struct TokenEntry {
     /// Digest of the token. `None` in the entry [`ANONYMOUS`], which is for clients without a
     /// token.
     pub digest: Option<Digest>,
-    /// Time at which the token becomes invalid; `None` if it never does.
+    /// Time at which the token becomes invalid; `None` if the token never becomes invalid.
     pub expires: Option<Expiry>,
     /// Prefixes of the keys that the client may read.
     pub read: Vec<String>,
     /// Prefixes of the keys that the client may write.
     pub write: Vec<String>,
-    /// Whether the client may inspect the whole cluster, and change it.
+    /// Whether the client may inspect and change the entire cluster.
     pub admin: bool,
 }
 
@@ -172,7 +172,7 @@ impl TokenEntry {
     }
 }
 
-/// Reason for which a token file is refused.
+/// Reason why a token file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The file cannot be read, or users other than its owner may read it.
@@ -196,7 +196,7 @@ pub enum AccessError {
         /// Problem with the entry, and the values that are accepted.
         problem: String,
     },
-    /// The file has no key `token`, which may mean that it is still being written.
+    /// The file has no key `token`. Perhaps the file is still being written.
     #[error(
         "{}: holds no token: to revoke all, write `token = []`; to ask clients for none, take `tokens` out of \
          [security] and start the node again",
@@ -255,7 +255,7 @@ enum RightKind {
     Write,
 }
 
-/// Reads the entries of a token file, which only its owner may be allowed to read.
+/// Reads the entries of a token file. Only the owner of the file may have permission to read it.
 ///
 /// # Errors
 /// Returns the first problem with the file.

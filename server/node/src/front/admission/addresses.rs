@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
-/// Limiter of the number of connections from each address. Because of the limit, slots remain for
-/// other addresses, and one machine cannot keep all others out.
+/// Limiter for the number of connections from each address. The limit leaves slots for other
+/// addresses, so one machine cannot keep all other machines out.
 #[derive(Debug)]
 pub(crate) struct AddressLimiter {
     max: usize,

@@ -16,7 +16,7 @@ pub(crate) struct EvictingSlots<K> {
     max: usize,
     max_per_key: usize,
     last: Cell<u64>,
-    /// Slots in use, in order of age, the oldest first.
+    /// Slots in use, from the oldest to the newest.
     taken: Rc<RefCell<VecDeque<OccupiedSlot<K>>>>,
     evictions: Cell<u64>,
 }
@@ -61,9 +61,9 @@ impl<K: Copy + Eq> EvictingSlots<K> {
         }
     }
 
-    /// Takes a slot for a connection with this key. If too many slots are taken by connections with
-    /// this key, the oldest of them loses its slot. Otherwise, if too many slots are taken in all,
-    /// the oldest connection of all loses its slot.
+    /// Takes a slot for a connection with this key. If connections with this key have too many
+    /// slots, the oldest of these connections loses its slot. Otherwise, if all connections
+    /// together have too many slots, the oldest connection loses its slot.
     pub(crate) fn take(&self, key: K) -> EvictableSlot<K> {
         let mut taken = self.taken.borrow_mut();
         let alike = |other: &OccupiedSlot<K>| other.key == key;
@@ -91,7 +91,7 @@ impl<K: Copy + Eq> EvictingSlots<K> {
         }
     }
 
-    /// Returns the number of connections that have lost their slot to a newer one.
+    /// Returns the number of connections that have lost their slot to a newer connection.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.get()
     }

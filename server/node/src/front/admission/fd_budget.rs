@@ -18,17 +18,18 @@ const STORAGE_OTHERS: usize = 64;
 /// Number of descriptors that the process opens for itself after it has started. They are for the
 /// event loop, signals, ports, and files that are open for a short time.
 const OWN: usize = 32;
-/// Minimum number of descriptors for clients. With fewer, a node does not start.
+/// Minimum number of descriptors for clients. With fewer descriptors for clients, a node does not
+/// start.
 const CLIENTS_MIN: usize = 16;
 /// Maximum number of refused clients that receive the reason for the refusal at the same time.
 pub(crate) const REJECTIONS_MAX: usize = 16;
-/// Maximum number of connections on the peers' port with peers that have not identified themselves
+/// Maximum number of connections on the peers' port on which the peer has not identified itself
 /// yet.
 pub(crate) const UNAUTHENTICATED_MAX: usize = 48;
 /// Number of descriptors that is assumed if the system sets no limit.
 const UNLIMITED: usize = 1 << 20;
 
-/// Division of the file descriptors.
+/// Division of the file descriptors between the storage and the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FdBudget {
     /// Maximum number of table files that the storage may keep open.
@@ -37,7 +38,7 @@ pub(crate) struct FdBudget {
     pub(crate) clients: usize,
 }
 
-/// Error for a limit of the system that leaves too few descriptors for a node.
+/// Error: the system's limit leaves too few file descriptors for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FdShortage {
     pub(crate) limit: usize,

@@ -46,8 +46,8 @@ impl LargeAnswers {
         self.encoded = 0;
     }
 
-    /// Takes a waiting answer, with its connection, if the current event-loop iteration may encode
-    /// another one.
+    /// Removes a waiting answer, and returns it with its connection. Returns `None` if no answer
+    /// waits, or if the current event-loop iteration may not encode another answer.
     pub(crate) fn pop(&mut self) -> Option<(u64, Response)> {
         if self.encoded >= BYTES_PER_ITERATION {
             return None;
@@ -63,7 +63,7 @@ impl LargeAnswers {
         waited.into_iter().map(|(response, _)| response)
     }
 
-    /// Whether no answer waits.
+    /// Returns true if no answer waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

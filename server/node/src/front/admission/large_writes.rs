@@ -23,15 +23,16 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 /// Number of bytes of large writes that the replica receives in one step, if its limit on
 /// unanswered bytes allows this many.
 const AT_ONCE: usize = 1 << 20;
-/// Time without a new write or an answer after which the replica receives [`AT_ONCE`] further
-/// bytes. Disks usually answer sooner, and most round trips between sites take longer.
+/// Waiting time before the replica receives [`AT_ONCE`] further bytes. During this time, the
+/// replica has received no write and sent no answer. Disks usually answer sooner, and most round
+/// trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// Maximum pause between an answer and the next write. The pause is as long as the answer took to
 /// arrive, because a checkpoint writes the same bytes to disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Large writes that wait, by connection, and the number of bytes of large writes that the replica
-/// has received and not answered.
+/// Waiting large writes of all connections, and the number of bytes of large writes that the
+/// replica has received and not answered.
 #[derive(Debug)]
 pub(crate) struct LargeWrites {
     /// Writes that wait, each with its size in bytes.
@@ -40,9 +41,9 @@ pub(crate) struct LargeWrites {
     queued_bytes: usize,
     /// Number of bytes of the writes that the replica has received and not answered yet.
     in_flight_bytes: usize,
-    /// Number of unanswered bytes that the replica may have now. One write may exceed it.
+    /// Number of unanswered bytes that the replica may have now. One write may exceed this number.
     allowed: usize,
-    /// Maximum value of `allowed`. One write may exceed it.
+    /// Maximum value of `allowed`. One write may exceed this maximum.
     max: usize,
     /// Time at which the replica last received or answered a write.
     changed: Instant,
@@ -52,7 +53,8 @@ pub(crate) struct LargeWrites {
     delayed: u64,
 }
 
-/// A default value sets no limit: the replica may have all writes, in steps of [`AT_ONCE`].
+/// Default without a limit on unanswered bytes. The replica receives waiting writes in steps of
+/// [`AT_ONCE`] bytes.
 impl Default for LargeWrites {
     fn default() -> LargeWrites {
         LargeWrites::new(usize::MAX)
@@ -86,9 +88,9 @@ impl LargeWrites {
         self.waiting.push(connection, (input, bytes));
     }
 
-    /// Returns the time at which [`LargeWrites::pop`] returns a write, unless an answer arrives
-    /// earlier and changes that time. `None` if no write waits, or if the next write can follow
-    /// only after an answer.
+    /// Returns the time from which [`LargeWrites::pop`] returns the next write. An answer that
+    /// arrives earlier changes this time. Returns `None` if no write waits, or if the next write
+    /// must wait for an answer.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;
@@ -105,7 +107,7 @@ impl LargeWrites {
         self.due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Takes the next waiting write, if the replica may receive one now.
+    /// Removes and returns the next waiting write, if the replica may receive a write now.
     pub(crate) fn pop(&mut self) -> Option<Input> {
         if !self.is_due() {
             return None;
@@ -269,7 +271,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 4)]);
     }
 
-    /// Short writes, too, are joined by further writes in steps of [`AT_ONCE`] bytes.
+    /// Short writes are also followed by further writes in steps of [`AT_ONCE`] bytes.
     #[tokio::test(start_paused = true)]
     async fn as_many_bytes_join_each_time_as_went_at_once() {
         let mut writes = LargeWrites::new(2 * MIB);

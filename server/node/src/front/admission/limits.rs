@@ -11,8 +11,8 @@ use crate::front::frames::Frames;
 use crate::front::listener::{Clients, READ_BYTES};
 
 impl Clients {
-    /// Takes the slots that a connection from `address` needs, or returns the reason for which a
-    /// slot is missing.
+    /// Takes the slots that a connection from `address` needs. If a slot is missing, returns the
+    /// reason.
     pub(crate) fn claim_slots(
         &self,
         address: SocketAddr,
@@ -55,9 +55,9 @@ impl Clients {
         }
     }
 
-    /// Counts the bytes of an incomplete frame that have arrived. If all incomplete frames together
-    /// take too much memory, closes connections, beginning with those on which a frame hardly
-    /// grows.
+    /// Counts the received bytes of an incomplete frame. If all incomplete frames together take too
+    /// much memory, closes connections. Connections on which the frame hardly grows are closed
+    /// first.
     pub(crate) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // Bytes that an idle connection would hold, too, are not counted.
@@ -74,8 +74,8 @@ impl Clients {
         }
     }
 
-    /// Returns two groups of counters by name: the resources that clients take from this replica,
-    /// and how often each limit took effect.
+    /// Returns counters by name. Some counters show the resources that clients use on this replica.
+    /// The others show how often each limit took effect.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
         let counted = &budget.limit_counters;

@@ -10,8 +10,8 @@ use leasehold_leases::hashing::SeededState;
 use super::SMALL_BYTES;
 use super::budget::Budget;
 
-/// Charges of the requests of one connection that are in flight. The account outlives the
-/// connection, because the replica works on the requests even after the client has disconnected.
+/// Charges of the requests in flight on one connection. The account outlives the connection,
+/// because the replica works on the requests even after the client has disconnected.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Rc<Budget>,
@@ -20,7 +20,7 @@ pub(crate) struct Account {
     /// Cost by which the reads in flight may exceed their charges, in units of
     /// [`leasehold_replica::cost`].
     guessed: Cell<usize>,
-    /// Charges of more than [`SMALL_BYTES`], by number of the request.
+    /// Charges of more than [`SMALL_BYTES`]. The keys are request numbers.
     large: RefCell<HashMap<u64, Charge, SeededState>>,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Charge {
     pub(super) bytes: usize,
     /// Cost of a large write in units of [`leasehold_replica::cost`]; 0 for any other request.
     pub(super) large_write: usize,
-    /// Units by which the request may exceed the cost that was charged. For example, a scan may
-    /// find more entries than earlier scans did.
+    /// Number of cost units by which the request may exceed its charge. For example, a scan may
+    /// find more entries than earlier scans found.
     pub(super) guessed: usize,
 }
 
@@ -87,10 +87,10 @@ impl Account {
         self.budget.guessed.set(others + units);
     }
 
-    /// Releases the charges for answers that a disconnected client will not receive. Its writes
-    /// continue, and keep the part of their charge that is not for the answer. Each of its reads
-    /// keeps the minimum charge. The replica may still execute the reads, so their guessed extra
-    /// cost is released only when all requests of the account have ended.
+    /// Releases the charges for answers that a disconnected client will not receive. The client's
+    /// writes continue, and only the charges for their answers are released. Each of the client's
+    /// reads keeps the minimum charge. The replica may still execute these reads, so their guessed
+    /// extra cost is released only after all requests of the account have ended.
     pub(crate) fn client_disconnected(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;

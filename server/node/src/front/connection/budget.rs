@@ -8,10 +8,10 @@ use crate::config::Limits;
 use crate::front::outbox::UnreadBytes;
 use crate::watch::log_rate_limiter::LogRateLimiter;
 
-/// Counters of the actions by which the replica kept its limits.
+/// Counters of the actions that enforce the replica's limits.
 #[derive(Debug, Default)]
 pub(crate) struct LimitCounters {
-    /// Number of connections that were abandoned because they left too many bytes unread.
+    /// Number of connections that were abandoned because their clients left too many bytes unread.
     pub(crate) abandoned: Cell<u64>,
     /// Number of times that the replica stopped reading from a connection because too many bytes or
     /// requests of the connection were in flight or unread.
@@ -19,8 +19,8 @@ pub(crate) struct LimitCounters {
     /// Number of requests that were refused because all connections together had too much in
     /// flight.
     pub(crate) requests_refused: Cell<u64>,
-    /// Number of connections that were closed because a frame was late or answers were not taken in
-    /// time.
+    /// Number of connections that were closed because a frame arrived late or the client did not
+    /// take its answers in time.
     pub(crate) timed_out: Cell<u64>,
     /// Number of connections that were closed because they carried no request for a long time.
     pub(crate) idle: Cell<u64>,
@@ -29,19 +29,19 @@ pub(crate) struct LimitCounters {
     pub(crate) evicted: Cell<u64>,
 }
 
-/// Resources that all connections of clients take together, and the limits on them. Fields are in
-/// bytes unless stated otherwise.
+/// Resources that all client connections use together, and the limits on these resources. Fields
+/// are in bytes unless stated otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     pub(crate) limits: Limits,
     /// Number of bytes that are charged for requests in flight.
     pub(crate) charged: Cell<usize>,
-    /// Number of bytes of incomplete frames that have arrived.
+    /// Number of received bytes of incomplete frames.
     pub(crate) partial: Cell<usize>,
     pub(crate) unread: Rc<UnreadBytes>,
-    /// Expected size of an answer to any client, for each kind of request.
+    /// Expected size of an answer, over all clients, for each kind of request.
     pub(super) expected: [Cell<usize>; 3],
-    /// Expected number of entries in an answer to a Scan or MultiGet of any client.
+    /// Expected number of entries in the answer to a Scan or MultiGet, over all clients.
     pub(super) expected_entries: Cell<usize>,
     /// Cost by which the reads in flight may exceed their charges, in units of
     /// [`leasehold_replica::cost`].
@@ -59,7 +59,7 @@ impl Budget {
         }
     }
 
-    /// Whether requests in flight take as much memory as allowed, or more.
+    /// Whether the memory for requests in flight has reached its limit.
     pub(super) fn is_spent(&self) -> bool {
         self.charged.get() >= self.limits.in_flight_bytes
     }

@@ -55,13 +55,14 @@ pub(crate) use self::account::Account;
 pub(crate) use self::budget::{Budget, count};
 pub(crate) use self::timeouts::{CHECK_INTERVAL, MissedDeadline};
 
-/// Interval at which a paused connection checks whether it may be read again. It also checks when
-/// it is notified that other connections have released capacity.
+/// Interval at which a paused connection checks whether it may be read again. The connection also
+/// checks when it is notified that other connections have released capacity.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Maximum cost that a write may add to a batch without counting as large, in units of
-/// [`leasehold_replica::cost`]. It is the cost of a put of 4 KiB.
+/// Maximum cost that a small write adds to a batch, in units of [`leasehold_replica::cost`]. A
+/// write with a higher cost is large. The maximum is the cost of a put of 4 KiB.
 const SMALL_WRITE: usize = SMALL_BYTES + 512;
-/// Number of bytes of unread answers above which the connection's further requests are not read.
+/// Number of unread bytes of answers above which the replica reads no further requests from the
+/// connection.
 const UNREAD_PAUSE: usize = 1 << 20;
 /// Minimum charge of a request in bytes, which is also the minimum expected size of an answer.
 const SMALL_BYTES: usize = 4 << 10;
@@ -89,8 +90,8 @@ pub(crate) struct Connection {
     account: Rc<Account>,
     /// Request number of the newest request.
     last_request: Cell<u64>,
-    /// Map from the number of each request that asks for a hint to the key that the hint must be
-    /// about.
+    /// Key of the requested hint for each request that asks for a hint. The map is indexed by
+    /// request number.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
     /// Expected size of an answer in bytes for each of three kinds of requests: a Get; a Scan or
     /// MultiGet; a request for all ranges of leases or for the demand. `None` before the first
@@ -103,11 +104,11 @@ pub(crate) struct Connection {
     /// expected to take the same paths.
     paths: [Cell<Path>; 2],
     timeouts: ClientTimeouts,
-    /// Number of bytes of an incomplete frame that are charged to the connection.
+    /// Number of bytes that are charged to the connection for an incomplete frame.
     partial: Cell<usize>,
-    /// Whether a part of a frame has arrived and the rest of it has not.
+    /// Whether a frame has arrived only in part.
     awaits_frame: Cell<bool>,
-    /// Reason for which the connection must be closed; `None` if it stays open.
+    /// Reason why the connection must be closed; `None` if it stays open.
     close_reason: RefCell<Option<Error>>,
     /// Whether the connection waits for capacity.
     is_waiting: Cell<bool>,
@@ -115,7 +116,7 @@ pub(crate) struct Connection {
     capacity: Notify,
 }
 
-/// Cost that a request has for the replica.
+/// Cost of a request for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestCost {
     /// Cost in units of [`leasehold_replica::cost`].
@@ -129,7 +130,7 @@ pub(crate) struct RequestCost {
 struct ExpectedAnswer {
     /// Size that is charged to the connection.
     charged: usize,
-    /// Likely size, which also takes account of the answers to all other connections.
+    /// Likely size. It also depends on the sizes of the answers to all other connections.
     likely: usize,
 }
 
@@ -176,9 +177,9 @@ impl Connection {
     /// Charges a request that arrived in a frame of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if the number of the request is not higher than all earlier ones of the connection, if
-    /// the frame holds much besides the request, or if all connections together have too much in
-    /// flight.
+    /// Fails if the number of the request is not higher than all earlier request numbers of the
+    /// connection, if the frame holds much data besides the request, or if all connections together
+    /// have too much in flight.
     pub(crate) fn charge(&self, request: &Request, bytes: usize) -> Result<RequestCost, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
@@ -270,7 +271,7 @@ impl Connection {
         }
     }
 
-    /// Removes and returns the key about which the answer to this request must give a hint.
+    /// Removes and returns the key of the hint that the answer to this request must contain.
     pub(crate) fn take_hint_key(&self, request: u64) -> Option<Bytes> {
         let mut hint_keys = self.hint_keys.borrow_mut();
         if hint_keys.is_empty() {
@@ -315,8 +316,8 @@ impl Connection {
         self.expected_entries.get().unwrap_or(usual)
     }
 
-    /// Appends the answer to a request. The account must have released the charge of the request
-    /// before.
+    /// Appends the answer to a request. The account must already have released the charge of the
+    /// request.
     pub(crate) fn answer(&self, response: &Response) {
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
@@ -396,8 +397,8 @@ impl Connection {
         self.outbox.abandon();
     }
 
-    /// Notes that bytes have arrived. `partial` is the number of bytes of an incomplete frame that
-    /// are present, and `counted` is the number of these bytes that are charged.
+    /// Notes that bytes have arrived. `partial` is the number of received bytes of an incomplete
+    /// frame. `counted` is the number of these bytes that are charged.
     pub(crate) fn track_partial_frame(&self, partial: usize, counted: usize) {
         self.timeouts.note_bytes();
         self.awaits_frame.set(partial > 0);
@@ -413,10 +414,10 @@ impl Connection {
         self.timeouts.note_frame();
     }
 
-    /// Rank of this connection among those with unfinished frames; `None` if this connection has no
-    /// unfinished frame. If all unfinished frames together take too much memory, the connection
-    /// with the lowest rank is closed first. The lowest ranks belong to frames that hardly grow.
-    /// The next ranks belong to frames that have only just begun, the largest first.
+    /// Returns the rank of this connection among the connections with unfinished frames; `None` if
+    /// it has no unfinished frame. If all unfinished frames together take too much memory, the
+    /// connection with the lowest rank is closed first. The lowest ranks belong to frames that
+    /// hardly grow. The next ranks belong to frames that have only just begun, the largest first.
     pub(crate) fn eviction_rank(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
         (bytes > 0).then(|| match self.timeouts.growth(bytes) {
@@ -425,8 +426,8 @@ impl Connection {
         })
     }
 
-    /// Checks the deadlines of the client, and returns one that the client has missed. Must be
-    /// called once in each [`CHECK_INTERVAL`].
+    /// Checks the deadlines of the client. Returns a deadline that the client has missed, if there
+    /// is one. Must be called once in each [`CHECK_INTERVAL`].
     pub(crate) fn check_timeouts(&self) -> Option<MissedDeadline> {
         let snapshot = ConnectionSnapshot {
             awaits_frame: self.awaits_frame.get() && !self.is_congested(),
@@ -486,12 +487,12 @@ impl Connection {
         self.outbox.interrupt();
     }
 
-    /// Removes and returns the reason for which the connection must be closed, if there is one.
+    /// Removes and returns the reason why the connection must be closed, if there is one.
     pub(crate) fn take_close_reason(&self) -> Option<Error> {
         self.close_reason.borrow_mut().take()
     }
 
-    /// Whether no further request may be taken from the connection for now.
+    /// Returns true if the replica must take no further request from the connection for now.
     pub(crate) fn is_congested(&self) -> bool {
         let limits = &self.budget.limits;
         let in_flight = self.account.in_flight();
@@ -503,7 +504,7 @@ impl Connection {
     }
 
     /// Waits until requests may be taken from the connection again, then returns true. Returns
-    /// false without waiting if they may be taken already.
+    /// false without waiting if requests may be taken already.
     pub(crate) async fn wait_for_capacity(&self) -> bool {
         if !self.is_congested() {
             return false;

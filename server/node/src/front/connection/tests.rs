@@ -12,7 +12,7 @@ use crate::config::Limits;
 
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Returns a connection, and the client's end of the connection, from which the test reads nothing.
+/// Returns a connection and the client's end of it. The test reads nothing from the client's end.
 async fn connection(id: u64, budget: &Rc<Budget>) -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap());

@@ -37,11 +37,11 @@ pub(super) struct ConnectionSnapshot {
     pub(super) unread: bool,
     /// Number of bytes that the socket has taken since the connection began.
     pub(super) taken: u64,
-    /// Number of bytes of an incomplete frame that have arrived.
+    /// Number of received bytes of an incomplete frame.
     pub(super) partial: usize,
 }
 
-/// Progress of one connection towards its deadlines. Durations are counted in checks.
+/// Progress of one connection towards its deadlines. Durations are measured as numbers of checks.
 #[derive(Debug, Default)]
 pub(super) struct ClientTimeouts {
     /// Whether bytes have arrived since the last check.
@@ -143,8 +143,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of consecutive checks with this state after which the client has missed a
-    /// deadline, and that deadline.
+    /// Returns the number of consecutive checks in this state after which a deadline is missed.
+    /// Also returns this deadline.
     fn late_after(snapshot: ConnectionSnapshot) -> Option<(u64, MissedDeadline)> {
         let timeouts = ClientTimeouts::default();
         let mut looks = 1..=100;

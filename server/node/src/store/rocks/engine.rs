@@ -98,7 +98,7 @@ impl Flusher {
         })
     }
 
-    /// Orders a flush. `report` is called when the flush has ended.
+    /// Requests a flush. `report` is called when the flush has ended.
     pub(super) fn order(&self, position: PerLog<Slot>, report: FlushReport) {
         if let Some(orders) = &self.orders {
             // The thread has ended if a flush has failed, which was reported.
@@ -117,8 +117,8 @@ impl Drop for Flusher {
     }
 }
 
-/// Performs the ordered flushes, until no more can be ordered or one fails. A flush that finds no
-/// space on the disk is tried again.
+/// Performs the requested flushes. Returns when no further flush can be requested, or when a flush
+/// has failed. A flush that finds no space on the disk is repeated.
 fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>) {
     let mut next = ordered.recv().ok();
     while let Some(FlushOrder { position, report }) = next {

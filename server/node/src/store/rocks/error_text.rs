@@ -21,8 +21,8 @@ const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
 /// End of RocksDB's text for a directory that is not a database.
 const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
-/// Beginnings of the error texts of those operations that, if they fail, leave the contents of the
-/// disk unknown (`env/io_posix.cc`).
+/// Beginnings of the error texts of certain operations. A failure of these operations leaves the
+/// contents of the disk unknown (`env/io_posix.cc`).
 const SYNCS: [&str; 5] = [
     "fsync",
     "fdatasync",
@@ -40,11 +40,11 @@ pub(super) enum ErrorCause {
     Locked,
     /// Bytes in a file, or a whole file, differ from those that were written.
     Damaged,
-    /// The error has any other cause.
+    /// The error has another cause.
     Other,
 }
 
-/// Returns the cause that an error text of RocksDB states.
+/// Returns the cause of an error, according to RocksDB's error text.
 pub(super) fn cause(text: &str) -> ErrorCause {
     let parsed = ErrorText::of(text);
     match parsed.kind {
@@ -83,8 +83,8 @@ impl<'a> ErrorText<'a> {
         }
     }
 
-    /// Whether the error means that the disk is full. A full disk during a sync does not count,
-    /// because it leaves earlier writes in doubt.
+    /// Whether the error means that the disk is full. The result is false for a full disk during a
+    /// sync, because earlier writes are then in doubt.
     fn is_full(&self) -> bool {
         let full = self.subkind == Some(NO_SPACE) || self.ends_with(Errno::DQUOT);
         let sync = SYNCS.iter().any(|words| self.operation.starts_with(words));

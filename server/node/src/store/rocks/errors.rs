@@ -32,8 +32,8 @@ impl Engine {
         }
     }
 
-    /// Returns the error `Gone` if the directory is no longer at its path. In that case any other
-    /// error has this cause.
+    /// Returns the error `Gone` if the directory is no longer at its path. This is then also the
+    /// cause of other errors.
     fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)

@@ -46,7 +46,7 @@ pub(super) const NAME: &str = "LEASEHOLD";
 const CURRENT: &str = "CURRENT";
 const MAGIC: [u8; 8] = *b"LHDATA\0\x02";
 const BYTES: usize = 80;
-/// Magic number and length of a marker from before the log had files of its own.
+/// Magic number and length of a marker of an old format, in which the log had no files of its own.
 const MAGIC_UNLOGGED: [u8; 8] = *b"LHDATA\0\x01";
 const BYTES_UNLOGGED: usize = 56;
 
@@ -68,7 +68,7 @@ struct MarkerContents {
     /// RocksDB's sequence number of the last durable write, in a directory of an older format.
     /// Otherwise 0.
     sequence: u64,
-    /// Last slot of each log that the durable state covers.
+    /// Last slot that the durable state covers, for each log.
     state: PerLog<Slot>,
     manifest: ManifestState,
     /// Parts of the log that must be present.
@@ -257,8 +257,8 @@ impl Marker {
                 .is_ok_and(|found| found.len() == known.bytes)
     }
 
-    /// Checks that the state is not older than the one that was flushed last. `found` holds the
-    /// last slot of each log that the state covers.
+    /// Checks that the state is not older than the one that was flushed last. `found` contains, for
+    /// each log, the last slot that the state covers.
     pub(super) fn check_state(&self, found: PerLog<Slot>) -> Result<(), StorageError> {
         let last = self.contents().state;
         if found.commands >= last.commands && found.configs >= last.configs {

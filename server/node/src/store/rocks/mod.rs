@@ -56,8 +56,8 @@ pub struct Storage {
     flusher: Option<Flusher>,
     engine: Arc<Engine>,
     durability: Durability,
-    /// Number of records, counted from the beginning of a refused call of [`Storage::write`], that
-    /// are already in the log.
+    /// Number of records of a refused [`Storage::write`] call that are already in the log. They are
+    /// the first records of the call.
     logged: usize,
     /// Last slot of each log in the newest batch of changes that was applied.
     applied: PerLog<Slot>,
@@ -132,8 +132,8 @@ impl Storage {
         self.log.check_place()
     }
 
-    /// Starts a flush. It makes durable all changes that were applied so far. `report` is called
-    /// when the flush has ended.
+    /// Starts a flush of all changes that were applied so far. The flush makes these changes
+    /// durable. `report` is called when the flush has ended.
     ///
     /// # Errors
     /// The same errors as [`Storage::write`].

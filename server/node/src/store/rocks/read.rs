@@ -13,8 +13,8 @@ use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 
 impl Storage {
-    /// Returns entries of a log from slot `from` to slot `last` in ascending order: at least one
-    /// entry, and then as many as fit into `bytes_max`.
+    /// Returns the entries of a log from slot `from` to slot `last`, in ascending order. Stops
+    /// early if further entries do not fit into `bytes_max`, but returns at least one entry.
     ///
     /// # Errors
     /// `Damaged`, `Directory`.

@@ -85,18 +85,20 @@ pub mod meta {
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
-    /// Prefix of the key under which a life is stored. The replica's id follows the prefix.
+    /// Prefix of the keys for the random numbers that identify data directories (their lives). The
+    /// replica's id follows the prefix.
     pub(in super::super) const LIFE: &[u8] = b"life/";
     /// Prefix of the keys for the no-ops with which leaders open their terms. In such a key, the
     /// log and the ballot follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// Returns the key under which the newest known life of `replica` is stored.
+    /// Returns the key for the random number that identifies the newest known data directory of
+    /// `replica` (its life).
     pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }
 
-    /// Returns the replica to which the life under `key` belongs; `None` for any other key.
+    /// Returns the replica from which [`life`] made this key; `None` for any other key.
     pub fn parse_life(key: &[u8]) -> Option<ReplicaId> {
         match key.strip_prefix(LIFE)? {
             &[replica] if replica < 64 => Some(ReplicaId(replica)),
@@ -104,7 +106,7 @@ pub mod meta {
         }
     }
 
-    /// Returns the key under which the no-op that opens the term of `ballot` is stored.
+    /// Returns the key for the opening no-op of `ballot`.
     pub fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
         let mut key = LOG_START.to_vec();
         key.push(match log {
@@ -169,7 +171,7 @@ pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Appends to a batch a write of the value with its checksum.
+/// Appends a write of the value with its checksum to `batch`.
 pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
     batch.put_cf(column.handle(db), key, seal(column, key, value));
 }

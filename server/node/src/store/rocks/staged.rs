@@ -8,7 +8,7 @@ use leasehold_wire::Version;
 /// value.
 const VERSION_BYTES: usize = 12;
 
-/// Returns the key of the row that holds the version `version` of the value of `key`.
+/// Returns the row key for version `version` of the value of `key`.
 pub fn row(key: &[u8], version: Version) -> Vec<u8> {
     let mut row = Vec::with_capacity(VERSION_BYTES + key.len());
     row.extend(version.slot.to_be_bytes());

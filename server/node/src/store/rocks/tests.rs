@@ -385,7 +385,7 @@ fn a_value_in_the_wrong_place_is_damage() {
     assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
 }
 
-/// Changes a byte in the middle of the bytes that a segment has in use.
+/// Changes one byte in the middle of the used part of a segment.
 fn damage_segment(directory: &Path) {
     let path = directory.join("log/0000000001.seg");
     let mut bytes = std::fs::read(&path).unwrap();

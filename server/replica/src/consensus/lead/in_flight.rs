@@ -17,8 +17,8 @@ use crate::message::{Proposal, RequestId};
 #[derive(Clone, Debug, Default, Hash)]
 struct ClientWrites {
     sequences: Vec<u64>,
-    /// Highest low-water mark that any of these writes states. Execution may refuse a write with a
-    /// lower sequence number.
+    /// Highest low-water mark in these writes. Execution may refuse a write with a lower sequence
+    /// number.
     acked_below: u64,
 }
 
@@ -37,7 +37,8 @@ impl ClientWrites {
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, ClientWrites, SeededState>,
-    /// Reads, each with the replica that answers the read, and with the name of the attempt.
+    /// Reads in flight. Each read is identified by the replica that answers it and by the name of
+    /// the attempt.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 
@@ -49,9 +50,9 @@ impl Hash for InFlight {
 }
 
 impl InFlight {
-    /// Whether a command is queued or proposed already. If each repetition of a read were queued,
-    /// the queue would grow, the reads in it would take longer, and they would be repeated even
-    /// more.
+    /// Returns whether a command is queued or proposed already. Repetitions of a read must not be
+    /// queued. Otherwise the queue would grow, the reads in it would take longer, and they would be
+    /// repeated even more.
     pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {
@@ -73,8 +74,8 @@ impl InFlight {
     }
 
     /// Notes that one copy of a command was executed. Further copies, proposed by an earlier
-    /// leader, may follow in the log. Such a copy is still executed if the first one was not, for
-    /// lack of capacity for a session (hazard 31).
+    /// leader, may follow in the log. If the first copy had no effect because there was no capacity
+    /// for a session, a further copy is still executed (hazard 31).
     pub fn forget(&mut self, proposed: &Proposal) {
         let command = &proposed.command;
         if !command.is_write() {
@@ -87,13 +88,13 @@ impl InFlight {
         }
     }
 
-    /// Returns whether execution cannot reject this blind write of a batch with the replicated
-    /// clock `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum of
-    /// sessions that any batch in flight states. The session of the write must last beyond the
-    /// batch, and may not end to make room for another session. Neither the executed sessions nor a
-    /// slot in flight may hold the same sequence number, or a low-water mark above it. The session
-    /// must exist in the executed state, because a slot in flight that would open or extend the
-    /// session may still turn out to be empty.
+    /// Returns whether execution cannot reject this blind write of a batch with log time
+    /// `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum number of
+    /// sessions in the batches in flight. The session of the write must last beyond the batch, and
+    /// must not be ended to make room for another session. Neither the executed sessions nor a slot
+    /// in flight may hold the same sequence number, or a low-water mark above it. The session must
+    /// exist in the executed state, because a slot in flight that would open or extend the session
+    /// may still turn out to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,
@@ -137,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Each case states its name, the writes in flight (sequence number, low-water mark), the
+    /// Each case consists of its name, the writes in flight (sequence number, low-water mark), the
     /// executed sequence numbers, the replicated clock with the maximum number of sessions, and
     /// whether the write with sequence number 2 is infallible.
     #[test]

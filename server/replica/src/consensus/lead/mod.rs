@@ -34,8 +34,8 @@ pub struct Leadership {
     /// Newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// Maximum number of sessions that this leader states in its batches. `least_sessions_max` is
-    /// the lowest such maximum in any batch in flight.
+    /// Maximum number of sessions that this leader puts into its batches. `least_sessions_max` is
+    /// the lowest maximum in the batches in flight.
     sessions_max: u32,
     least_sessions_max: u32,
     /// Whether there are commits of which the peers have not been notified yet.
@@ -50,8 +50,8 @@ pub struct Leadership {
 }
 
 impl Hash for Leadership {
-    /// Omits the times at which probes were answered. Before the horizon of `Replica::fingerprint`
-    /// they only decide which writes share a batch. Also omits the maximum numbers of sessions,
+    /// Omits the times at which probes were answered. Before the horizon of `Replica::fingerprint`,
+    /// they only determine which writes share a batch. Also omits the maximum numbers of sessions,
     /// because they come from the settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
@@ -96,8 +96,8 @@ impl Leadership {
         self.queue.push(class, proposed);
     }
 
-    /// Takes a batch for the next slot. It holds commands of `class`, and of classes that differ
-    /// from `class` only in `nearby` replicas: see [`Queue::next_batch`].
+    /// Removes the next batch from the queue. The batch contains commands of `class`, and of
+    /// classes that differ from `class` only in `nearby` replicas: see [`Queue::next_batch`].
     pub fn next_batch(
         &mut self,
         class: ReplicaSet,
@@ -166,8 +166,8 @@ impl Leadership {
         *answered = (*answered).max(probe);
     }
 
-    /// Notes that peer `from` receives messages of this leader, because it has answered. Returns
-    /// the time at which an answer of this peer was noted before.
+    /// Notes that peer `from` has answered, so it receives messages of this leader. Returns the
+    /// time of the peer's previous answer.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
@@ -181,8 +181,8 @@ impl Leadership {
     }
 
     /// Returns the replicas that have answered a probe or voted within `timeout` and since this
-    /// leadership began. The second condition is needed because at its beginning a leadership
-    /// counts all replicas as having just answered.
+    /// leadership began. The second condition is needed because a new leadership at first assumes
+    /// that all replicas have just answered.
     pub fn heard_of(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let touched = self.in_touch(now, timeout).iter();
         let answered = touched.filter(|who| self.answered[who.index()] > self.since);

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// Number of open (uncommitted) slots that a class may have for each slot in flight that is still
-/// free.
+/// Maximum number of open (uncommitted) slots of a class, as a multiple of the number of slots in
+/// flight that are still free.
 const OPEN_PER_FREE: usize = 3;
 
 /// Class of a command: the replicas that must accept the command before it is committed.
@@ -30,7 +30,7 @@ pub enum CommandClass {
 pub struct BatchLimits<'a> {
     /// Maximum number of commands.
     pub commands: usize,
-    /// Cost of a command, as [`Capacity`] counts it.
+    /// Function that returns the cost of a command, in the units of [`Capacity`].
     pub cost: &'a dyn Fn(&Command) -> usize,
 }
 
@@ -68,7 +68,7 @@ impl Queue {
         self.unclassed.is_some()
     }
 
-    /// Takes all queued commands with keys that were not looked up.
+    /// Removes and returns all queued commands with keys that were not looked up.
     pub fn take_unclassed(&mut self) -> VecDeque<Proposal> {
         let taken = self
             .unclassed
@@ -89,8 +89,8 @@ impl Queue {
         later.or_else(|| self.queues.keys().find(may)).copied()
     }
 
-    /// Takes a batch of this class for `slot`. If the batch has space left, it also takes commands
-    /// of classes that differ from `class` only in `nearby` replicas.
+    /// Removes a batch of this class from the queue, for `slot`. If the batch has space left,
+    /// commands are added of classes that differ from `class` only in `nearby` replicas.
     pub fn next_batch(
         &mut self,
         class: ReplicaSet,
@@ -225,7 +225,8 @@ mod tests {
         assert_eq!(batches(&all, 9), expected);
     }
 
-    /// §3.9: a batch holds commands of one class, but a nearby replica delays no command.
+    /// §3.9: commands of different classes share a batch if the classes differ only in nearby
+    /// replicas.
     #[test]
     fn classes_that_differ_in_who_is_at_hand_share_a_batch() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
@@ -261,8 +262,9 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// A batch of one class takes no command of a class with more holders that are not nearby.
-    /// Otherwise the write of the first class would wait for a holder that it does not need.
+    /// A batch of one class includes no command that needs further holders, unless these are
+    /// nearby. Otherwise the write of the first class would wait for a holder that it does not
+    /// need.
     #[test]
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();

@@ -23,12 +23,12 @@ pub struct Transfer {
     /// Replica that an operator has chosen as the next leader but that is not ready yet. Also the
     /// time until which this leader waits for that replica.
     wanted: Option<(ReplicaId, Time)>,
-    /// Replicas that did not take over in time, although this leader, which is about to end, had
-    /// transferred leadership to them.
+    /// Replicas that have failed to take over leadership in time. This leader transferred
+    /// leadership to them because it is about to end.
     failed: ReplicaSet,
 }
 
-/// Progress of a transfer by which a leader that is about to end hands over leadership.
+/// Progress of a leadership transfer that was begun because the leader is about to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferProgress {
     /// A transfer is under way, and its time limit is not reached yet.
@@ -50,8 +50,8 @@ impl Transfer {
         self.is_active() || self.wanted.is_some()
     }
 
-    /// Plans a transfer that an operator wants. It replaces any other transfer, and begins once
-    /// `to` is ready. Until then this leader continues to lead.
+    /// Plans a transfer that an operator wants. The transfer replaces any other transfer, and
+    /// begins once `to` is ready. Until then this leader continues to lead.
     pub fn want(&mut self, to: ReplicaId, deadline: Time) {
         self.active = None;
         self.wanted = Some((to, deadline));
@@ -82,8 +82,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the progress of the transfer by which this leader, which is about to end, hands over
-    /// leadership. A transfer that has taken too long is ended.
+    /// Returns the progress of the transfer that was begun because this leader is about to end.
+    /// Ends the transfer if it has taken too long.
     pub fn progress(&mut self, now: Time) -> TransferProgress {
         match self.active {
             None => TransferProgress::Open,
@@ -101,8 +101,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the replicas that did not take over in time, although this leader, which is about to
-    /// end, had transferred leadership to them.
+    /// Returns the replicas that have failed to take over leadership in time. This leader
+    /// transferred leadership to them because it is about to end.
     pub fn failed(&self) -> ReplicaSet {
         self.failed
     }

@@ -15,7 +15,7 @@ const BYTES: [u8; 4] = [0x00, b'a', b'b', 0xFF];
 /// first key after every prefix.
 const BYTES_AND_NEXT: [u8; 6] = [0x00, 0x01, b'a', b'b', b'c', 0xFF];
 
-/// Returns every string of these bytes with a length of 0 to `longest` bytes.
+/// Returns all strings that consist of these bytes and have at most `longest` bytes.
 fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
     let mut all = vec![Vec::new()];
     let mut begin = 0;
@@ -95,7 +95,7 @@ impl Role {
         }
     }
 
-    /// Returns a role for every combination of rights. Each right is for the keys with this prefix.
+    /// Returns a role for every combination of rights. Each right covers the keys with this prefix.
     pub(crate) fn all_over(prefix: &Bytes) -> Vec<Role> {
         let names = [
             "none",
@@ -257,8 +257,8 @@ pub(crate) fn multi_put(keys: &[Bytes]) -> Body {
     command(Op::multi_put(keys.iter().map(entry).collect()))
 }
 
-/// Returns a request of each kind that names this key or no key, and status requests with every
-/// combination of parts.
+/// Returns requests that contain this key or no key: requests of each kind, and status requests
+/// with every combination of parts.
 pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
     let field = leasehold_wire::Field {
         name: "f".into(),

@@ -133,8 +133,7 @@ fn keys_are_merged_into_as_few_spans_as_there_are() {
     assert!(!Keys::default().contain(b"") && !Keys::default().contain_range(b"", b""));
 }
 
-/// A token that has expired or was revoked gives no rights any more, and an unknown token gives
-/// none.
+/// A token gives no rights after it has expired or was revoked. An unknown token gives no rights.
 #[test]
 fn a_token_counts_from_when_it_is_known_until_it_ends() {
     for prefix in [Bytes::from("a"), Bytes::new()] {
@@ -160,8 +159,8 @@ fn a_token_counts_from_when_it_is_known_until_it_ends() {
     }
 }
 
-/// Returns a connection that has sent the token of a role. If the role's standing says so, the
-/// token has expired or was revoked since then.
+/// Returns a connection that has sent the token of a role. The token may have expired or been
+/// revoked since then, depending on the role's standing.
 fn greeted(role: &Role) -> (AuthState, Result<(), Error>) {
     let token = b"lh_token";
     let entry = role.entry(token, NOW + 10);
