@@ -44,7 +44,8 @@ impl Membership {
         self.voters.len()
     }
 
-    /// Returns the size of a majority: the smallest size at which any two groups of voters overlap.
+    /// Returns the size of a majority: the smallest number such that any two groups of this many
+    /// voters overlap.
     #[inline]
     pub fn majority(self) -> usize {
         smallest_overlapping(self.len())

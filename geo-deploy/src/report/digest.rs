@@ -29,7 +29,7 @@ impl Class {
     }
 }
 
-/// Sorted latencies of answered operations, and the number of failed and of timed-out operations.
+/// Sorted latencies of answered operations, and the numbers of failed and of timed-out operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latencies {
     sorted_ns: Vec<u64>,

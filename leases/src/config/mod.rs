@@ -332,8 +332,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Drops superseded versions of each key that a configuration up to `oldest` changed. Versions
-    /// older than the one in `oldest` are not used by the configurations that remain.
+    /// Drops superseded versions of each key that a configuration up to `oldest` changed. The
+    /// remaining configurations use no versions older than the one that `oldest` uses.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();

@@ -48,8 +48,8 @@ pub struct CostSettings {
     /// Weight of reads relative to writes, in thousandths: at 500, reads and writes have the same
     /// weight.
     read_weight_pm: u16,
-    /// Minimum number of replicas that hold no lease on a key. If only such replicas fail, no write
-    /// to the key must wait for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. If only such replicas fail, a write
+    /// to the key need not wait for a lease to end.
     pub spare: u8,
     /// Whether a site's demand for a key that it requests rarely or never is estimated from the
     /// site's demand for all keys. If this is false, the counts so far are used as the future

@@ -74,10 +74,10 @@ impl Configs {
         }
     }
 
-    /// Forgets the versions of a key that no configuration uses any more. These are the versions
-    /// that were listed before the oldest configuration that is kept, or an earlier one, cleared
-    /// the key's range. Returns the key and its holders, if the key is listed in the newest
-    /// configuration.
+    /// Forgets the versions of a key that no configuration uses any more. These versions were
+    /// listed before the key's range was cleared, and the range is already cleared in the oldest
+    /// configuration that is kept. Returns the key and its holders, if the key is listed in the
+    /// newest configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;

@@ -18,9 +18,9 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// Highest accepted slot. The accepted slots are the slots in the log, the slots of accepts
-    /// that are being written to disk, and the slot of the snapshot. §3.6: a promise contains the
-    /// highest slot that was accepted before the promise.
+    /// Highest accepted slot. The accepted slots are the slots accepted in the log, the slots of
+    /// accepts that are being written to disk, and the slot of the snapshot. §3.6: a promise
+    /// contains the highest slot that was accepted before the promise.
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. Its storage must accept writes, and its
     /// configuration log must not have lagged behind the leader's for `t_grace`.

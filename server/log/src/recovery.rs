@@ -177,8 +177,8 @@ impl LogRecovery {
     }
 
     /// Checks the bytes behind the end of the chain. These may be a torn group and later groups
-    /// that were written without a sync. If one of the later groups shows that a group after the
-    /// end was synced, synced bytes are lost.
+    /// that were written without a sync. If one of these groups shows that a group after the end
+    /// was synced, synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());

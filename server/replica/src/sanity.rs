@@ -83,8 +83,9 @@ pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
 }
 
 /// Returns the new highest round seen, after a message with `round` was refused. `seen` is the old
-/// highest round. The new one is `round`, but at most [`ROUNDS_AHEAD_MAX`] above `seen`. Otherwise
-/// a replica with rounds too far above all others would never be believed again.
+/// highest round. The new one is `round`, but not below `seen`, and not more than
+/// [`ROUNDS_AHEAD_MAX`] above `seen`. Without this increase, a replica with rounds too far above
+/// all others would never be believed again.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }

@@ -489,7 +489,7 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     File::open(path)?.read_to_end(bytes).map(|_| ())
 }
 
-/// Makes the last segment that this start has found durable. The previous run may have been killed
+/// Makes durable the last segment that this start has found. The previous run may have been killed
 /// before it synced the groups that this start has read, and other replicas will rely on these
 /// groups. Or a sync of the previous run has failed. In that case the operating system may treat
 /// the file as synced although it is not (hazard 119). So the groups are written again before they

@@ -75,7 +75,8 @@ pub(super) struct Consensus {
     /// Ballot of the leader from which a message arrived last. If no leader is known, the round of
     /// this ballot is 0.
     leader: Ballot,
-    /// State of pre-votes, and the time of the last message from a leader.
+    /// State of pre-votes, and the time of the last message from a leader, or from a candidate with
+    /// a ballot that this replica has promised.
     pre_vote: PreVoteState,
     /// Time since which the leader leads, and the replica that should lead next.
     succession: Succession,

@@ -63,9 +63,10 @@ impl Preference {
         }
     }
 
-    /// Notes that another replica leads. If the preferred leader led before and the change was not
-    /// planned, this may be a loss of leadership. In that case, calls `lost` with the time at which
-    /// the preferred leader was last known to lead. `lost` returns true for a loss.
+    /// Notes that another replica leads. If the preferred leader led before, calls `lost` with the
+    /// time at which the preferred leader was last known to lead. `lost` returns true if the
+    /// preferred leader lost its leadership. Such a loss is treated as a failure, unless the change
+    /// was planned.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;

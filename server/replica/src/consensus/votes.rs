@@ -41,8 +41,8 @@ impl Votes {
         satisfied(self.accepted, &self.tags)
     }
 
-    /// Returns the replicas for which the other acceptors wait. These replicas have not accepted,
-    /// and are in a tag of an acceptor without a satisfied tag.
+    /// Returns the replicas for which acceptors wait. These replicas have not accepted, and are in
+    /// a tag of an acceptor without a satisfied tag.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
         let open = self

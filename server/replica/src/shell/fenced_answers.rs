@@ -7,7 +7,7 @@ use leasehold_wire::{Outcome, Path};
 use crate::message::{Message, ReadAnswer, RequestId};
 use crate::parts;
 
-/// Answers to peers that are not sent yet, for each peer.
+/// Answers that are not sent yet, for each peer.
 #[derive(Debug, Default)]
 pub struct FencedAnswers {
     of_peers: Vec<(ReplicaId, Vec<ReadAnswer>)>,

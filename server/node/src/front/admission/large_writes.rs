@@ -23,9 +23,9 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 /// Number of bytes of large writes that the replica receives in one step, if its limit on
 /// unanswered bytes allows this many.
 const AT_ONCE: usize = 1 << 20;
-/// Waiting time before the replica receives [`AT_ONCE`] further bytes. During this time, the
-/// replica has received no write and sent no answer. Disks usually answer sooner, and most round
-/// trips between sites take longer.
+/// Time for which the replica must have received no write and sent no answer before it receives
+/// [`AT_ONCE`] further bytes. Disks usually answer sooner, and most round trips between sites take
+/// longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// Maximum pause between an answer and the next write. The pause is as long as the answer took to
 /// arrive, because a checkpoint writes the same bytes to disk once more.

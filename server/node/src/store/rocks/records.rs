@@ -92,8 +92,8 @@ pub mod meta {
     /// log and the ballot follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// Returns the key for the random number that identifies the newest known data directory of
-    /// `replica` (its life).
+    /// Returns the key for the random number that identifies the data directory of `replica` (its
+    /// life).
     pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }
