@@ -115,11 +115,14 @@ pub enum Error {
 
 impl Error {
     /// Whether a write that ended with this error may have taken effect or may still take effect.
-    /// False means that the write has not taken effect and never will.
+    /// False means that the write has not taken effect and never will. Ask this only about writes: a
+    /// lost read may return true.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,
-            Error::Timeout { sent, .. } => *sent,
+            Error::Timeout {
+                sent, is_change, ..
+            } => *sent && *is_change,
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
             Error::Refused { kind, resent, .. } => match kind {
                 RefusalKind::Internal | RefusalKind::Unavailable => true,
@@ -184,6 +187,7 @@ mod tests {
         ] {
             let said = error.to_string();
             assert_eq!(said.contains("may have taken effect"), doubtful, "{said}");
+            assert_eq!(error.may_have_taken_effect(), doubtful, "{said}");
         }
     }
 }
