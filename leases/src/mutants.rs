@@ -105,10 +105,13 @@ rules! {
     H84Room: 84, "a session that ended to make room is opened again by a late copy";
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
+    H107Committed: 107, "accepted slots are recorded as committed: a restart executes them";
+    H114Segment: 114, "the checksum of a record does not cover the segment for which it was written";
     H116Whole: 116, "a group of records is read although a crash has torn it";
     H117Behind: 117, "the bytes behind the end of a log are not examined: damage is taken for a torn write";
     H117Follows: 117, "a segment of a log need not continue the one before it";
     H118Heads: 118, "the head of a segment states facts of records that are not written yet";
+    H125Members: 125, "entries go as soon as this replica has flushed them, although others may need them";
 }
 
 /// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.

@@ -52,6 +52,7 @@ async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> 
     let ping = Message::Ping {
         stamp: 1,
         cost_ms: 0,
+        flushed: Default::default(),
     };
     sent += f64::from(u8::from(link.send_as(ABSURD, runs, ping).await?));
     Ok(sent)

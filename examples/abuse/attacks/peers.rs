@@ -139,6 +139,7 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<
         let ping = Message::Ping {
             stamp: 1,
             cost_ms: 0,
+            flushed: Default::default(),
         };
         let runs = if attempt == 0 {
             vec![ABSURD, run + FAR]

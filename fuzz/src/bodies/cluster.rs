@@ -12,7 +12,7 @@ use leasehold_replica::codec::{
     encode_position,
 };
 use leasehold_replica::input::ReadFrom;
-use leasehold_replica::message::{Envelope, LogId, Value};
+use leasehold_replica::message::{Envelope, LogId, PerLog, Value};
 use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_sim::disk::Disk;
@@ -92,6 +92,10 @@ impl Host for NodeHost<'_> {
 
     fn flush(&mut self) {
         self.0.nodes[self.1.index()].disk.request_flush();
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) {
+        self.0.nodes[self.1.index()].disk.truncate(slots);
     }
 
     fn reply(&mut self, to: ClientHandle, _: Path, outcome: Outcome) {

@@ -102,6 +102,7 @@ pub mod seeds {
                     life: 9,
                 },
                 Record::Joined,
+                Record::Committed([Slot(slot), Slot(2)].into()),
                 accepted,
             ];
             let write = log.plan(&facts, Vec::new());

@@ -219,6 +219,7 @@ pub fn messages() -> Vec<Message> {
         Message::Ping {
             stamp: 1 << 60,
             cost_ms: 90,
+            flushed: [Slot(1 << 50), Slot(7)].into(),
         },
         Message::Pong { stamp: 1 << 60 },
         Message::Join { life: 1 << 61 },

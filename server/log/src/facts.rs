@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
-use leasehold_replica::message::LogId;
+use leasehold_replica::message::{LogId, PerLog};
 
 use crate::record::Fact;
 
@@ -24,6 +24,8 @@ pub struct LogFacts {
     pub lives: BTreeMap<ReplicaId, u64>,
     /// Whether the replica has joined the cluster with this directory.
     pub joined: bool,
+    /// Commit points that were recorded last.
+    pub committed: PerLog<Slot>,
 }
 
 impl LogFacts {
@@ -43,6 +45,7 @@ impl LogFacts {
             }
             Fact::Joined => self.joined = true,
             Fact::Incarnation(incarnation) => self.incarnation = incarnation,
+            Fact::Committed(slots) => self.committed = slots,
         }
     }
 
@@ -50,6 +53,8 @@ impl LogFacts {
     pub(crate) fn restated(&self) -> impl Iterator<Item = Fact> {
         let log_starts = self.log_starts.iter();
         let lives = self.lives.iter();
+        // A log of an older format has no commit points, and the older program knows no such fact.
+        let is_committed = self.committed != PerLog::default();
         [
             Fact::Incarnation(self.incarnation),
             Fact::Promised(self.promised),
@@ -57,6 +62,7 @@ impl LogFacts {
         .into_iter()
         .chain(self.restart_wait.map(Fact::RestartWait))
         .chain(self.joined.then_some(Fact::Joined))
+        .chain(is_committed.then_some(Fact::Committed(self.committed)))
         .chain(lives.map(|(&replica, &life)| Fact::Life { replica, life }))
         .chain(log_starts.map(|(&(log, ballot), &slot)| Fact::LogStart { log, ballot, slot }))
     }

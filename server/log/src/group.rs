@@ -113,7 +113,7 @@ pub(crate) fn seal(out: &mut Vec<u8>, start: usize, header: &Header, life: u64) 
     seal
 }
 
-/// Returns the records and the checksum of a group; `None` if the group is not completely written.
+/// Returns the records and the checksum of a group; `None` if the group is incomplete or damaged.
 /// The group is at the beginning of `bytes`.
 pub(crate) fn open<'a>(header: &Header, bytes: &'a [u8]) -> Option<(&'a [u8], u32)> {
     let end = HEADER_BYTES + header.records as usize;

@@ -57,6 +57,17 @@ impl EntryIndex {
         block.0[at] = place.unwrap_or_default();
     }
 
+    /// Forgets the entries of a log up to slot `last`.
+    pub(crate) fn truncate(&mut self, log: LogId, last: Slot) {
+        let first_kept = last.0 + 1;
+        let mut later = self.blocks.split_off(&(log, first_kept / BLOCK));
+        self.blocks.retain(|(of, _), _| *of != log);
+        self.blocks.append(&mut later);
+        if let Some(block) = self.blocks.get_mut(&(log, first_kept / BLOCK)) {
+            block.0[..(first_kept % BLOCK) as usize].fill(RecordPlace::default());
+        }
+    }
+
     /// Returns the entries of a log from slot `from` on, in ascending order.
     pub(crate) fn entries(
         &self,

@@ -16,6 +16,10 @@ use crate::{
 pub struct MemoryDisk {
     segments: BTreeMap<SegmentId, Vec<u8>>,
     unsynced: Vec<Unsynced>,
+    /// Segments that were removed. The removals are not durable yet.
+    removed: Vec<(SegmentId, Vec<u8>)>,
+    /// A removed segment, to be used again.
+    spare: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -26,11 +30,13 @@ struct Unsynced {
 }
 
 impl MemoryDisk {
-    /// Performs a write. If the write begins a new segment, this segment is durable at once and
-    /// filled with zeros.
+    /// Performs a write. A segment that the write begins is durable at once. It is filled with
+    /// zeros, or with the contents of a removed segment of the same length.
     pub fn write(&mut self, write: &LogWrite) {
         if let Some(bytes) = write.begins {
-            self.segments.insert(write.segment, vec![0; bytes]);
+            let spare = self.spare.take().filter(|spare| spare.len() == bytes);
+            let segment = spare.unwrap_or_else(|| vec![0; bytes]);
+            self.segments.insert(write.segment, segment);
         }
         self.unsynced.push(Unsynced {
             segment: write.segment,
@@ -39,14 +45,30 @@ impl MemoryDisk {
         });
     }
 
-    /// Makes all writes durable.
-    pub fn sync(&mut self) {
-        self.crash(|| true);
+    /// Removes a segment. A crash before the next sync brings it back.
+    pub fn remove(&mut self, id: SegmentId) {
+        if let Some(bytes) = self.segments.remove(&id) {
+            self.removed.push((id, bytes));
+        }
     }
 
-    /// Simulates a crash. Calls `survives` once for each sector of the unsynced writes, in order.
-    /// If it returns false, the sector is lost.
-    pub fn crash(&mut self, mut survives: impl FnMut() -> bool) {
+    /// Makes all writes durable.
+    pub fn sync(&mut self) {
+        if let Some((_, removed)) = self.removed.drain(..).next_back() {
+            self.spare = Some(removed);
+        }
+        self.write_sectors(|| true);
+    }
+
+    /// Loses the sectors of unsynced writes for which `survives` returns false. `survives` is
+    /// called once for each sector of these writes, in order. Segments that were removed since the
+    /// last sync are there again.
+    pub fn crash(&mut self, survives: impl FnMut() -> bool) {
+        self.segments.extend(self.removed.drain(..));
+        self.write_sectors(survives);
+    }
+
+    fn write_sectors(&mut self, mut survives: impl FnMut() -> bool) {
         for write in std::mem::take(&mut self.unsynced) {
             let Some(segment) = self.segments.get_mut(&write.segment) else {
                 continue;
@@ -71,7 +93,7 @@ impl MemoryDisk {
         segment_bytes: SegmentBytes,
     ) -> Result<LogWriter, LogDamage> {
         let mut recovery = LogRecovery::new(life);
-        for (id, bytes) in &self.segments {
+        for (id, bytes) in self.segments.range(marked.first..) {
             recovery.segment(*id, bytes)?;
         }
         recovery.finish(marked, segment_bytes)

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
 use leasehold_replica::action::Record;
 use leasehold_replica::codec;
-use leasehold_replica::message::LogId;
+use leasehold_replica::message::{LogId, PerLog};
 
 use crate::SegmentId;
 
@@ -27,6 +28,7 @@ const RESTART_WAIT: u8 = 7;
 const LIFE: u8 = 8;
 const JOINED: u8 = 9;
 const INCARNATION: u8 = 10;
+const COMMITTED: u8 = 11;
 
 /// A fact about the replica that is not an entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,7 @@ pub(crate) enum Fact {
     },
     Joined,
     Incarnation(Incarnation),
+    Committed(PerLog<Slot>),
 }
 
 /// A record as it was read back.
@@ -118,6 +121,7 @@ impl Logged<'_> {
                 life: *life,
             }),
             Record::Joined => Logged::Fact(Fact::Joined),
+            Record::Committed(slots) => Logged::Fact(Fact::Committed(*slots)),
             Record::Changes(_) => return None,
         })
     }
@@ -181,6 +185,11 @@ fn encode_fact(fact: &Fact, out: &mut Vec<u8>) {
             out.push(INCARNATION);
             out.extend(incarnation.0.to_le_bytes());
         }
+        Fact::Committed(slots) => {
+            out.push(COMMITTED);
+            out.extend(slots.commands.0.to_le_bytes());
+            out.extend(slots.configs.0.to_le_bytes());
+        }
     }
 }
 
@@ -197,7 +206,8 @@ fn entry_kind(log: LogId) -> u8 {
 }
 
 pub(crate) fn checksum(segment: SegmentId, body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&segment.0.to_le_bytes()), body)
+    let segment = if off(Rule::H114Segment) { 0 } else { segment.0 };
+    crc32c::crc32c_append(crc32c::crc32c(&segment.to_le_bytes()), body)
 }
 
 /// Reads the frame at the beginning of a record. Returns the length of the body, the checksum, and
@@ -245,6 +255,10 @@ pub(crate) fn decode(body: &[u8]) -> Option<LogRecord<'_>> {
         }),
         JOINED => LogRecord::Fact(Fact::Joined),
         INCARNATION => LogRecord::Fact(Fact::Incarnation(Incarnation(reader.long()?))),
+        COMMITTED => LogRecord::Fact(Fact::Committed(PerLog {
+            commands: reader.slot()?,
+            configs: reader.slot()?,
+        })),
         _ => return None,
     };
     reader.0.is_empty().then_some(record)

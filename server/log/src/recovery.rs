@@ -9,7 +9,7 @@ use crate::entry::place;
 use crate::group::{self, ALIGNMENT, ChainEnd, HEADER_BYTES, Header};
 use crate::index::{EntryIndex, IndexChange};
 use crate::record::{self, FRAME_BYTES, LogRecord};
-use crate::write::SegmentBytes;
+use crate::write::{Segment, SegmentBytes};
 use crate::{LogFacts, LogWriter, SegmentId};
 
 /// Damage to a log: synced bytes are lost or changed, and other replicas may rely on them.
@@ -40,7 +40,7 @@ pub struct LogRecovery {
     life: u64,
     facts: LogFacts,
     index: EntryIndex,
-    segments: BTreeMap<SegmentId, usize>,
+    segments: BTreeMap<SegmentId, Segment>,
     chain: ChainEnd,
     /// Segment with an incomplete head. A crash came before the head was synced. Only the last
     /// segment can be in this state.
@@ -66,7 +66,7 @@ impl LogRecovery {
     /// Reads a segment. Segments are passed in ascending order of their numbers.
     ///
     /// # Errors
-    /// Returns the damage that was found. The log must not be used then.
+    /// Returns the damage that was found. After such an error, the log must not be used.
     ///
     /// # Panics
     /// Panics if the segments are not passed in ascending order.
@@ -109,7 +109,7 @@ impl LogRecovery {
             number: head.number,
             seal,
         };
-        self.segments.insert(id, bytes.len());
+        self.segments.insert(id, Segment::new(bytes.len()));
         self.end = self.groups(&reader, head.group_bytes())?;
         self.check_behind(&reader, self.end)
     }
@@ -161,18 +161,22 @@ impl LogRecovery {
     }
 
     fn record(&mut self, record: LogRecord<'_>, id: SegmentId, from: usize, bytes: usize) {
-        match record {
-            LogRecord::Entry { log, slot, .. } => self.index.change(&IndexChange {
+        let change = match record {
+            LogRecord::Entry { log, slot, .. } => IndexChange {
                 log,
                 slot,
                 place: Some(place(id, from, bytes)),
-            }),
-            LogRecord::Erased { log, slot } => self.index.change(&IndexChange {
+            },
+            LogRecord::Erased { log, slot } => IndexChange {
                 log,
                 slot,
                 place: None,
-            }),
-            LogRecord::Fact(fact) => self.facts.apply(&fact),
+            },
+            LogRecord::Fact(fact) => return self.facts.apply(&fact),
+        };
+        self.index.change(&change);
+        if let Some(segment) = self.segments.get_mut(&id) {
+            segment.note(&change);
         }
     }
 
@@ -261,8 +265,8 @@ impl<'a> SegmentReader<'a> {
         (header.segment == self.id).then_some(header)
     }
 
-    /// Returns the records and the checksum of a group; `None` if the group is not completely
-    /// written.
+    /// Returns the records and the checksum of a group; `None` if the group is incomplete or
+    /// damaged.
     fn group(&self, at: usize, header: &Header) -> Option<(&'a [u8], u32)> {
         group::open(header, self.bytes.get(at..)?)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Incarnation, Slot};
 use leasehold_replica::action::Record;
-use leasehold_replica::message::LogId;
+use leasehold_replica::message::{LogId, PerLog};
 
 use crate::entry::place;
 use crate::group::{self, ChainEnd, HEADER_BYTES, Header};
@@ -33,9 +33,10 @@ pub struct LogWriter {
     /// Facts of all completed writes.
     pub(crate) facts: LogFacts,
     pub(crate) index: EntryIndex,
-    /// Lengths of all segments in bytes; the last one may be partly in use.
-    pub(crate) segments: BTreeMap<SegmentId, usize>,
-    /// Offset at which the last group of the last segment ended at the start of this run.
+    /// All segments; the last one may be partly in use.
+    pub(crate) segments: BTreeMap<SegmentId, Segment>,
+    /// Offset, in the last segment that the start of this run found, at which that segment's last
+    /// group ends.
     pub(crate) found_end: usize,
     /// Offset in the last segment at which the next group begins; `None` if the next group begins
     /// a segment, because no write of this run has begun one yet.
@@ -44,6 +45,30 @@ pub struct LogWriter {
     pub(crate) chain: ChainEnd,
     /// Number of the last group that was synced.
     pub(crate) synced: u64,
+}
+
+/// A segment, as the writer knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// Length in bytes.
+    pub(crate) bytes: usize,
+    /// For each log, no slot above this one was written or erased in the segment.
+    pub(crate) highest: PerLog<Slot>,
+}
+
+impl Segment {
+    pub(crate) fn new(bytes: usize) -> Segment {
+        Segment {
+            bytes,
+            highest: PerLog::default(),
+        }
+    }
+
+    /// Notes a change of the index that a record in this segment makes.
+    pub(crate) fn note(&mut self, change: &IndexChange) {
+        let highest = &mut self.highest[change.log];
+        *highest = change.slot.max(*highest);
+    }
 }
 
 /// A write that the caller performs: bytes, and their place.
@@ -86,7 +111,7 @@ impl LogWriter {
 
     fn plan_logged(&self, records: &[Logged<'_>], buffer: Vec<u8>) -> LogWrite {
         let last = self.segments.last_key_value();
-        let last = last.map_or((SegmentId(0), 0), |(id, bytes)| (*id, *bytes));
+        let last = last.map_or((SegmentId(0), 0), |(id, segment)| (*id, segment.bytes));
         let fits = |write: &LogWrite| write.offset + write.bytes.len() <= last.1;
         let mut buffer = buffer;
         if let Some(offset) = self.end {
@@ -111,7 +136,7 @@ impl LogWriter {
         let last = self.segments.last_key_value();
         let SegmentBytes { first, max } = self.segment_bytes;
         let next = match (self.end, last) {
-            (Some(_), Some((_, bytes))) => (2 * bytes).clamp(first, max.max(first)),
+            (Some(_), Some((_, last))) => (2 * last.bytes).clamp(first, max.max(first)),
             _ => first,
         };
         next.next_multiple_of(group::ALIGNMENT)
@@ -122,12 +147,12 @@ impl LogWriter {
         self.segment_bytes.max = max;
     }
 
-    /// Returns the number of bytes that are left in the last segment.
+    /// Returns the number of unused bytes in the last segment.
     pub fn left_bytes(&self) -> usize {
         let last = self
             .segments
             .last_key_value()
-            .map_or(0, |(_, bytes)| *bytes);
+            .map_or(0, |(_, segment)| segment.bytes);
         self.end.map_or(0, |end| last - end)
     }
 
@@ -135,20 +160,67 @@ impl LogWriter {
     /// synced, too. Returns the buffer of the write, so that its memory can be reused.
     pub fn complete(&mut self, write: LogWrite, is_synced: bool) -> Vec<u8> {
         if let Some(bytes) = write.begins {
-            self.segments.insert(write.segment, bytes);
+            self.segments.insert(write.segment, Segment::new(bytes));
         }
         self.end = Some(write.offset + write.bytes.len());
         self.chain = write.chain;
         if let Some(facts) = write.facts {
             self.facts = facts;
         }
+        let segment = self.segments.get_mut(&write.segment);
+        let segment = segment.expect("a write goes to a segment that exists");
         for change in &write.changes {
             self.index.change(change);
+            segment.note(change);
         }
         if is_synced {
             self.sync();
         }
         write.bytes
+    }
+
+    /// Forgets the entries of both logs up to these slots. Returns the segments that are no longer
+    /// part of the log: they hold only such entries, and every later segment restates their facts.
+    /// The last segment always stays.
+    ///
+    /// The caller must sync everything written so far first, or else the head of the segment with
+    /// which the log begins may be lost. It removes the files only when a start can know that they
+    /// are not missing ([`Marked::first`](crate::Marked)).
+    ///
+    /// # Panics
+    /// If anything is not synced.
+    pub fn truncate(&mut self, slots: PerLog<Slot>) -> Vec<(SegmentId, usize)> {
+        assert_eq!(self.synced, self.chain.number, "everything is synced");
+        for (log, last) in slots.each() {
+            self.index.truncate(log, last);
+        }
+        let (last, _) = self.segments.last_key_value().unzip();
+        let is_unused = |(id, segment): &(&SegmentId, &Segment)| {
+            Some(*id) != last && !self.needs(**id, segment, slots)
+        };
+        let unused = self.segments.iter().take_while(is_unused);
+        let unused: Vec<_> = unused.map(|(id, segment)| (*id, segment.bytes)).collect();
+        unused.iter().for_each(|(id, _)| {
+            self.segments.remove(id);
+        });
+        unused
+    }
+
+    /// Whether [`LogWriter::truncate`] would free a segment.
+    pub fn can_truncate(&self, slots: PerLog<Slot>) -> bool {
+        let mut segments = self.segments.iter();
+        let first = segments.next().filter(|_| segments.next().is_some());
+        first.is_some_and(|(id, segment)| !self.needs(*id, segment, slots))
+    }
+
+    /// Whether a segment holds an entry above these slots that counts. An entry that was replaced or
+    /// erased does not count.
+    fn needs(&self, id: SegmentId, segment: &Segment, slots: PerLog<Slot>) -> bool {
+        LogId::ALL.into_iter().any(|log| {
+            let above = self.index.entries(log, slots[log].next());
+            let mut within = above.take_while(|(slot, _)| *slot <= segment.highest[log]);
+            within.any(|(_, place)| place.segment == id)
+        })
     }
 
     /// Notes that everything written so far was synced.
@@ -189,7 +261,8 @@ impl LogWriter {
 
     /// Returns the numbers and lengths in bytes of all segments, in ascending order.
     pub fn segments(&self) -> impl DoubleEndedIterator<Item = (SegmentId, usize)> {
-        self.segments.iter().map(|(id, bytes)| (*id, *bytes))
+        let segments = self.segments.iter();
+        segments.map(|(id, segment)| (*id, segment.bytes))
     }
 }
 

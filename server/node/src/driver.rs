@@ -32,7 +32,7 @@ use crate::watch::timeouts::{self, TimeoutWatch};
 use leasehold_replica::Replica;
 use leasehold_replica::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::{Input, ReadFrom};
-use leasehold_replica::message::{Envelope, LogId};
+use leasehold_replica::message::{Envelope, LogId, PerLog};
 use leasehold_replica::shell::{
     self, FencedAnswers, FencedReply, Host, IterationBuffers, IterationPart, Watches,
 };
@@ -355,6 +355,10 @@ impl Host for ActionHost<'_> {
 
     fn flush(&mut self) {
         self.driver.writer.flush();
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) {
+        self.driver.writer.truncate(slots);
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {

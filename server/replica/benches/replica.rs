@@ -9,7 +9,7 @@ use leasehold_leases::{Incarnation, ReplicaId, Slot, Time};
 use leasehold_replica::action::{
     Action, ClientHandle, Event, Record, RecoveredState, Requester, Sequence,
 };
-use leasehold_replica::message::{Envelope, LogId};
+use leasehold_replica::message::{Envelope, LogId, PerLog};
 use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Field, Outcome, Path, command::Op};
@@ -39,6 +39,8 @@ impl Host for Done {
     }
 
     fn flush(&mut self) {}
+
+    fn truncate(&mut self, _: PerLog<Slot>) {}
 
     fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {
         self.answered += 1;

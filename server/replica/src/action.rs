@@ -10,7 +10,7 @@ use leasehold_wire::{Outcome, Path, Version};
 
 pub use super::handles::{ClientHandle, FencedRead, ReadFrom, Requester, Sequence};
 use super::lease_set::LeaseAnswer;
-use super::message::{Envelope, LogId, Value};
+use super::message::{Envelope, LogId, PerLog, Value};
 
 /// An effect for the shell to perform.
 #[derive(Clone, Debug)]
@@ -33,6 +33,9 @@ pub enum Action {
     /// Make durable all changes of the state that were persisted so far, then return
     /// `Input::Flushed`. At most one flush is requested at a time.
     Flush,
+    /// Free the space of the log entries up to these slots. They are executed, flushed, and no longer
+    /// needed by any member. The storage may keep some of them.
+    Truncate(PerLog<Slot>),
     /// Send an answer to a client.
     Reply {
         /// Client to answer.
@@ -125,6 +128,9 @@ pub enum Record {
     },
     /// Enough other replicas know the number that identifies this data directory.
     Joined,
+    /// Commit points of both logs. The entries up to them are in earlier records, so that a restart
+    /// can execute them before there is a leader.
+    Committed(PerLog<Slot>),
     /// A batch of changes of the executed state. It is applied to the state once all earlier
     /// records are durable. The batch itself becomes durable with a flush ([`Action::Flush`]) at
     /// the latest.
@@ -155,6 +161,8 @@ pub struct StateChanges {
     /// Earliest start time with which a client may still open a session, in ms of the replicated
     /// clock.
     pub opens_from_ms: u64,
+    /// Configurations that were executed, in ascending order of their slots, without a gap.
+    pub configs: Vec<(Slot, Value)>,
 }
 
 /// A value in the form in which it is stored on disk.
@@ -174,7 +182,7 @@ pub struct SessionImage {
     /// Low-water mark: the client has acknowledged the results of all writes with lower sequence
     /// numbers.
     pub acked_below: u64,
-    /// Log time of the session's last command, in ms.
+    /// Log time at which the session was last active, in ms.
     pub active_ms: u64,
     /// Results that the client has not acknowledged yet, in rising order of sequence numbers.
     pub results: Vec<(u64, Outcome)>,
@@ -195,13 +203,15 @@ pub struct RecoveredState {
     pub lives: Vec<(ReplicaId, u64)>,
     /// Highest ballot that this replica has promised.
     pub promised: Ballot,
-    /// Accepted commands above the last executed slot of `state`, and all accepted configurations.
-    /// Configurations are executed again from the first one.
+    /// Accepted entries of both logs above those that `state` covers.
     pub accepted: Vec<super::message::ReportedEntry>,
     /// Slots at which ballots began: (log, ballot, slot).
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
-    /// Longest restart wait of all lease parameters under which this replica has made promises;
-    /// `None` at the first start on this directory.
+    /// Commit points that the earlier run recorded last. The log holds every entry up to them that
+    /// `state` does not cover.
+    pub committed: PerLog<Slot>,
+    /// Longest restart wait that is required by any lease parameters under which this replica has
+    /// made promises; `None` at the first start on this directory.
     pub restart_wait: Option<Duration>,
     /// Complete executed state, in the form of changes to an empty state.
     pub state: StateChanges,

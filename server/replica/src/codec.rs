@@ -44,7 +44,7 @@ pub mod proto {
 /// Reason why some bytes are not a valid message, or why a message cannot be encoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CodecError {
-    /// The bytes are not the encoding of any message.
+    /// The bytes are not a valid encoding of a message.
     #[error("malformed: {0}")]
     Malformed(#[from] prost::DecodeError),
     /// A required part is missing.
@@ -53,7 +53,7 @@ pub enum CodecError {
         /// Name of the field.
         field: &'static str,
     },
-    /// A number is so large that counting up from it could overflow.
+    /// A number is so large that a counter that starts from it could overflow.
     #[error("{field} is {found}, the limit is {limit}")]
     OutOfRange {
         /// Name of the field.

@@ -34,7 +34,7 @@ impl Replica {
     ///
     /// # Panics
     /// If an omitted part of the state could have an effect before `horizon`, because one of the
-    /// long timers is due or a peer could count as silent by then.
+    /// long timers is due or a peer could be regarded as silent by then.
     pub fn fingerprint(&self, start: Time, horizon: Time) -> u64 {
         self.assert_rests(start, horizon);
         let mut hasher = FixedState::default().build_hasher();
@@ -51,6 +51,7 @@ impl Replica {
         let Parts {
             joining,
             consensus,
+            compaction,
             machine,
             leasing,
             session_opens: _, // A model opens fewer sessions than the limit.
@@ -62,7 +63,7 @@ impl Replica {
             marks_looked_at: _, // It is reset after each group of inputs.
             left,
         } = parts;
-        (ctx, joining, consensus, machine.kv()).hash(state);
+        (ctx, joining, consensus, compaction, machine.kv()).hash(state);
         (
             leasing,
             writes,

@@ -41,6 +41,7 @@ pub mod round_robin;
 pub mod settings;
 pub mod shell;
 
+mod compaction;
 mod consensus;
 mod context;
 mod fingerprint;

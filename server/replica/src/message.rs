@@ -163,6 +163,9 @@ pub enum Message {
         /// The sender's own estimate of the average time, in ms, that clients would wait if the
         /// sender led; 0 if the sender should not lead or cannot estimate the time.
         cost_ms: u32,
+        /// Last slots that the sender's flushed state covers. No restart of the sender needs the
+        /// entries up to them.
+        flushed: PerLog<Slot>,
     },
     /// Answer to a ping.
     Pong {

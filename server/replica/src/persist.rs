@@ -81,8 +81,19 @@ pub(super) struct Persister {
     backlog: BacklogBytes,
     /// For each log, the slot up to which the disk holds the chosen values.
     executed: PerLog<Slot>,
-    /// Whether a flush of the state is to be requested after the records.
+    /// Commit points that were recorded last.
+    committed: PerLog<Slot>,
+    /// Whether a flush of the state is requested behind the records.
     wants_flush: bool,
+}
+
+/// Progress of both logs at the end of a group of steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogProgress {
+    /// Commit points.
+    pub(super) committed: PerLog<Slot>,
+    /// Last executed slots.
+    pub(super) executed: PerLog<Slot>,
 }
 
 /// A persist that is on its way to the disk.
@@ -145,12 +156,23 @@ impl Persister {
         self.backlog.others + self.bytes.others
     }
 
-    pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
+    pub(super) fn flush(&mut self, progress: LogProgress, out: &mut Vec<Action>) {
         if !self.records.is_empty() || !self.continuations.is_empty() {
-            self.persist(executed, out);
+            self.record_commits(progress.committed);
+            self.persist(progress.executed, out);
         }
         if std::mem::take(&mut self.wants_flush) {
             out.push(Action::Flush);
+        }
+    }
+
+    /// Records the commit points behind the entries that they cover (hazard 107). This is no reason to
+    /// write to the log: changes of the state are not written there.
+    fn record_commits(&mut self, committed: PerLog<Slot>) {
+        let of_log = |record: &Record| !matches!(record, Record::Changes(_));
+        if self.committed != committed && self.records.iter().any(of_log) {
+            self.committed = committed;
+            self.record(Record::Committed(committed));
         }
     }
 
@@ -179,9 +201,15 @@ impl Persister {
         self.executed[log]
     }
 
-    /// Returns the persister of a new run, which has executed these slots according to the disk.
-    pub(super) fn begin(executed: PerLog<Slot>) -> Persister {
+    /// Returns the persister of a new run. According to the disk, `executed` are the last executed
+    /// slots and `committed` are the commit points.
+    pub(super) fn begin(progress: LogProgress) -> Persister {
+        let LogProgress {
+            committed,
+            executed,
+        } = progress;
         Persister {
+            committed,
             executed,
             ..Persister::default()
         }

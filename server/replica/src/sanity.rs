@@ -226,8 +226,8 @@ impl SanityBaseline {
                     .iter()
                     .all(|(slot, value)| self.slot(*log, *slot) && self.value(value)),
                 Message::Lease(message) => self.lease(message),
-                Message::Ping { .. }
-                | Message::Pong { .. }
+                Message::Ping { flushed, .. } => self.both(flushed),
+                Message::Pong { .. }
                 | Message::Join { .. }
                 | Message::Joined { .. }
                 | Message::Rejected { .. }

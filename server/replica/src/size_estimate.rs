@@ -22,7 +22,8 @@ pub fn record_size_estimate(record: &Record) -> usize {
         | Record::ForgetLogStarts { .. }
         | Record::RestartWait(_)
         | Record::Life { .. }
-        | Record::Joined => 0,
+        | Record::Joined
+        | Record::Committed(_) => 0,
     };
     RECORD_BYTES + held
 }
@@ -35,7 +36,9 @@ fn changes_size_estimate(changes: &StateChanges) -> usize {
         let results = results.map(|(_, outcome)| outcome_size(outcome));
         RECORD_BYTES + results.sum::<usize>()
     });
-    entries.sum::<usize>() + sessions.sum::<usize>()
+    let configs = changes.configs.iter();
+    let configs = configs.map(|(_, value)| value_size_estimate(value));
+    entries.sum::<usize>() + sessions.sum::<usize>() + configs.sum::<usize>()
 }
 
 fn stored_size_estimate(key: &Key, stored: Option<&StoredValue>) -> usize {

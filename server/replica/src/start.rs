@@ -4,6 +4,7 @@ use leasehold_leases::Time;
 
 use super::Replica;
 use super::action::RecoveredState;
+use super::compaction::Compaction;
 use super::consensus::Consensus;
 use super::context::ReplicaContext;
 use super::flow::Parts;
@@ -12,7 +13,7 @@ use super::leasing::Leasing;
 use super::machine::StateMachine;
 use super::metrics::Metrics;
 use super::origin::SessionOpenLimiter;
-use super::persist::Persister;
+use super::persist::{LogProgress, Persister};
 use super::settings::Settings;
 use super::step::RequestNames;
 use super::timers::Timers;
@@ -45,12 +46,16 @@ impl Replica {
         let (life, joined) = (recovered.life, recovered.joined);
         let mut replica = Replica {
             ctx: ReplicaContext::new(now, settings, recovered.incarnation),
-            persister: Persister::begin(consensus.executed()),
+            persister: Persister::begin(LogProgress {
+                committed: recovered.committed,
+                executed: consensus.executed(),
+            }),
             timers: Timers::new(now),
             metrics: Metrics::default(),
             requests: RequestNames::default(),
             parts: Parts {
                 joining: Joining::new(me, n, life, joined, &recovered.lives),
+                compaction: Compaction::begin(me, n, consensus.executed()),
                 consensus,
                 leasing,
                 machine: StateMachine::restore(&sessions, recovered.state),
@@ -64,7 +69,7 @@ impl Replica {
                 left: false,
             },
         };
-        replica.with(now, &mut Vec::new(), Parts::first_election);
+        replica.with(now, &mut Vec::new(), Parts::begin_run);
         replica
     }
 }

@@ -76,7 +76,7 @@ impl Step<'_> {
 }
 
 /// Generator of names for attempts. Two runs never use the same name. Otherwise an answer to a
-/// request of an earlier run could be taken for an answer to a request of this run (hazard 37).
+/// request of an earlier run could be mistaken for an answer to a request of this run (hazard 37).
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct RequestNames {
     last: u64,

@@ -46,7 +46,7 @@ const NAMES: [&str; TIMERS] = [
     "changes of the state",
 ];
 
-/// Timers that are due. Code that reports the work of a step uses them.
+/// Timers that are due. Code that reports the work of a step uses this type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DueTimers([bool; TIMERS]);
 
@@ -101,7 +101,7 @@ impl Timers {
         self.at.map(|at| if at <= horizon { at } else { Time::MAX })
     }
 
-    /// Whether `timer` is due after `horizon` or never.
+    /// Returns whether `timer` is due only after `horizon`, or never.
     pub(super) fn rests(&self, timer: Timer, horizon: Time) -> bool {
         self.at[timer as usize] > horizon
     }

@@ -29,7 +29,7 @@ use leasehold_replica::action::{
     ClientHandle, Event, ReadFrom, Record, RecoveredState, Requester, Sequence,
 };
 use leasehold_replica::codec;
-use leasehold_replica::message::{Envelope, LogId, Message, Value};
+use leasehold_replica::message::{Envelope, LogId, Message, PerLog, Value};
 use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Outcome, Path, StatusReply, command::Op};
@@ -164,6 +164,9 @@ impl Host for StepEffects {
 
     /// Does nothing. The state on the disk does not matter here.
     fn flush(&mut self) {}
+
+    /// Does nothing, for the same reason.
+    fn truncate(&mut self, _: PerLog<Slot>) {}
 
     /// Does nothing. No replica ever lags so far that this is needed.
     fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}

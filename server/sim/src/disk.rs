@@ -23,6 +23,10 @@ pub struct Image {
     lives: BTreeMap<ReplicaId, u64>,
     promised: Ballot,
     accepted: BTreeMap<(LogId, Slot), (Ballot, Value)>,
+    /// Commit points that were recorded last.
+    committed: PerLog<Slot>,
+    /// Last slots of the entries that were truncated.
+    truncated: PerLog<Slot>,
     log_starts: BTreeMap<(LogId, Ballot), Slot>,
     restart_wait: Option<Duration>,
     executed: Slot,
@@ -31,6 +35,7 @@ pub struct Image {
     opens_from_ms: u64,
     entries: BTreeMap<Key, StoredValue>,
     sessions: BTreeMap<u64, SessionImage>,
+    configs: BTreeMap<Slot, Value>,
 }
 
 impl Image {
@@ -60,6 +65,7 @@ impl Image {
                 self.lives.insert(replica, life);
             }
             Record::Joined => self.joined = true,
+            Record::Committed(slots) => self.committed = slots,
             Record::Changes(_) => unreachable!("changes of the state are not in the log"),
         }
     }
@@ -70,6 +76,7 @@ impl Image {
         self.config = changes.config;
         self.log_time_ms = changes.log_time_ms;
         self.opens_from_ms = changes.opens_from_ms;
+        self.configs.extend(changes.configs);
         for (key, stored) in changes.entries {
             match stored {
                 Some(stored) => self.entries.insert(key, stored),
@@ -95,6 +102,7 @@ impl Image {
             lives: self.lives.iter().map(|(r, life)| (*r, *life)).collect(),
             promised: self.promised,
             accepted: self.reported().collect(),
+            committed: self.committed,
             log_starts: log_starts.map(|((l, b), s)| (*l, *b, *s)).collect(),
             restart_wait: (!first).then(|| self.restart_wait.unwrap_or_default()),
             state: self.state(),
@@ -102,12 +110,14 @@ impl Image {
         }
     }
 
-    /// Returns the log entries that a starting replica reports: the accepted commands above the
-    /// checkpoint, and all accepted configurations.
+    /// Returns the log entries that a starting replica reports: those that the state does not cover.
     fn reported(&self) -> impl Iterator<Item = ReportedEntry> {
-        let wanted = |log: LogId, slot: Slot| log == LogId::Configs || slot > self.executed;
+        let covered = PerLog {
+            commands: self.executed,
+            configs: Slot(self.config.0),
+        };
         let accepted = self.accepted.iter();
-        let accepted = accepted.filter(move |((log, slot), _)| wanted(*log, *slot));
+        let accepted = accepted.filter(move |((log, slot), _)| *slot > covered[*log]);
         accepted.map(|((log, slot), (ballot, value))| ReportedEntry {
             log: *log,
             slot: *slot,
@@ -125,7 +135,15 @@ impl Image {
             opens_from_ms: self.opens_from_ms,
             entries: entries.map(|(k, s)| (k.clone(), Some(s.clone()))).collect(),
             sessions: sessions.map(|(c, s)| (*c, Some(s.clone()))).collect(),
+            configs: self.configs.clone().into_iter().collect(),
         }
+    }
+
+    /// Removes the entries up to these slots.
+    fn truncate(&mut self, slots: PerLog<Slot>) {
+        self.truncated = PerLog::of(|log| slots[log].max(self.truncated[log]));
+        self.accepted
+            .retain(|(log, slot), _| *slot > self.truncated[*log]);
     }
 
     fn read_log(&self, log: LogId, from: Slot, last: Slot) -> impl Iterator<Item = (Slot, Value)> {
@@ -276,6 +294,21 @@ impl Disk {
         (last, !self.syncing.is_empty())
     }
 
+    /// Removes the log entries up to these slots.
+    ///
+    /// # Panics
+    /// If the flushed state does not cover them: no restart could execute them again.
+    pub fn truncate(&mut self, slots: PerLog<Slot>) {
+        let covered = slots.all(|log, slot| *slot <= self.flushed[log]);
+        assert!(covered, "only entries that the flushed state covers may go");
+        if let Some(image) = &mut self.image {
+            image.truncate(slots);
+        }
+        if let Some(log) = &mut self.log {
+            log.truncate(slots);
+        }
+    }
+
     /// Requests that all changes that were persisted so far are flushed.
     pub fn request_flush(&mut self) {
         let last = self.queued.last().or(self.syncing.last());
@@ -385,8 +418,15 @@ impl Disk {
     pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
         self.image.as_ref().is_none_or(|image| {
             let accepted = image.accepted.get(&(log, slot));
-            accepted.is_some_and(|(at, _)| *at >= ballot)
+            slot <= image.truncated[log] || accepted.is_some_and(|(at, _)| *at >= ballot)
         })
+    }
+
+    /// Forgets the commit points, as if an older program had written the log.
+    pub fn forget_commits(&mut self) {
+        if let Some(image) = &mut self.image {
+            image.committed = PerLog::default();
+        }
     }
 
     /// Deletes all contents. The next start creates a new directory.

@@ -47,6 +47,7 @@ pub(super) fn action(lines: &mut Trace, now_ns: u64, node: usize, action: &Actio
     let what = match action {
         Action::Send { to, envelope } => format!("-> {to:?} {}", describe(&envelope.message)),
         Action::Flush => "flushes its state".to_owned(),
+        Action::Truncate(slots) => format!("   truncates its log up to {:?}", slots.commands),
         Action::Persist { sequence, records } => {
             let records: Vec<String> = records.iter().map(record).collect();
             format!("   persists {}: {}", sequence.0, records.join(", "))

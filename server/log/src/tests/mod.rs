@@ -5,6 +5,7 @@ mod damage;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod random;
+mod reuse;
 mod torn;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,12 @@ struct Written {
     segment_bytes: SegmentBytes,
     /// Contents after the last completed write.
     contents: Contents,
+    /// Segment with which the log begins.
+    first: SegmentId,
+    /// Slot up to which the entries of both logs were truncated.
+    truncated: Slot,
+    /// Number of segments that were removed.
+    removed: usize,
 }
 
 impl Written {
@@ -53,6 +60,9 @@ impl Written {
             log: log.unwrap(),
             segment_bytes,
             contents: Contents::default(),
+            first: SegmentId(1),
+            truncated: Slot::ZERO,
+            removed: 0,
         };
         written.begin_run();
         written
@@ -81,14 +91,25 @@ impl Written {
     fn marked(&self) -> Marked {
         Marked {
             group: self.log.synced(),
-            first: SegmentId(1),
+            first: self.first,
         }
+    }
+
+    /// Truncates both logs up to slot `last`.
+    fn truncate(&mut self, last: u64) {
+        self.truncated = Slot(last);
+        let removed = self.log.truncate([self.truncated; 2].into());
+        removed.iter().for_each(|(id, _)| self.disk.remove(*id));
+        self.removed += removed.len();
+        self.first = self.log.segments().next().expect("one stays").0;
+        self.contents.truncate(self.truncated);
     }
 
     /// Recovers the log from the disk, and begins a new run.
     fn restart(&mut self) -> Result<(), LogDamage> {
         self.log = self.recover()?;
         self.contents = contents(&self.log, &self.disk);
+        self.contents.truncate(self.truncated);
         self.begin_run();
         Ok(())
     }
@@ -99,6 +120,10 @@ impl Written {
 }
 
 impl Contents {
+    fn truncate(&mut self, last: Slot) {
+        self.entries.retain(|(_, slot), _| *slot > last);
+    }
+
     fn apply(&mut self, records: &[Record]) {
         for record in records {
             match crate::record::Logged::of(record) {
@@ -191,6 +216,7 @@ fn facts(number: u64) -> Vec<Record> {
             life: number + 1,
         },
         Record::Joined,
+        Record::Committed([Slot(number), Slot(number + 1)].into()),
     ]
 }
 

@@ -4,11 +4,15 @@ use std::panic::catch_unwind;
 
 use leasehold_leases::mutants::{Rule, with};
 
-use super::{damage, torn};
+use super::{damage, reuse, torn};
 
 #[test]
 fn each_directed_test_fails_without_its_rule() {
-    let directed: [(Rule, fn()); 4] = [
+    let directed: [(Rule, fn()); 5] = [
+        (
+            Rule::H114Segment,
+            reuse::h114_a_place_in_an_earlier_use_of_the_file_is_not_read,
+        ),
         (Rule::H116Whole, torn::every_group_is_torn_at_every_sector),
         (
             Rule::H117Behind,

@@ -5,13 +5,14 @@ use rand_pcg::Pcg64Mcg;
 
 use super::*;
 
-fn draw(rng: &mut Pcg64Mcg) -> Vec<Record> {
+/// Draws records of slots above `base`. If `far` is true, some slots are far apart.
+fn draw(rng: &mut Pcg64Mcg, base: Slot, far: bool) -> Vec<Record> {
     let records = rng.random_range(1..6);
     let mut out = Vec::new();
     for _ in 0..records {
         let log = LogId::ALL[rng.random_range(0..2)];
-        // Sometimes far apart: logs have holes.
-        let slot = rng.random_range(0..40) << [0, 0, 0, 40][rng.random_range(0..4)];
+        let distance = if far && rng.random_bool(0.25) { 40 } else { 0 };
+        let slot = base.0 + 1 + (rng.random_range(0..40) << distance);
         match rng.random_range(0..10) {
             0 => out.extend(facts(rng.random_range(0..20))),
             1 | 2 => out.push(Record::Erased {
@@ -33,9 +34,13 @@ fn run(seed: u64) {
     let mut written = Written::new(segment_bytes);
     let (mut whole, mut torn) = (0, 0);
     for _ in 0..60 {
-        let records = draw(&mut rng);
-        if rng.random_range(0..8) > 0 {
+        let records = draw(&mut rng, written.truncated, seed.is_multiple_of(2));
+        let chance = rng.random_range(0..8);
+        if chance > 0 {
             written.write(&records);
+            if chance == 1 {
+                written.truncate(written.truncated.0 + rng.random_range(0..40));
+            }
             continue;
         }
         let write = written.log.plan(&records, Vec::new()).unwrap();
@@ -60,6 +65,7 @@ fn run(seed: u64) {
         }
     }
     assert!(whole + torn > 0 || seed > 0);
+    assert!(written.removed > 0 || seed != 1, "segments are removed");
 }
 
 #[test]

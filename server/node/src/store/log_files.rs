@@ -15,7 +15,7 @@ use leasehold_log::{
     EntryProblem, LogDamage, LogRecovery, LogWriter, Marked, RecordPlace, SegmentBytes, SegmentId,
 };
 use leasehold_replica::action::Record;
-use leasehold_replica::message::{LogId, Value};
+use leasehold_replica::message::{LogId, PerLog, Value};
 
 use super::StorageError;
 use super::spare::{self, SpareMaker};
@@ -103,7 +103,11 @@ impl LogFiles {
         }
         let mut recovery = LogRecovery::new(life);
         let mut bytes = Vec::new();
-        for segment in segments(&folder).map_err(failed)? {
+        let found = segments(&folder).map_err(failed)?;
+        // A loss of power may have brought back segments that an earlier run had removed.
+        let (removed, needed): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|it| *it < marked.first);
+        for segment in needed {
             let path = path_of(&folder, segment);
             if !fs::symlink_metadata(&path).map_err(failed)?.is_file() {
                 let what = format!("{FOLDER}/{segment}{ENDING}");
@@ -119,6 +123,9 @@ impl LogFiles {
         };
         let log = recovery.finish(marked, bytes);
         let log = log.map_err(|damage| damaged(directory, &damage))?;
+        for segment in removed {
+            fs::remove_file(path_of(&folder, segment)).map_err(failed)?;
+        }
         sync_found(&log, &folder).map_err(failed)?;
         sync_folder(directory).map_err(failed)?;
         let spare = SpareMaker::start(&folder).map_err(|source| StorageError::Directory {
@@ -237,6 +244,34 @@ impl LogFiles {
         self.log.set_segment_bytes_max(max);
         self.current = Some(made.map_err(|error| self.unwritten(error))?);
         Ok(())
+    }
+
+    /// Forgets entries up to these slots. Returns the segments that the log no longer needs, with
+    /// their lengths in bytes. Their files are still there.
+    ///
+    /// # Errors
+    /// As [`LogFiles::write`].
+    pub(super) fn truncate(
+        &mut self,
+        slots: PerLog<Slot>,
+    ) -> Result<Vec<(SegmentId, usize)>, StorageError> {
+        if !self.log.can_truncate(slots) {
+            return Ok(Vec::new());
+        }
+        self.sync_written()?;
+        Ok(self.log.truncate(slots))
+    }
+
+    /// Removes the files of segments that the log no longer needs. One of them may become the spare
+    /// file. Another thread removes the others.
+    pub(super) fn remove_segments(&mut self, unused: Vec<(SegmentId, usize)>) {
+        for (segment, bytes) in unused {
+            let path = path_of(&self.folder, segment);
+            let is_reused = bytes == self.log.next_segment_bytes() && self.spare.has_room();
+            if !is_reused || self.spare.offer(&path, bytes).is_err() {
+                self.spare.remove_later(path);
+            }
+        }
     }
 
     /// Syncs everything that was written.

@@ -126,8 +126,15 @@ pub trait Store: Send + 'static {
     /// The same errors as [`Store::write`].
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError>;
 
-    /// Whether the disk has space for writes. The test does not write to the store. A store that
-    /// refuses writes has failed if the disk has space.
+    /// Frees the space of the log entries up to these slots. The flushed state covers them, and no
+    /// member needs them any more. A part of them may stay.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError>;
+
+    /// Whether the disk has space for writes, tested without a write to the store. A store that
+    /// refuses writes although there is space has failed.
     ///
     /// # Errors
     /// `Gone`.

@@ -1,9 +1,10 @@
 //! Spare segment files: filled with zeros ahead of their use, by a thread of their own.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use super::log_files::sync_folder;
@@ -18,12 +19,22 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Maker of spare files. There is at most one spare file.
 pub(super) struct SpareMaker {
     folder: PathBuf,
-    orders: Option<Sender<usize>>,
+    orders: Option<Sender<FileOrder>>,
     made: Receiver<io::Result<File>>,
     /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is
     /// none.
     ordered: Option<usize>,
+    /// Spare file that was a segment before, with its length in bytes.
+    used: Option<(File, usize)>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Work for the thread.
+enum FileOrder {
+    /// Make a spare file of this length in bytes.
+    Make(usize),
+    /// Remove this file.
+    Remove(PathBuf),
 }
 
 impl SpareMaker {
@@ -38,30 +49,50 @@ impl SpareMaker {
         let (report, made) = channel();
         let thread = std::thread::Builder::new()
             .name("segments".to_owned())
-            .spawn(move || {
-                while let Ok(bytes) = ordered.recv() {
-                    if report.send(make(&path, bytes)).is_err() {
-                        return;
-                    }
-                }
-            })?;
+            .spawn(move || perform(&path, &ordered, &report))?;
         Ok(SpareMaker {
             folder: folder.to_owned(),
             orders: Some(orders),
             made,
             ordered: None,
+            used: None,
             thread: Some(thread),
         })
     }
 
     /// Orders a spare file of this length, unless one was ordered already.
     pub(super) fn prepare(&mut self, bytes: usize) {
-        if self.ordered.is_none()
+        if self.has_room()
             && let Some(orders) = &self.orders
-            && orders.send(bytes).is_ok()
+            && orders.send(FileOrder::Make(bytes)).is_ok()
         {
             self.ordered = Some(bytes);
         }
+    }
+
+    /// Whether there is no spare file yet.
+    pub(super) fn has_room(&self) -> bool {
+        self.ordered.is_none() && self.used.is_none()
+    }
+
+    /// Removes a file that no start needs, when there is nothing else to do. The removal of many
+    /// files may take long.
+    pub(super) fn remove_later(&self, path: PathBuf) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(FileOrder::Remove(path));
+        }
+    }
+
+    /// Makes the file at `path` the spare file. There must be none yet. The old groups in it have
+    /// the number of another segment, so that no start reads them.
+    ///
+    /// # Errors
+    /// Any error of the operating system.
+    pub(super) fn offer(&mut self, path: &Path, bytes: usize) -> io::Result<()> {
+        let file = File::options().read(true).write(true).open(path)?;
+        fs::rename(path, self.folder.join(NAME))?;
+        self.used = Some((file, bytes));
+        Ok(())
     }
 
     /// Moves a file of this length to `path`, and waits until the file is durable there.
@@ -76,6 +107,11 @@ impl SpareMaker {
     }
 
     fn wait(&mut self, bytes: usize) -> io::Result<File> {
+        match self.used.take() {
+            Some((file, length)) if length == bytes => return Ok(file),
+            Some(_) => remove(&self.folder.join(NAME))?,
+            None => {}
+        }
         self.prepare(bytes);
         let gone = || io::Error::other("the thread that makes segments has ended");
         let made = self.made.recv().map_err(|_| gone())?;
@@ -94,6 +130,36 @@ impl Drop for SpareMaker {
             let _ = thread.join();
         }
         let _ = remove(&self.folder.join(NAME));
+    }
+}
+
+/// Performs orders until no more can come. Spare files come before removals. Files that are not
+/// removed by the end are removed by the next start.
+fn perform(spare: &Path, ordered: &Receiver<FileOrder>, report: &Sender<io::Result<File>>) {
+    let mut removals = VecDeque::new();
+    loop {
+        let order = if removals.is_empty() {
+            ordered.recv().map_err(|_| TryRecvError::Disconnected)
+        } else {
+            ordered.try_recv()
+        };
+        match order {
+            Ok(FileOrder::Remove(path)) => removals.push_back(path),
+            Ok(FileOrder::Make(bytes)) => {
+                if report.send(make(spare, bytes)).is_err() {
+                    return;
+                }
+            }
+            Err(TryRecvError::Empty) => {
+                if let Some(path) = removals.pop_front()
+                    && let Err(error) = remove(&path)
+                {
+                    let path = path.display();
+                    tracing::warn!("{path} is no longer needed, and cannot be removed: {error}");
+                }
+            }
+            Err(TryRecvError::Disconnected) => return,
+        }
     }
 }
 

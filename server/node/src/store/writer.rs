@@ -73,6 +73,7 @@ enum StorageJob {
     Persist(PersistRequest),
     Read(LogReadRequest),
     Flush,
+    Truncate(PerLog<Slot>),
     Close,
 }
 
@@ -186,6 +187,11 @@ impl Writer {
         let _ = self.jobs.send(StorageJob::Flush);
     }
 
+    /// Requests that the space of the log entries up to these slots is freed.
+    pub fn truncate(&self, slots: PerLog<Slot>) {
+        let _ = self.jobs.send(StorageJob::Truncate(slots));
+    }
+
     /// Requests a read of a log. A `StorageReport::LogRead` follows, unless the disk is full and
     /// lacks records that were already reported as durable.
     pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
@@ -278,6 +284,10 @@ struct WriterThread {
     reads: Vec<LogReadRequest>,
     /// Whether a flush of the state is requested.
     wants_flush: bool,
+    /// Slots up to which entries may go; `None` if there are no such entries.
+    truncate_to: Option<PerLog<Slot>>,
+    /// A truncation that the full disk has refused.
+    refused_truncation: Option<PerLog<Slot>>,
     /// Time of the next attempt to write to a full disk; `None` if the disk accepts writes.
     retry_at: Option<Instant>,
     /// Number of consecutive refusals by a disk that has space.
@@ -303,6 +313,8 @@ impl WriterThread {
             waiting: VecDeque::new(),
             reads: Vec::new(),
             wants_flush: false,
+            truncate_to: None,
+            refused_truncation: None,
             retry_at: None,
             refusals: 0,
             closing: false,
@@ -347,12 +359,15 @@ impl WriterThread {
             StorageJob::Persist(persist) => self.waiting.push_back(persist),
             StorageJob::Read(read) => self.reads.push(read),
             StorageJob::Flush => self.wants_flush = true,
+            StorageJob::Truncate(slots) => self.truncate_to = Some(slots),
             StorageJob::Close => self.closing = true,
         }
     }
 
     fn work(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
+        // This comes before the writes, because they may wait for the space (hazard 96).
+        self.truncate(store, due)?;
         while (due || self.closing) && self.fill() {
             match store.write(&self.group.records) {
                 Ok(()) => self.written(),
@@ -391,6 +406,33 @@ impl WriterThread {
             (self.report)(StorageReport::LogRead { log, to, entries });
         }
         Ok(())
+    }
+
+    /// Truncates the log if this is requested. If the disk refuses that, it is tried again when the
+    /// next attempt to write is due.
+    fn truncate(&mut self, store: &mut dyn Store, due: bool) -> Result<(), StorageError> {
+        let mut slots = self.truncate_to.take();
+        if due || slots.is_some() {
+            slots = slots.or(self.refused_truncation.take());
+        }
+        let Some(slots) = slots else {
+            return Ok(());
+        };
+        match store.truncate(slots) {
+            Err(StorageError::Full { .. }) => {
+                self.refused_truncation = Some(slots);
+                self.set_full();
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.refused_truncation = None;
+                if self.group.sequence.is_none() && self.waiting.is_empty() && !self.wants_flush {
+                    self.set_writable();
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Begins the flush that was requested, because everything before the request is written. If

@@ -32,7 +32,7 @@ use crate::security::{
 };
 use leasehold_replica::codec::{encode_envelope, proto};
 use leasehold_replica::input::Input;
-use leasehold_replica::message::{Envelope, Message};
+use leasehold_replica::message::{Envelope, Message, PerLog};
 
 const MEMBERS: [&str; 3] = ["CA", "JP", "OR"];
 
@@ -306,7 +306,11 @@ fn ping(stamp: u64) -> Envelope {
         from: ReplicaId(1),
         from_incarnation: Incarnation(1),
         to_incarnation: Incarnation(1),
-        message: Message::Ping { stamp, cost_ms: 0 },
+        message: Message::Ping {
+            stamp,
+            cost_ms: 0,
+            flushed: PerLog::default(),
+        },
     }
 }
 

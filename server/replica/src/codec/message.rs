@@ -22,7 +22,16 @@ const PARTS_MAX: u64 = 1 << 16;
 
 pub(super) fn encode(message: Message) -> Wire {
     match message {
-        Message::Ping { stamp, cost_ms } => Wire::Ping(proto::Ping { stamp, cost_ms }),
+        Message::Ping {
+            stamp,
+            cost_ms,
+            flushed,
+        } => Wire::Ping(proto::Ping {
+            stamp,
+            cost_ms,
+            commands_flushed: flushed.commands.0,
+            configs_flushed: flushed.configs.0,
+        }),
         Message::Pong { stamp } => Wire::Pong(proto::Stamp { stamp }),
         Message::Join { life } => Wire::Join(proto::Life { life }),
         Message::Joined { life } => Wire::Joined(proto::Life { life }),
@@ -142,6 +151,10 @@ pub(super) fn decode(message: Wire) -> CodecResult<Message> {
         Wire::Ping(ping) => Message::Ping {
             stamp: ping.stamp,
             cost_ms: ping.cost_ms,
+            flushed: PerLog {
+                commands: slot("ping.commands_flushed", ping.commands_flushed)?,
+                configs: slot("ping.configs_flushed", ping.configs_flushed)?,
+            },
         },
         Wire::Pong(pong) => Message::Pong { stamp: pong.stamp },
         Wire::Join(join) => Message::Join { life: join.life },

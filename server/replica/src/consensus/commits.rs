@@ -130,9 +130,9 @@ impl Consensus {
 
     /// Returns the answer to a read of `key`, if a committed, unexecuted slot determines it
     /// (protocol §3.3). The answer is the value that the slot's last command on the key writes,
-    /// provided that this command is an answerable blind write. A command of several keys is
-    /// treated as if it wrote every key, because a search through up to ten thousand keys for each
-    /// read would take longer than the wait for the execution.
+    /// provided that this command is an answerable blind write. A command with several keys is
+    /// treated as if it wrote every key. A search through up to ten thousand keys for each read
+    /// would take longer than the wait for the execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();

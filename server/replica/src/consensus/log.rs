@@ -110,10 +110,10 @@ impl Log {
     }
 
     /// Returns the last slot of the window. This replica accepts values only within the window. The
-    /// window begins at the durable state, not at the last executed slot: a restart continues from
-    /// the durable state, and must keep every entry that was accepted above it (hazard 78). The
-    /// window bounds the number of entries that a restart reads. It also ensures that a peer cannot
-    /// make the log of another replica grow without end.
+    /// window begins at the durable state, not at the last executed slot. The reason is that a
+    /// restart continues from the durable state, and must keep every entry that was accepted above
+    /// it (hazard 78). The window bounds the number of entries that a restart reads. It also
+    /// ensures that a peer cannot make the log of another replica grow without end.
     pub fn end(&self) -> Slot {
         Slot(self.window_start().0.saturating_add(self.window))
     }
@@ -255,6 +255,20 @@ impl Log {
             self.commit_point = last;
         }
         true
+    }
+
+    /// Notes that all slots up to `last` were committed before a restart.
+    ///
+    /// # Panics
+    /// If the entry of an unexecuted one is missing: it was recorded before the commit point.
+    pub fn restore_commits(&mut self, last: Slot) {
+        for slot in (self.executed.0 + 1..=last.0).map(Slot) {
+            let cell = self.open.get_mut(&slot);
+            let cell = cell.filter(|cell| cell.accepted.is_some());
+            cell.expect("the log holds the entries up to its commit point")
+                .committed = true;
+            self.commit(slot);
+        }
     }
 
     /// Returns the cost of the slots that are committed but not executed, in units of

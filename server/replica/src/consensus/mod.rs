@@ -29,6 +29,7 @@ mod votes;
 
 use std::time::Duration;
 
+use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -197,6 +198,23 @@ impl Consensus {
     /// Returns the last executed slot of each log.
     pub(super) fn executed(&self) -> PerLog<Slot> {
         PerLog::of(|log| self.logs[log].executed)
+    }
+
+    /// Returns the commit points of both logs.
+    pub(super) fn committed(&self) -> PerLog<Slot> {
+        PerLog::of(|log| {
+            let log = &self.logs[log];
+            if off(Rule::H107Committed) {
+                log.highest
+            } else {
+                log.commit_point
+            }
+        })
+    }
+
+    /// Whether a log has committed slots that are not executed.
+    pub(super) fn has_to_execute(&self) -> bool {
+        self.executed() != PerLog::of(|log| self.logs[log].commit_point)
     }
 
     /// Sets the first election timer. The preferred replica campaigns soon, and the others wait

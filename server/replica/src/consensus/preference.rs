@@ -152,7 +152,7 @@ impl Consensus {
         }
     }
 
-    /// Handles a message in which a peer announces that it is about to end.
+    /// Handles a peer's announcement that the peer is about to end.
     pub fn peer_leaves(&mut self, step: &Step<'_>, peer: ReplicaId) {
         if step.ctx.settings.elections.preferred == Some(peer) {
             self.plan_end();

@@ -14,8 +14,8 @@ use crate::per_log::PerLog;
 
 /// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
 /// executed slot, even those far above that slot, because other replicas may rely on each entry
-/// (hazard 78). A slot above the executed ones is not treated as committed until this replica has
-/// learned again that it is committed.
+/// (hazard 78). Slots up to the recorded commit points are committed. Of later slots, this replica
+/// must learn again whether they are.
 pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,
@@ -66,5 +66,6 @@ fn restore(recovered: &RecoveredState, id: LogId, mut log: Log) -> Log {
             log.highest = log.highest.max(entry.slot);
         }
     }
+    log.restore_commits(recovered.committed[id]);
     log
 }

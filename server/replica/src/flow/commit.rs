@@ -8,7 +8,7 @@ use leasehold_leases::{Ballot, ConfigId, ReplicaId, Slot, Time};
 use leasehold_wire::Outcome;
 
 use super::Parts;
-use crate::action::Event;
+use crate::action::{Action, Event};
 use crate::consensus::EarlyAnswer;
 use crate::cost;
 use crate::message::{LogId, LogNews, Proposal};
@@ -141,7 +141,8 @@ impl Parts {
     pub(super) fn hand_over_changes(&mut self, step: &mut Step<'_>) {
         if step.persister.takes_changes() {
             let (executed, config) = self.reached();
-            self.machine.hand_over(step, executed, config);
+            let configs = || self.leasing.take_unsaved();
+            self.machine.hand_over(step, executed, config, configs);
         }
     }
 
@@ -155,7 +156,20 @@ impl Parts {
     pub(super) fn on_flushed(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
         self.machine.note_flushed();
         self.move_windows(step, slots);
+        self.truncate_flushed(step, step.me(), slots);
         self.plan_changes(step);
+    }
+
+    /// Notes the flushed state of a member. Frees the entries that no member needs any more.
+    pub(super) fn truncate_flushed(
+        &mut self,
+        step: &mut Step<'_>,
+        member: ReplicaId,
+        flushed: PerLog<Slot>,
+    ) {
+        if let Some(slots) = self.compaction.note_flushed(member, flushed) {
+            step.out.push(Action::Truncate(slots));
+        }
     }
 
     /// Returns the last executed slot of the log of commands, and the last executed configuration.
@@ -272,6 +286,7 @@ impl Parts {
     /// again now. They could not be fetched while too much was left to execute.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
+        self.execute_configs(step);
         self.execute_commands(step);
         self.plan_changes(step);
         was_backlogged && !self.consensus.is_backlogged(step)

@@ -112,7 +112,7 @@ impl Parts {
     }
 
     /// Sends a leader's heartbeat. The leader also suspects replicas that have blocked a slot for
-    /// too long, and resigns if too few replicas answer.
+    /// too long. It resigns if too few replicas answer.
     pub(super) fn lead_on(&mut self, step: &mut Step<'_>) {
         if !self.consensus.leads() {
             return step.timers.stop(Timer::Heartbeat);
@@ -211,8 +211,8 @@ impl Parts {
         }
     }
 
-    /// Answers operators' requests that were found to be in force already, if a majority has
-    /// confirmed since then that this replica leads.
+    /// Answers operators' requests that were found to be in force already, if a majority has since
+    /// confirmed that this replica leads.
     pub(super) fn answer_confirmed_requests(&mut self, step: &mut Step<'_>) {
         if let Some((_, confirmed)) = self.consensus.probes(step) {
             self.leasing.answer_confirmed(step, confirmed);

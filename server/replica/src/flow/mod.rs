@@ -24,6 +24,7 @@ pub(super) use self::commit::ExecutionBudget;
 use leasehold_leases::mutants::mutated;
 use leasehold_leases::{Key, Time};
 
+use super::compaction::Compaction;
 use super::consensus::Consensus;
 use super::joining::Joining;
 use super::leasing::Leasing;
@@ -36,6 +37,7 @@ use super::step::Step;
 pub(super) struct Parts {
     pub(super) joining: Joining,
     pub(super) consensus: Consensus,
+    pub(super) compaction: Compaction,
     pub(super) machine: StateMachine,
     pub(super) leasing: Leasing,
     pub(super) session_opens: SessionOpenLimiter,

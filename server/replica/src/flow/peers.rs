@@ -12,7 +12,10 @@ impl Parts {
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         match envelope.message {
-            Message::Ping { stamp, .. } => step.send(from, Message::Pong { stamp }),
+            Message::Ping { stamp, flushed, .. } => {
+                step.send(from, Message::Pong { stamp });
+                self.truncate_flushed(step, from, flushed);
+            }
             Message::Join { life } => self.joining.on_join(step, from, life),
             Message::Joined { life } => self.joining.on_joined(step, from, life),
             Message::Prepare { ballot, commits } if !self.joining.has_joined() => {

@@ -9,7 +9,7 @@ use crate::context::PeerContact;
 use crate::handles::Sequence;
 use crate::input::Input;
 use crate::message::Message;
-use crate::persist::{Continuation, Continuations};
+use crate::persist::{Continuation, Continuations, LogProgress};
 use crate::step::Step;
 use crate::timers::Timer;
 
@@ -100,6 +100,7 @@ impl Parts {
         step.broadcast(&Message::Ping {
             stamp: step.now.0,
             cost_ms: cost_ms.unwrap_or(0),
+            flushed: self.compaction.flushed(),
         });
     }
 
@@ -173,8 +174,17 @@ impl Parts {
         }
     }
 
+    /// Sets the timers with which a run begins.
+    pub fn begin_run(&mut self, step: &mut Step<'_>) {
+        self.first_election(step);
+        // What was committed before the restart is executed without a leader.
+        if self.consensus.has_to_execute() {
+            step.set_timer(Timer::Execute, step.now);
+        }
+    }
+
     /// Sets the timer for the first election of a run.
-    pub fn first_election(&mut self, step: &mut Step<'_>) {
+    fn first_election(&mut self, step: &mut Step<'_>) {
         let waits = self.leasing.in_restart_wait(step.now);
         self.consensus.first_election(step, waits);
     }
@@ -193,7 +203,10 @@ impl Parts {
         self.leave_on(step);
         self.execution = self.execution.next_group();
         self.marks_looked_at = 0;
-        let executed = self.consensus.executed();
-        step.persister.flush(executed, step.out);
+        let progress = LogProgress {
+            committed: self.consensus.committed(),
+            executed: self.consensus.executed(),
+        };
+        step.persister.flush(progress, step.out);
     }
 }

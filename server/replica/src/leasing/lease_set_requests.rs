@@ -213,7 +213,8 @@ impl Leasing {
         self.merge_if_fit(step.ctx, set).map_err(Refusal::Invalid)
     }
 
-    /// If no configuration could ever include this request, returns the reason.
+    /// Returns the reason for a refusal if no configuration could ever include this request;
+    /// otherwise `None`.
     fn invalid(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Option<String> {
         let voters = ctx.members.voters();
         let unknown = |(_, spec): &(KeyRange, StrategySpec)| match spec {
@@ -226,7 +227,8 @@ impl Leasing {
         set.strategies.iter().any(unknown).then(holders)
     }
 
-    /// If this request cannot be checked or accepted at present, returns the reason.
+    /// Returns the reason for a refusal if this request cannot be checked or accepted at present;
+    /// otherwise `None`.
     fn busy(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<String> {
         let heard = step
             .ctx

@@ -38,8 +38,11 @@ pub(super) struct LeaveProgress {
 }
 
 impl LeaveProgress {
-    /// Panics if the progress contradicts itself. `last` is the sequence number of the last promise
-    /// or guard that this replica sent.
+    /// Checks the progress. `last` is the sequence number of the last promise or guard that this
+    /// replica sent.
+    ///
+    /// # Panics
+    /// If the progress contradicts itself.
     pub(super) fn check(&self, last: u64) {
         assert!(
             self.recorded || !self.durable,
@@ -108,9 +111,9 @@ impl Leasing {
         }
     }
 
-    /// Undoes the record of a restart wait of zero. The reason is that the clock is not trusted any
-    /// more, so grants may not have ended in time (hazard 80). The next run then waits as if this
-    /// run had been killed.
+    /// Undoes the record of a restart wait of zero, because the clock is not trusted any more:
+    /// grants may not have ended in time (hazard 80). The next run then waits as if this run had
+    /// been killed.
     pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
         let wait = self.restart_wait.requested;
         if let Some(leaving) = &mut self.leaving

@@ -23,8 +23,8 @@ use leasehold_leases::{
 };
 use leasehold_wire::Command;
 
-use super::action::{Event, Record, RecoveredState};
-use super::message::{LogId, Message, ReportedEntry, Value};
+use super::action::{Event, Record, RecoveredState, StateChanges};
+use super::message::{Message, Value};
 use super::persist::Continuation;
 use super::settings::Settings;
 use super::step::Step;
@@ -65,6 +65,8 @@ struct RestartWait {
 #[derive(Clone, Debug)]
 pub(super) struct Leasing {
     configs: Configs,
+    /// Configurations that are executed and not handed to the storage yet.
+    unsaved: Vec<(Slot, Value)>,
     /// Whether any configuration was ever put in force. The value is the same on all replicas at
     /// the same slot, because it follows from the log.
     configured: bool,
@@ -94,12 +96,13 @@ impl Leasing {
     /// was an earlier run. The grants of that run are forgotten.
     ///
     /// # Panics
-    /// If the configuration log on disk has a hole.
+    /// If a configuration is missing in the flushed state.
     pub(super) fn restore(now: Time, settings: &Settings, recovered: &RecoveredState) -> Leasing {
         let (me, n) = (settings.me, settings.n);
         let wait = recovered.restart_wait;
         let mut leasing = Leasing {
             configs: Configs::new(n),
+            unsaved: Vec::new(),
             configured: false,
             lags_since: None,
             grantor: Grantor::new(me, n, now, wait),
@@ -113,25 +116,26 @@ impl Leasing {
             leader_state: LeaderState::default(),
             leaving: None,
         };
-        leasing.execute_again(recovered);
+        leasing.execute_again(&recovered.state);
         leasing
     }
 
-    /// Executes again all configurations that the earlier run had executed.
-    fn execute_again(&mut self, recovered: &RecoveredState) {
-        let executed = recovered.state.config;
-        let of_log =
-            |entry: &&ReportedEntry| entry.log == LogId::Configs && entry.slot.0 <= executed.0;
-        let mut entries: Vec<&ReportedEntry> = recovered.accepted.iter().filter(of_log).collect();
-        entries.sort_by_key(|entry| entry.slot);
-        for entry in entries {
-            self.execute(ConfigId(entry.slot.0), &entry.value);
+    /// Executes again all configurations that the flushed state contains.
+    fn execute_again(&mut self, state: &StateChanges) {
+        for (slot, value) in &state.configs {
+            self.execute(ConfigId(slot.0), value);
         }
+        self.unsaved.clear();
         assert_eq!(
             self.configs.newest(),
-            executed,
-            "the configuration log on disk has a hole"
+            state.config,
+            "the state contains its newest configuration"
         );
+    }
+
+    /// Returns the configurations that were executed since the last call.
+    pub(super) fn take_unsaved(&mut self) -> Vec<(Slot, Value)> {
+        std::mem::take(&mut self.unsaved)
     }
 
     /// Executes a slot of the configuration log. Returns the number of keys that this configuration
@@ -144,6 +148,7 @@ impl Leasing {
         };
         self.configured |= matches!(value, Value::Config(_));
         self.configs.apply(id, change);
+        self.unsaved.push((Slot(id.0), value.clone()));
         assert_eq!(
             self.configs.newest(),
             id,

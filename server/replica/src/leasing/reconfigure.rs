@@ -51,7 +51,7 @@ pub(super) struct LeaderState {
     pub(super) survey: Option<Survey>,
     /// Changes that the last pass found and that no configuration includes yet.
     pub(super) remaining: Option<RemainingChanges>,
-    /// Whether some findings of the last pass are not in any configuration yet.
+    /// Whether the last pass has findings that are not in any configuration yet.
     unfinished: bool,
     /// Key at which the last configuration stopped. Waiting keys are taken in round-robin order, so
     /// the next configuration continues after this key.
@@ -299,7 +299,7 @@ impl Leasing {
         soon
     }
 
-    /// Whether some findings of the last pass are not in any configuration yet.
+    /// Returns whether the last pass has findings that are not in any configuration yet.
     pub fn is_unfinished(&self) -> bool {
         self.leader_state.unfinished
     }

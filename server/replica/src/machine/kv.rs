@@ -45,9 +45,9 @@ pub struct Kv {
     pub(super) sessions: Sessions,
     /// Highest log time of the batches executed so far, in ms.
     pub(super) log_time_ms: u64,
-    /// Keys changed since the last batch of changes, each with its present value, or `None` if it was
-    /// deleted. The values are kept here so that a batch of very many keys need not look them
-    /// up.
+    /// Keys that have changed since the last batch of changes, each with its present value; `None`
+    /// if the key was deleted. The values are kept here so that a batch of very many keys need not
+    /// look them up.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
     /// Newest version that was given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),

@@ -30,9 +30,9 @@ const VALUE: u32 = 2;
 /// in units of `cost::merging`. The record is `None` if `old` is no record, or if `old` or the
 /// result is too large.
 ///
-/// If `fields` has several values for one name, the last is used. If `old` has two fields of one
-/// name, only the first is replaced. The other fields of `old` are copied without decoding them:
-/// decoding and encoding would take several times as long.
+/// If `fields` has several values for one name, the last value is used. If `old` has two fields
+/// with the same name, only the first field is replaced. The other fields of `old` are copied
+/// without decoding them, because decoding and encoding would take several times as long.
 ///
 /// [`cost`]: crate::cost
 pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {

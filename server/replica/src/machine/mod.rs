@@ -28,8 +28,8 @@ const MERGE_COST_MIN: usize = 8 << 10;
 const CHANGES_MAX: usize = 1 << 11;
 /// Bytes of executed writes at which a batch of changes is handed to the storage.
 const CHANGES_BYTES_MAX: usize = 1 << 20;
-/// Bytes of executed writes at which the state is flushed. When all replicas restart, their leader
-/// proposes everything above the durable state again.
+/// Bytes of executed writes at which the state is flushed. A restart executes everything above the
+/// flushed state again.
 const FLUSH_BYTES: usize = 16 << 20;
 
 /// Replicated state, and its progress on the way to the disk.
@@ -150,8 +150,15 @@ impl StateMachine {
     }
 
     /// Hands the changes since the last batch to the storage. `executed` and `config` are the last
-    /// slot and the last configuration executed now.
-    pub(super) fn hand_over(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
+    /// slot and the last configuration executed now. `configs` returns the configurations that were
+    /// executed since the last batch.
+    pub(super) fn hand_over(
+        &mut self,
+        step: &mut Step<'_>,
+        executed: Slot,
+        config: ConfigId,
+        configs: impl FnOnce() -> Vec<(Slot, Value)>,
+    ) {
         assert!(
             (executed, config) >= self.handed_over,
             "the state is not behind what was handed over"
@@ -168,6 +175,7 @@ impl StateMachine {
             entries: self.kv.take_dirty(),
             sessions: self.kv.sessions.take_dirty(),
             opens_from_ms: self.kv.sessions.opens_from_ms(),
+            configs: configs(),
         }));
     }
 

@@ -8,7 +8,7 @@ use leasehold_wire::{Outcome, Path};
 use crate::Input;
 use crate::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use crate::input::{FencedRead, ReadFrom};
-use crate::message::{Envelope, LogId};
+use crate::message::{Envelope, LogId, PerLog};
 
 /// Performs the actions of a replica. The node implements this trait, and so do the simulator,
 /// tests and benchmarks. Each method performs the [`Action`] of the same name.
@@ -23,6 +23,9 @@ pub trait Host {
     /// Makes durable all changes of the state that were persisted so far. Afterwards the host
     /// passes [`Input::Flushed`] to the replica.
     fn flush(&mut self);
+
+    /// Frees the space of the log entries up to these slots, or of some of them.
+    fn truncate(&mut self, slots: PerLog<Slot>);
 
     /// Answers a client.
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome);
@@ -77,6 +80,7 @@ pub fn perform(action: Action, host: &mut impl Host) {
         Action::Send { to, envelope } => host.send(to, envelope),
         Action::Persist { sequence, records } => host.persist(sequence, records),
         Action::Flush => host.flush(),
+        Action::Truncate(slots) => host.truncate(slots),
         Action::Reply { to, path, outcome } => host.reply(to, path, outcome),
         Action::FencedReply {
             to,

@@ -9,7 +9,7 @@ use leasehold_leases::{Incarnation, Slot};
 use leasehold_log::memory::MemoryDisk;
 use leasehold_log::{LogWrite, LogWriter, Marked, SegmentBytes, SegmentId, decode_entry};
 use leasehold_replica::action::Record;
-use leasehold_replica::message::{LogId, ReportedEntry};
+use leasehold_replica::message::{LogId, PerLog, ReportedEntry};
 
 use super::Image;
 
@@ -25,6 +25,10 @@ pub(super) struct LogBytes {
     segment_bytes: SegmentBytes,
     /// Write of the sync in progress; `None` if the sync has no records of the log.
     write: Option<LogWrite>,
+    /// Segment with which the log begins.
+    first: SegmentId,
+    /// Truncation that waits for the sync in progress.
+    truncate_to: Option<PerLog<Slot>>,
 }
 
 impl Hash for LogBytes {
@@ -47,6 +51,8 @@ impl LogBytes {
             log: log.expect("an empty log is not damaged"),
             segment_bytes,
             write: None,
+            first: SegmentId(1),
+            truncate_to: None,
         }
     }
 
@@ -69,6 +75,22 @@ impl LogBytes {
             self.disk.sync();
             self.log.complete(write, true);
         }
+        if let Some(slots) = self.truncate_to.take() {
+            self.truncate(slots);
+        }
+    }
+
+    /// Removes segments that hold only entries up to these slots. A crash may bring them back.
+    pub(super) fn truncate(&mut self, slots: PerLog<Slot>) {
+        if self.write.is_some() {
+            self.truncate_to = Some(slots);
+            return;
+        }
+        for (id, _) in self.log.truncate(slots) {
+            self.disk.remove(id);
+        }
+        let first = self.log.segments().next();
+        self.first = first.map_or(self.first, |(id, _)| id);
     }
 
     /// Handles a crash during the write. Each sector for which `survives` returns false is lost.
@@ -81,6 +103,7 @@ impl LogBytes {
             survived
         });
         self.write = None;
+        self.truncate_to = None;
         is_whole
     }
 
@@ -91,7 +114,7 @@ impl LogBytes {
     pub(super) fn recover(&mut self, image: &Image) {
         let marked = Marked {
             group: self.log.synced(),
-            first: SegmentId(1),
+            first: self.first,
         };
         let recovered = self.disk.recover(LIFE, marked, self.segment_bytes);
         self.log = recovered.unwrap_or_else(|damage| panic!("a torn log is refused: {damage}"));
@@ -110,8 +133,10 @@ impl LogBytes {
         assert_eq!(facts.restart_wait, image.restart_wait, "restart wait");
         assert_eq!(facts.lives, image.lives, "lives");
         assert_eq!(facts.joined, image.joined, "joined");
+        assert_eq!(facts.committed, image.committed, "commit points");
         for log in LogId::ALL {
-            let found = self.log.entries(log, Slot::ZERO).map(|(slot, _)| slot);
+            let kept = image.truncated[log].next();
+            let found = self.log.entries(log, kept).map(|(slot, _)| slot);
             let expected = image.accepted.range((log, Slot::ZERO)..);
             let expected = expected.take_while(|((of, _), _)| *of == log);
             assert!(found.eq(expected.map(|((_, slot), _)| *slot)), "slots");

@@ -14,7 +14,7 @@ use leasehold_replica::Input;
 use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::codec;
 use leasehold_replica::input::ReadFrom;
-use leasehold_replica::message::{Envelope, LogId};
+use leasehold_replica::message::{Envelope, LogId, PerLog};
 use leasehold_replica::shell::{FencedReply, Host};
 
 /// Duration of a flush of the state, as a number of syncs.
@@ -58,6 +58,11 @@ impl Host for ReplicaHost<'_> {
         let ReplicaHost(world, node) = self;
         world.nodes[*node].disk.request_flush();
         world.begin_flush(*node);
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) {
+        let ReplicaHost(world, node) = self;
+        world.nodes[*node].disk.truncate(slots);
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {

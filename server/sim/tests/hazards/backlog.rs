@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use leasehold_leases::{Ballot, ReplicaId, StrategySpec};
 use leasehold_replica::action::{ClientHandle, Record};
-use leasehold_replica::message::{Message, Value};
+use leasehold_replica::message::{Message, PerLog, Value};
 use leasehold_replica::{BACKLOG_BYTES_MAX, Input, OperatorRequest, Settings};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Field, KeyValue};
@@ -263,6 +263,7 @@ fn who_has_much_to_execute_does_not_take_over() {
     let ping = Message::Ping {
         stamp: 0,
         cost_ms: 0,
+        flushed: PerLog::default(),
     };
     let ping = cluster.node(2).envelope(ReplicaId(0), ping);
     cluster.deliver((ping, ReplicaId(0)));

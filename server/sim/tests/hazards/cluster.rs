@@ -11,7 +11,7 @@ use leasehold_leases::{
 use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::lease_set::LeaseAnswer;
-use leasehold_replica::message::{Accept, Envelope, LogId, Message};
+use leasehold_replica::message::{Accept, Envelope, LogId, Message, PerLog};
 use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_sim::disk::Disk;
@@ -92,6 +92,10 @@ impl Host for NodeHost<'_> {
 
     fn flush(&mut self) {
         self.0.nodes[self.1].disk.request_flush();
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) {
+        self.0.nodes[self.1].disk.truncate(slots);
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
@@ -222,6 +226,12 @@ impl Cluster {
         self.nodes[node].replica = None;
         self.nodes[node].disk.crash(0, 0);
         self.nodes[node].stalled = false;
+    }
+
+    /// Ends a replica, and makes its disk forget the commit points.
+    pub fn crash_without_commits(&mut self, node: usize) {
+        self.crash(node);
+        self.nodes[node].disk.forget_commits();
     }
 
     /// Ends a replica and wipes its disk.

@@ -12,7 +12,7 @@ use leasehold_leases::{
 use leasehold_replica::action::Record;
 use leasehold_replica::codec::{decode_ballot, encode_ballot};
 use leasehold_replica::message::{
-    Accept, Batch, Envelope, LogId, LogNews, Message, ReportedEntry, Value,
+    Accept, Batch, Envelope, LogId, LogNews, Message, PerLog, ReportedEntry, Value,
 };
 use leasehold_replica::sanity::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
 
@@ -148,6 +148,7 @@ pub(super) fn h81_an_incarnation_that_leaps_does_not_silence_its_peer() {
         Message::Ping {
             stamp: 1,
             cost_ms: 0,
+            flushed: PerLog::default(),
         },
     );
     envelope.from_incarnation = Incarnation(NUMBER_MAX);

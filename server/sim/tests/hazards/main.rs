@@ -7,6 +7,7 @@ mod backlog;
 mod catchup;
 mod checkpoints;
 mod cluster;
+mod compaction;
 mod elections;
 mod forged;
 mod frames;

@@ -49,6 +49,8 @@ directed! {
     H43Unmarked: reads::h43_several_keys_are_read_under_leases_or_in_the_log;
     H78Durable: windows::h78_a_vote_far_above_the_checkpoint_is_not_forgotten;
     H79Room: windows::h79_a_leader_stops_at_its_window_and_goes_on_when_it_moves;
+    H107Committed: compaction::h107_a_restart_executes_what_was_committed_and_nothing_else;
+    H125Members: compaction::h125_entries_stay_until_every_member_has_flushed_them;
     H81Leaps: forged::h81_a_round_near_the_limit_wedges_nobody;
     H81Leaps: forged::h81_an_incarnation_that_leaps_does_not_silence_its_peer;
     H81Leaps: forged::h81_log_time_that_leaps_is_not_accepted;

@@ -93,9 +93,14 @@ pub fn kind_of(message: &Message) -> Kind {
 pub fn each_number(message: &mut Message, visit: &mut dyn FnMut(Number<'_>)) {
     let mut it = Visitor { visit };
     match message {
-        Message::Ping { stamp, cost_ms } => {
+        Message::Ping {
+            stamp,
+            cost_ms,
+            flushed,
+        } => {
             it.long(stamp);
             it.short(cost_ms);
+            it.both(flushed);
         }
         Message::Pong { stamp } => it.long(stamp),
         Message::Join { life } | Message::Joined { life } => it.long(life),

@@ -144,7 +144,7 @@ pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
     do_write(&mut cluster, two.clone());
     do_write(&mut cluster, one.clone());
     let copy = newest(&cluster, 0);
-    (0..3).for_each(|node| cluster.crash(node));
+    (0..3).for_each(|node| cluster.crash_without_commits(node));
     cluster.hold(move |packet| accept(packet).is_some_and(|accept| accept.slot == copy));
     (0..3).for_each(|node| cluster.start(node));
     let leader = |cluster: &Cluster| (0..3).find(|node| cluster.leads(*node));

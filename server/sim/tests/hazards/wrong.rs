@@ -147,6 +147,7 @@ impl FaultyReplica<'_> {
             Kind::Ping => Message::Ping {
                 stamp: 1,
                 cost_ms: 5,
+                flushed: [Slot(1), Slot(1)].into(),
             },
             Kind::Pong => Message::Pong { stamp: 1 },
             Kind::Join => Message::Join { life: 1 },

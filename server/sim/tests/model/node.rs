@@ -14,7 +14,7 @@ use leasehold_leases::mutants::Rule;
 use leasehold_leases::{LeaseMessage, ReplicaId, Slot, Time, fingerprint};
 use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::ReadFrom;
-use leasehold_replica::message::{Envelope, LogId, Message, ReadAnswer};
+use leasehold_replica::message::{Envelope, LogId, Message, PerLog, ReadAnswer};
 use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica};
 use leasehold_sim::disk::Disk;
@@ -315,6 +315,10 @@ impl Host for Process<'_> {
         self.node.disk.request_flush();
         self.node.disk.begin_flush();
         self.inputs.push(Input::Flushed(self.node.disk.flushed()));
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) {
+        self.node.disk.truncate(slots);
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {

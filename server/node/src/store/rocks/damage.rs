@@ -54,6 +54,7 @@ fn state(slot: u64) -> Record {
         opens_from_ms: slot * 9,
         entries: entries.collect(),
         sessions: vec![(slot % 3, Some(session))],
+        configs: vec![(Slot(1), Value::Noop)],
     })
 }
 

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leasehold_leases::Slot;
+use leasehold_log::SegmentId;
 use leasehold_replica::action::Record;
 use leasehold_replica::message::{LogId, PerLog, Value};
 use leasehold_replica::record_size_estimate;
@@ -61,6 +62,9 @@ pub struct Storage {
     logged: usize,
     /// Last slot of each log in the newest batch of changes that was applied.
     applied: PerLog<Slot>,
+    /// Segments that the log no longer needs, with their lengths in bytes. Their files are still to
+    /// be removed.
+    unused: Vec<(SegmentId, usize)>,
     full_while: Option<PathBuf>,
 }
 
@@ -81,6 +85,10 @@ impl Store for Storage {
 
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
         Storage::flush(self, report)
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError> {
+        Storage::truncate(self, slots)
     }
 
     fn has_room(&self) -> Result<bool, StorageError> {
@@ -146,6 +154,25 @@ impl Storage {
         if let Some(flusher) = &self.flusher {
             flusher.order(self.applied, report);
         }
+        Ok(())
+    }
+
+    /// Removes the segments of the log that hold only entries up to these slots.
+    ///
+    /// # Errors
+    /// The same errors as [`Storage::write`].
+    pub fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError> {
+        let truncated = self.log.truncate(slots);
+        let unused = truncated.map_err(|error| self.engine.unless_gone(error))?;
+        self.unused.extend(unused);
+        if self.unused.is_empty() {
+            return Ok(());
+        }
+        // A start must know that the segments are not missing.
+        self.mark_log()?;
+        let synced = self.engine.marker.sync();
+        synced.map_err(|error| self.engine.unmarked(error))?;
+        self.log.remove_segments(std::mem::take(&mut self.unused));
         Ok(())
     }
 

@@ -31,10 +31,13 @@ use leasehold_replica::message::PerLog;
 
 /// Version of the format of data directories. It is raised when older binaries can no longer read
 /// the directory.
-pub(super) const FORMAT: u32 = 6;
-/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Their logs are
-/// in RocksDB; the older one has no column family `staged`.
-pub(super) const FORMATS_OLDER: [u32; 2] = [5, 4];
+pub(super) const FORMAT: u32 = 7;
+/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. In format 6 the
+/// state has no configurations. In formats 5 and 4 the log is in RocksDB, too, and format 4 has no
+/// column family `staged`.
+pub(super) const FORMATS_OLDER: [u32; 3] = [6, 5, 4];
+/// First format with the log in files of its own.
+const FORMAT_LOG_FILES: u32 = 6;
 /// Length in bytes of the first segment of each run.
 const SEGMENT_BYTES: usize = 1 << 20;
 const CACHE_BYTES: usize = 16 << 20;
@@ -95,7 +98,7 @@ impl Storage {
         let db = open_db(path, &marker, options(storage_options.tables))?;
         marker.check_sequence(db.latest_sequence_number())?;
         let identity = DirectoryIdentity::read(path, &db, &marker, stamp)?;
-        let marked = if identity.is_current() {
+        let marked = if identity.has_log_files() {
             marker.log()
         } else {
             // The log is made anew. An interrupted attempt may have left a log and its mark.
@@ -114,6 +117,7 @@ impl Storage {
             durability: storage_options.durability,
             logged: 0,
             applied: PerLog::default(),
+            unused: Vec::new(),
             full_while: storage_options.full_while,
         };
         let incarnation = storage.begin_run(&identity)?;
@@ -126,13 +130,16 @@ impl Storage {
 
     /// Makes the directory ready for a run, with a higher incarnation.
     fn begin_run(&mut self, identity: &DirectoryIdentity) -> Result<Incarnation, StorageError> {
-        if !identity.is_current() {
+        if !identity.has_log_files() {
             let converted = self.engine_mut().marker.convert();
             converted.map_err(|error| self.engine.unmarked(error))?;
         }
         let incarnation = self.log.begin_run(self.older_incarnation()?)?;
-        if identity.is_older() {
+        if identity.has_log_in_engine() {
             self.take_over()?;
+        }
+        if !identity.is_current() {
+            self.copy_configs()?;
         }
         self.applied = self.engine.position()?;
         self.mark_log()?;
@@ -238,9 +245,14 @@ impl DirectoryIdentity {
         self.format == Some(FORMAT)
     }
 
-    /// Whether the directory has a format that is converted.
-    fn is_older(&self) -> bool {
-        self.format.is_some() && !self.is_current()
+    /// Whether the directory has a log in files of its own.
+    fn has_log_files(&self) -> bool {
+        self.format >= Some(FORMAT_LOG_FILES)
+    }
+
+    /// Whether the log of the directory is in RocksDB.
+    fn has_log_in_engine(&self) -> bool {
+        self.format.is_some() && !self.has_log_files()
     }
 }
 

@@ -2,7 +2,7 @@
 //! they return entries of its logs for other replicas. The checksum of every value is checked.
 
 use bytes::Bytes;
-use leasehold_leases::{Incarnation, Key, Slot};
+use leasehold_leases::{ConfigId, Incarnation, Key, Slot};
 use rocksdb::{Direction, IteratorMode, ReadOptions};
 
 use super::engine::Engine;
@@ -29,7 +29,9 @@ impl Storage {
         let mut total = 0;
         self.log.each(log, from, |slot, _, value, bytes| {
             total += bytes;
-            if slot > last || (total > bytes_max && !entries.is_empty()) {
+            // Entries above a gap are of no use: the requester would ask for the gap again.
+            let is_next = slot.0 == from.0 + entries.len() as u64;
+            if slot > last || !is_next || (total > bytes_max && !entries.is_empty()) {
                 return false;
             }
             entries.push((slot, value));
@@ -49,15 +51,23 @@ impl Storage {
             lives: facts.lives.iter().map(|(id, life)| (*id, *life)).collect(),
             promised: facts.promised,
             restart_wait: facts.restart_wait,
+            committed: facts.committed,
             log_starts: log_starts
                 .map(|((log, ballot), slot)| (*log, *ballot, *slot))
                 .collect(),
             state,
             ..Default::default()
         };
-        let unexecuted = recovered.state.executed.next();
-        for (log, from) in [(LogId::Commands, unexecuted), (LogId::Configs, Slot::ZERO)] {
-            self.log.each(log, from, |slot, ballot, value, _| {
+        let covered = PerLog {
+            commands: recovered.state.executed,
+            configs: Slot(recovered.state.config.0),
+        };
+        for (log, covered) in covered.each() {
+            let mut next = covered.next();
+            self.log.each(log, next, |slot, ballot, value, _| {
+                if slot == next {
+                    next = slot.next();
+                }
                 recovered.accepted.push(ReportedEntry {
                     log,
                     slot,
@@ -66,8 +76,35 @@ impl Storage {
                 });
                 true
             })?;
+            self.check_committed(log, next, facts.committed[log])?;
         }
         Ok(recovered)
+    }
+
+    /// Checks that the log holds all committed entries that the state does not cover. `missing` is
+    /// the first slot without an entry.
+    fn check_committed(
+        &self,
+        log: LogId,
+        missing: Slot,
+        committed: Slot,
+    ) -> Result<(), StorageError> {
+        if missing > committed {
+            return Ok(());
+        }
+        let name = match log {
+            LogId::Commands => "commands",
+            LogId::Configs => "configurations",
+        };
+        Err(StorageError::Damaged {
+            path: self.engine.path.clone(),
+            what: "the log".to_owned(),
+            problem: format!(
+                "slot {} of the {name} is neither in the log nor in the state, and slots up to {} \
+                 were committed: files of an earlier time were put in place of others",
+                missing.0, committed.0
+            ),
+        })
     }
 
     fn recover_state(&self) -> Result<StateChanges, StorageError> {
@@ -78,6 +115,7 @@ impl Storage {
             state.log_time_ms = position.log_time_ms;
             state.opens_from_ms = position.opens_from_ms;
         }
+        state.configs = self.recover_configs(state.config)?;
         self.engine.each(Column::State, &[], |row, value| {
             let decoded = codec::decode_stored(value);
             let (stored, _) = self.engine.intact(Column::State, row, decoded)?;
@@ -97,8 +135,34 @@ impl Storage {
     }
 }
 
+impl Storage {
+    /// Returns all configurations up to `last`.
+    fn recover_configs(&self, last: ConfigId) -> Result<Vec<(Slot, Value)>, StorageError> {
+        let mut configs = Vec::new();
+        self.engine.each(Column::Meta, meta::CONFIG, |key, value| {
+            if !key.starts_with(meta::CONFIG) {
+                return Ok(false);
+            }
+            let next = Slot(configs.len() as u64 + 1);
+            if meta::parse_config(key) != Some(next) {
+                let problem = format!("configuration {} is missing", next.0);
+                return Err(self.engine.damaged(Column::Meta, key, problem));
+            }
+            let decoded = codec::decode_entry(value);
+            let (_, value) = self.engine.intact(Column::Meta, key, decoded)?;
+            configs.push((next, value));
+            Ok(true)
+        })?;
+        if configs.len() as u64 == last.0 {
+            return Ok(configs);
+        }
+        let problem = format!("{} configurations are there, not {}", configs.len(), last.0);
+        Err(self.engine.damaged(Column::Meta, meta::CONFIG, problem))
+    }
+}
+
 impl Engine {
-    fn stored_position(&self) -> Result<Option<Position>, StorageError> {
+    pub(super) fn stored_position(&self) -> Result<Option<Position>, StorageError> {
         let found = self.get(Column::Meta, meta::POSITION)?;
         let decoded = found.map(codec::decode_position);
         let position = decoded.map(|it| self.intact(Column::Meta, meta::POSITION, it));

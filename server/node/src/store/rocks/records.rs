@@ -5,11 +5,12 @@
 //! that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
+use leasehold_leases::{Ballot, Slot};
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
 use leasehold_replica::action::StateChanges;
 use leasehold_replica::codec::{self, Position};
-use leasehold_replica::message::LogId;
+use leasehold_replica::message::{LogId, Value};
 
 /// Size in bytes of the checksum that follows each value.
 const SEAL_BYTES: usize = 4;
@@ -71,11 +72,11 @@ impl Column {
     }
 }
 
-/// Keys of the column family `meta`. The keys of the identity and of the position are in use. All
-/// other keys occur only in directories of older formats, because the current format keeps their
-/// facts in the log.
+/// Keys of the column family `meta`. The keys of the identity, of the position and of configurations
+/// are in use. All other keys occur only in directories of older formats, because the current format
+/// keeps their facts in the log.
 pub mod meta {
-    use leasehold_leases::{Ballot, ReplicaId};
+    use leasehold_leases::{Ballot, ReplicaId, Slot};
 
     use leasehold_replica::message::LogId;
 
@@ -92,8 +93,21 @@ pub mod meta {
     /// log and the ballot follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// Returns the key for the random number that identifies the data directory of `replica` (its
-    /// life).
+    /// Prefix of the key of an executed configuration. Its slot follows the prefix.
+    pub(in super::super) const CONFIG: &[u8] = b"config/";
+
+    /// Returns the key of the configuration in `slot`.
+    pub fn config(slot: Slot) -> Vec<u8> {
+        [CONFIG, &slot.0.to_be_bytes()].concat()
+    }
+
+    /// Returns the slot of the configuration under `key`; `None` for any other key.
+    pub fn parse_config(key: &[u8]) -> Option<Slot> {
+        let slot = key.strip_prefix(CONFIG)?.try_into().ok()?;
+        Some(Slot(u64::from_be_bytes(slot)))
+    }
+
+    /// Returns the key under which the first life received of `replica` is stored.
     pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }
@@ -182,6 +196,12 @@ pub(super) fn append(db: &DB, changes: &StateChanges, batch: &mut WriteBatch) {
     Appender { db, batch, scratch }.changes(changes);
 }
 
+/// Appends executed configurations to a batch of RocksDB.
+pub(super) fn append_configs(db: &DB, configs: &[(Slot, Value)], batch: &mut WriteBatch) {
+    let scratch = Vec::new();
+    Appender { db, batch, scratch }.configs(configs);
+}
+
 struct Appender<'a> {
     db: &'a DB,
     batch: &'a mut WriteBatch,
@@ -211,6 +231,15 @@ impl Appender<'_> {
         }
     }
 
+    fn configs(&mut self, configs: &[(Slot, Value)]) {
+        for (slot, value) in configs {
+            self.put(Column::Meta, &meta::config(*slot), |out| {
+                // The ballot does not matter any more.
+                codec::encode_entry(Ballot::ZERO, value, out);
+            });
+        }
+    }
+
     fn changes(&mut self, changes: &StateChanges) {
         for (key, stored) in &changes.entries {
             self.put_or_delete(Column::State, key, stored.as_ref(), |stored, out| {
@@ -226,6 +255,7 @@ impl Appender<'_> {
                 codec::encode_session,
             );
         }
+        self.configs(&changes.configs);
         let position = Position {
             executed: changes.executed,
             config: changes.config,

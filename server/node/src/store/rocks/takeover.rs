@@ -1,9 +1,10 @@
-//! Takeover of directories with the log in RocksDB (formats 4 and 5).
+//! Takeover of directories of older formats.
 //!
-//! Everything that belongs in the log is copied to the files of a new log and synced. Long values
-//! of the state, which had rows of their own, become part of the state's rows. Then the identity of
-//! the directory names the new format. If a start is interrupted before that, the next start begins
-//! again.
+//! Before format 7, configurations were only in the log. They are copied to the state. Before format
+//! 6, the log was in RocksDB. Everything that belongs in the log is copied to the files of a new log
+//! and synced. Long values of the state, which had rows of their own, become part of the state's
+//! rows. At last the identity of the directory names the new format. If a start is interrupted
+//! before that, the next start begins again.
 
 use std::time::Duration;
 
@@ -33,6 +34,33 @@ impl Storage {
             self.copy_entries(log)?;
         }
         self.complete_rows()
+    }
+
+    /// Copies the configurations that the state covers from the log to the state.
+    ///
+    /// # Errors
+    /// `Damaged`, `Directory`, `Engine`.
+    pub(super) fn copy_configs(&self) -> Result<(), StorageError> {
+        let position = self.engine.stored_position()?.unwrap_or_default();
+        let last = Slot(position.config.0);
+        let mut configs = Vec::new();
+        self.log
+            .each(LogId::Configs, Slot(1), |slot, _, value, _| {
+                configs.push((slot, value));
+                true
+            })?;
+        configs.retain(|(slot, _)| *slot <= last);
+        let expected = (1..=last.0).map(Slot);
+        if !configs.iter().map(|(slot, _)| *slot).eq(expected) {
+            return Err(StorageError::Damaged {
+                path: self.engine.path.clone(),
+                what: "the log".to_owned(),
+                problem: format!("it lacks one of the configurations 1 to {}", last.0),
+            });
+        }
+        let mut batch = WriteBatch::default();
+        records::append_configs(&self.engine.db, &configs, &mut batch);
+        self.engine.apply(batch)
     }
 
     /// Replaces each row of the state that only refers to a staged value by a row that contains the

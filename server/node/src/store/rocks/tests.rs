@@ -11,7 +11,7 @@ use leasehold_wire::{Command, Outcome, Version};
 use prost::Message as _;
 
 use super::damage::flush;
-use super::open::{FORMAT, FORMATS_OLDER};
+use super::open::FORMAT;
 use super::records::{Column, meta};
 use super::*;
 use leasehold_leases::ReplicaId;
@@ -87,6 +87,7 @@ fn checkpoint(executed: u64, key: &str, entry: Option<StoredValue>) -> Record {
         opens_from_ms: executed * 9,
         entries: vec![(key.to_owned().into(), entry)],
         sessions: vec![],
+        configs: vec![(Slot(1), Value::Noop)],
     })
 }
 
@@ -126,27 +127,27 @@ fn a_directory_has_a_life_of_its_own_and_keeps_what_it_heard_of_others() {
     assert_ne!(open(other.path()).1.life, first.life);
 }
 
-#[test]
-fn a_directory_of_another_format_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
-    let identity = storage
-        .engine
-        .get(Column::Meta, meta::IDENTITY)
-        .unwrap()
-        .unwrap();
-    let mut identity = proto::Identity::decode(identity).unwrap();
-    identity.format = FORMAT + 1;
+/// Makes the identity of a directory name this format.
+fn set_format(storage: &Storage, format: u32) {
+    let identity = storage.engine.get(Column::Meta, meta::IDENTITY).unwrap();
+    let mut identity = proto::Identity::decode(identity.unwrap()).unwrap();
+    identity.format = format;
     let mut batch = WriteBatch::default();
-    let encoded = identity.encode_to_vec();
     super::records::put(
         &storage.engine.db,
         Column::Meta,
         meta::IDENTITY,
-        &encoded,
+        &identity.encode_to_vec(),
         &mut batch,
     );
     storage.engine.apply(batch).unwrap();
+}
+
+#[test]
+fn a_directory_of_another_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    set_format(&storage, FORMAT + 1);
     flush(&storage);
     drop(storage);
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
@@ -210,6 +211,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
             opens_from_ms: 19,
             entries: vec![],
             sessions: vec![(8, None)],
+            configs: vec![],
         }),
     ]);
     flush(&storage);
@@ -220,7 +222,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
     assert_eq!(recovered.promised, ballot(5));
     assert_eq!(recovered.restart_wait, Some(Duration::from_millis(4321)));
     assert_eq!(slots(&recovered, LogId::Commands), [3]);
-    assert_eq!(slots(&recovered, LogId::Configs), [1, 2]);
+    assert_eq!(slots(&recovered, LogId::Configs), [2]);
     assert_eq!(recovered.accepted[0].value, commands("replaced"));
     let starts: Vec<u64> = recovered
         .log_starts
@@ -550,12 +552,16 @@ fn older(path: &Path, format: u32) {
 
 #[test]
 fn a_directory_whose_log_is_in_rocksdb_is_taken_over() {
-    for format in FORMATS_OLDER {
+    for format in [5, 4] {
         let dir = tempfile::tempdir().unwrap();
         older(dir.path(), format);
         let check = |recovered: &RecoveredState, incarnation| {
             assert_eq!(slots(recovered, LogId::Commands), [1, 2, 9]);
-            assert_eq!(slots(recovered, LogId::Configs), [1]);
+            let Record::Accepted { value, .. } = configured(1) else {
+                unreachable!("it is an entry");
+            };
+            assert_eq!(recovered.state.configs, [(Slot(1), value)]);
+            assert_eq!(slots(recovered, LogId::Configs), []);
             let long = ("long".into(), Some(stored("long", 1)));
             let kept = ("kept".into(), Some(stored("y", 1)));
             let expected = if format == 5 {
@@ -699,6 +705,121 @@ fn a_kill_loses_the_changes_that_were_not_flushed() {
         [("k".into(), Some(stored("v", 1)))]
     );
     assert_eq!(slots(&recovered, LogId::Commands), [2]);
+}
+
+/// Names of the segments in a data directory, in order.
+fn segments(path: &Path) -> Vec<String> {
+    let found = std::fs::read_dir(path.join("log")).unwrap().flatten();
+    let names = found.map(|entry| entry.file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".seg")).collect();
+    names.sort();
+    names
+}
+
+/// Waits until the directory has only the segments that the log needs. Returns their names.
+fn wait_for_removal(storage: &Storage, path: &Path) -> Vec<String> {
+    let needed = storage.log.log().segments().count();
+    loop {
+        let found = segments(path);
+        if found.len() == needed {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Opens a directory with segments of 4 KiB.
+fn open_small(path: &Path) -> (Storage, RecoveredState) {
+    let options = StorageOptions {
+        segment_bytes: Some(4096),
+        ..StorageOptions::default()
+    };
+    Storage::open_with(path, &stamp(), options).unwrap()
+}
+
+/// Writes slots 1 to `last`, each with its changes of the state, and flushes the state.
+fn write_flushed(storage: &mut Storage, last: u64) {
+    for slot in 1..=last {
+        let text = "v".repeat(1000);
+        let changes = checkpoint(slot, "k", Some(stored(&text, slot)));
+        storage.write(&[accepted(slot, &text), changes]).unwrap();
+    }
+    flush(storage);
+}
+
+#[test]
+fn truncation_removes_segments_and_a_start_goes_on_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open_small(dir.path());
+    write_flushed(&mut storage, 40);
+    let before = segments(dir.path());
+    storage.truncate([Slot(30), Slot(1)].into()).unwrap();
+    let after = wait_for_removal(&storage, dir.path());
+    assert!(after.len() < before.len() && before.ends_with(&after));
+    storage.write(&[accepted(41, "last")]).unwrap();
+    let entries = storage.read_log(LogId::Commands, Slot(31), Slot(41), 1 << 20);
+    assert_eq!(entries.unwrap().len(), 11);
+    drop(storage);
+    // A loss of power brings back a part of what was removed.
+    std::fs::write(dir.path().join("log").join(&before[0]), "remains").unwrap();
+    let (storage, recovered) = open_small(dir.path());
+    assert_eq!(slots(&recovered, LogId::Commands), [41]);
+    assert_eq!(recovered.state.executed, Slot(40));
+    assert!(!segments(dir.path()).contains(&before[0]));
+    // Nothing is served above the gap.
+    let gap = storage.read_log(LogId::Commands, Slot(2), Slot(41), 1 << 20);
+    assert_eq!(gap.unwrap(), []);
+}
+
+#[test]
+fn a_segment_that_truncation_left_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open_small(dir.path());
+    write_flushed(&mut storage, 40);
+    storage.truncate([Slot(30), Slot(1)].into()).unwrap();
+    let first = wait_for_removal(&storage, dir.path()).remove(0);
+    drop(storage);
+    std::fs::remove_file(dir.path().join("log").join(&first)).unwrap();
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    let message = refused.err().unwrap().to_string();
+    assert!(message.contains(&first), "{message}");
+}
+
+#[test]
+fn a_committed_slot_that_is_nowhere_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let committed = Record::Committed([Slot(3), Slot(0)].into());
+    let entries = [accepted(1, "a"), accepted(2, "b"), committed];
+    storage.write(&entries).unwrap();
+    drop(storage);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    let message = refused.err().unwrap().to_string();
+    assert!(message.contains("slot 3 of the commands"), "{message}");
+}
+
+#[test]
+fn configurations_of_format_6_are_copied_to_the_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let config = Record::Accepted {
+        log: LogId::Configs,
+        slot: Slot(1),
+        ballot: ballot(1),
+        value: Value::Config(Arc::new(ConfigChange::default())),
+    };
+    storage.write(&[config]).unwrap();
+    storage.write(&[checkpoint(1, "k", None)]).unwrap();
+    let handle = Column::Meta.handle(&storage.engine.db);
+    let row = meta::config(Slot(1));
+    storage.engine.db.delete_cf(handle, row).unwrap();
+    set_format(&storage, 6);
+    flush(&storage);
+    drop(storage);
+    let (_, recovered) = open(dir.path());
+    let copied = Value::Config(Arc::new(ConfigChange::default()));
+    assert_eq!(recovered.state.configs, [(Slot(1), copied)]);
+    assert_eq!(recovered.accepted.len(), 0);
 }
 
 /// The files of RocksDB are replaced by those of an earlier time, and the log is not.

@@ -13,8 +13,11 @@ use crate::store::rocks::tests::accepted;
 /// A duration that is longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A simulated disk that answers writes as the test demands, and remembers the records that it was
-/// given.
+/// First number that a [`Scripted`] store sends when it truncates its log.
+const TRUNCATED: u64 = u64::MAX;
+
+/// A simulated disk that answers writes and truncations as the test demands, and remembers the
+/// records that it was given.
 struct Scripted {
     answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,
     entered: Sender<Vec<u64>>,
@@ -48,6 +51,13 @@ impl Store for Scripted {
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
         report(Ok(PerLog::default()));
         Ok(())
+    }
+
+    fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError> {
+        let entered = self.entered.send(vec![TRUNCATED, slots.commands.0]);
+        entered.unwrap();
+        self.go.recv().unwrap();
+        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
     }
 
     fn has_room(&self) -> Result<bool, StorageError> {
@@ -319,6 +329,36 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     }
 }
 
+/// A write waits for space, and truncation makes space (hazard 96).
+#[test]
+fn truncation_passes_a_write_that_waits_for_space() {
+    let mut harness = harness_with([full()], NEVER, false);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "v")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
+    harness.go.send(()).unwrap();
+    harness.writer.truncate([Slot(7), Slot(1)].into());
+    assert_eq!(harness.entered.recv().unwrap(), [TRUNCATED, 7]);
+    (0..2).for_each(|_| harness.go.send(()).unwrap());
+}
+
+/// Some file systems need space even to overwrite a file.
+#[test]
+fn a_truncation_that_a_full_disk_refuses_is_tried_again() {
+    let harness = harness_with([full()], Duration::from_millis(1), false);
+    harness.writer.truncate([Slot(7), Slot(1)].into());
+    for _ in 0..2 {
+        assert_eq!(harness.entered.recv().unwrap(), [TRUNCATED, 7]);
+        harness.go.send(()).unwrap();
+    }
+    for expected in [false, true] {
+        let report = harness.reports.recv().unwrap();
+        assert!(
+            matches!(report, StorageReport::Writable(writable) if writable == expected),
+            "{report:?}"
+        );
+    }
+}
+
 /// While the disk is full, new persists arrive repeatedly. Only the end of the retry interval, or
 /// closing the writer, causes another attempt to write.
 #[test]
@@ -466,6 +506,9 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
             Ok(vec![])
         }
         fn flush(&mut self, _: FlushReport) -> Result<(), StorageError> {
+            Ok(())
+        }
+        fn truncate(&mut self, _: PerLog<Slot>) -> Result<(), StorageError> {
             Ok(())
         }
         fn has_room(&self) -> Result<bool, StorageError> {

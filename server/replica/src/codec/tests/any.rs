@@ -395,7 +395,13 @@ fn the_rest() -> impl Strategy<Value = Message> {
             },
         );
     prop_oneof![
-        any::<(u64, u32)>().prop_map(|(stamp, cost_ms)| Message::Ping { stamp, cost_ms }),
+        (any::<(u64, u32)>(), slot(), slot()).prop_map(|((stamp, cost_ms), commands, configs)| {
+            Message::Ping {
+                stamp,
+                cost_ms,
+                flushed: [commands, configs].into(),
+            }
+        }),
         any::<u64>().prop_map(|stamp| Message::Pong { stamp }),
         vec((request(), command()), 0..4).prop_map(|commands| Message::Forward { commands }),
         vec((request(), outcome()), 0..4).prop_map(|answers| Message::Answered { answers }),

@@ -167,7 +167,7 @@ impl Leadership {
     }
 
     /// Notes that peer `from` has answered, so it receives messages of this leader. Returns the
-    /// time of the peer's previous answer.
+    /// time that was noted for the previous answer of this peer.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }

@@ -20,7 +20,7 @@ struct ActiveTransfer {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     active: Option<ActiveTransfer>,
-    /// Replica that an operator has chosen as the next leader but that is not ready yet. Also the
+    /// Replica that an operator has chosen as the next leader but that is not ready yet, and the
     /// time until which this leader waits for that replica.
     wanted: Option<(ReplicaId, Time)>,
     /// Replicas that have failed to take over leadership in time. This leader transferred

@@ -93,6 +93,7 @@ fn a_chain_ends_with_a_run_and_a_relinquish() {
             Message::Ping {
                 stamp: 0,
                 cost_ms: 0,
+                flushed: Default::default(),
             },
         )
         .unwrap();
