@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasehold_leases::Slot;
 use leasehold_log::memory::sealed_segment;
-use leasehold_log::{LogRecovery, Marked, SegmentBytes, SegmentId, decode_entry};
+use leasehold_log::{LogRecovery, Marked, SegmentBytes, SegmentId, damage_behind, decode_entry};
 use leasehold_replica::message::LogId;
 
 use super::peer;
@@ -26,9 +26,14 @@ fn recover(segment: &[u8]) {
         let mut recovery = LogRecovery::new(LIFE);
         recovery.segment(SEGMENT, &segment).map(|()| recovery)
     });
+    memory::sharing(segment, PER_BYTE, |segment| {
+        damage_behind(LIFE, SEGMENT, &segment, 0).len()
+    });
     let Ok(recovery) = read else {
         return;
     };
+    let torn = recovery.torn_write(SEGMENT, segment);
+    assert!(torn.is_none_or(|torn| torn.offset + torn.bytes <= segment.len()));
     let bytes = SegmentBytes {
         first: 4096,
         max: 4096,

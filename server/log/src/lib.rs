@@ -23,10 +23,15 @@
 //! 117). A start never appends to the segment that it found last: the first write of [`LogWriter`]
 //! begins another.
 //!
+//! # How to look at a log
+//! [`LogRecovery::visit_segment`] passes each record to a visitor. [`LogRecovery::torn_write`] and
+//! [`damage_behind`] describe the bytes that a start ignores or refuses.
+//!
 //! `docs/log-format.md` describes the bytes.
 
 mod entry;
 mod facts;
+mod found;
 mod group;
 mod index;
 pub mod memory;
@@ -36,8 +41,10 @@ mod write;
 
 pub use entry::{EntryProblem, decode_entry};
 pub use facts::LogFacts;
+pub use found::{FoundGroup, FoundRecord, TornWrite, damage_behind};
 pub use group::{ALIGNMENT, GROUP_BYTES_EXTRA};
 pub use index::RecordPlace;
+pub use record::{Fact, LogRecord};
 pub use recovery::{LogDamage, LogRecovery, Marked};
 pub use write::{LogWrite, LogWriter, SegmentBytes};
 

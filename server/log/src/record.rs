@@ -32,40 +32,61 @@ const COMMITTED: u8 = 11;
 
 /// A fact about the replica that is not an entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fact {
+pub enum Fact {
+    /// The replica has promised this ballot.
     Promised(Ballot),
+    /// A ballot began.
     LogStart {
+        /// Log in which the ballot began.
         log: LogId,
+        /// Ballot that began.
         ballot: Ballot,
+        /// Slot at which the ballot began.
         slot: Slot,
     },
+    /// The slots at which lower ballots began are forgotten.
     ForgetLogStarts {
+        /// Log in which the ballots began.
         log: LogId,
+        /// Lowest ballot that is still remembered.
         below: Ballot,
     },
+    /// Restart wait.
     RestartWait(Duration),
+    /// Life of the data directory of another replica.
     Life {
+        /// Replica that owns the directory.
         replica: ReplicaId,
+        /// Life of the directory.
         life: u64,
     },
+    /// The replica has joined.
     Joined,
+    /// Incarnation of the run that wrote the fact first.
     Incarnation(Incarnation),
     Committed(PerLog<Slot>),
 }
 
 /// A record as it was read back.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum LogRecord<'a> {
+pub enum LogRecord<'a> {
+    /// An accepted entry.
     Entry {
+        /// Log of the entry.
         log: LogId,
+        /// Slot of the entry.
         slot: Slot,
         /// The ballot and the value, in the encoding of `codec::encode_entry`.
         entry: &'a [u8],
     },
+    /// The entry of a slot is erased.
     Erased {
+        /// Log of the entry.
         log: LogId,
+        /// Slot of the entry.
         slot: Slot,
     },
+    /// A fact that is no entry.
     Fact(Fact),
 }
 

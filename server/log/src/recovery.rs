@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use leasehold_leases::mutants::{Rule, off};
 
 use crate::entry::place;
+use crate::found::{FoundGroup, FoundRecord, TornWrite};
 use crate::group::{self, ALIGNMENT, ChainEnd, HEADER_BYTES, Header};
 use crate::index::{EntryIndex, IndexChange};
 use crate::record::{self, FRAME_BYTES, LogRecord};
@@ -71,6 +72,23 @@ impl LogRecovery {
     /// # Panics
     /// Panics if the segments are not passed in ascending order.
     pub fn segment(&mut self, id: SegmentId, bytes: &[u8]) -> Result<(), LogDamage> {
+        self.visit_segment(id, bytes, &mut |_| {})
+    }
+
+    /// Reads a segment like [`LogRecovery::segment`]. Passes each record to `visit`, in the order in
+    /// which the records were written. Records before damage are passed, too.
+    ///
+    /// # Errors
+    /// As [`LogRecovery::segment`].
+    ///
+    /// # Panics
+    /// As [`LogRecovery::segment`].
+    pub fn visit_segment(
+        &mut self,
+        id: SegmentId,
+        bytes: &[u8],
+        visit: &mut dyn FnMut(&FoundRecord<'_>),
+    ) -> Result<(), LogDamage> {
         let last = self.segments.last_key_value().map(|(last, _)| *last);
         assert!(last < Some(id), "segments are read in ascending order");
         if let Some(unborn) = self.unborn {
@@ -104,26 +122,33 @@ impl LogRecovery {
             self.unborn = Some(id);
             return self.check_behind(&reader, 0);
         };
-        self.head(&reader, records, last.is_none())?;
+        self.head(&reader, &head, records, last.is_none(), visit)?;
         self.chain = ChainEnd {
             number: head.number,
             seal,
         };
         self.segments.insert(id, Segment::new(bytes.len()));
-        self.end = self.groups(&reader, head.group_bytes())?;
+        self.end = self.groups(&reader, head.group_bytes(), visit)?;
         self.check_behind(&reader, self.end)
     }
 
     /// Reads the groups behind the head. Returns the offset at which the chain ends.
-    fn groups(&mut self, reader: &SegmentReader<'_>, from: usize) -> Result<usize, LogDamage> {
+    fn groups(
+        &mut self,
+        reader: &SegmentReader<'_>,
+        from: usize,
+        visit: &mut dyn FnMut(&FoundRecord<'_>),
+    ) -> Result<usize, LogDamage> {
         let mut at = from;
         while let Some(header) = reader.header(at)
             && !header.is_head
             && self.follows(&header)
             && let Some((records, seal)) = reader.group(at, &header)
         {
-            reader.records(at, records, |record, from, bytes| {
-                self.record(record, reader.id, from, bytes);
+            let group = FoundGroup::of(&header, at);
+            reader.records(group, records, |found| {
+                self.record(found.record, reader.id, found.offset, found.bytes());
+                visit(found);
             })?;
             self.chain = ChainEnd {
                 number: header.number,
@@ -143,14 +168,19 @@ impl LogRecovery {
     fn head(
         &mut self,
         reader: &SegmentReader<'_>,
+        header: &Header,
         records: &[u8],
         is_first: bool,
+        visit: &mut dyn FnMut(&FoundRecord<'_>),
     ) -> Result<(), LogDamage> {
         let mut facts = LogFacts::default();
         let mut has_other = false;
-        reader.records(0, records, |record, _, _| match record {
-            LogRecord::Fact(fact) => facts.apply(&fact),
-            LogRecord::Entry { .. } | LogRecord::Erased { .. } => has_other = true,
+        reader.records(FoundGroup::of(header, 0), records, |found| {
+            visit(found);
+            match found.record {
+                LogRecord::Fact(fact) => facts.apply(&fact),
+                LogRecord::Entry { .. } | LogRecord::Erased { .. } => has_other = true,
+            }
         })?;
         if has_other || !(is_first || facts == self.facts) {
             let problem = "its head states facts that the segments before it do not hold";
@@ -203,6 +233,28 @@ impl LogRecovery {
         Ok(())
     }
 
+    /// Returns the facts of all segments read so far.
+    pub fn facts(&self) -> &LogFacts {
+        &self.facts
+    }
+
+    /// Returns the number of the last group read so far; 0 if there is none.
+    pub fn last_group(&self) -> u64 {
+        self.chain.number
+    }
+
+    /// Returns the offset at which the groups end in the segment `id`, which was read last; 0 if it
+    /// has no whole head.
+    pub fn end(&self, id: SegmentId) -> usize {
+        if self.unborn == Some(id) { 0 } else { self.end }
+    }
+
+    /// Returns the torn write at the end of the segment that was read last; `None` if there is none.
+    pub fn torn_write(&self, id: SegmentId, bytes: &[u8]) -> Option<TornWrite> {
+        let life = self.life;
+        TornWrite::find(&SegmentReader { life, id, bytes }, self.end(id))
+    }
+
     /// Ends the recovery, after all segments were read. New segments of the log will have the
     /// lengths in `segment_bytes`.
     ///
@@ -242,7 +294,7 @@ impl LogRecovery {
     }
 }
 
-fn damage(segment: SegmentId, offset: usize, problem: &str) -> LogDamage {
+pub(crate) fn damage(segment: SegmentId, offset: usize, problem: &str) -> LogDamage {
     LogDamage {
         segment,
         offset,
@@ -251,42 +303,47 @@ fn damage(segment: SegmentId, offset: usize, problem: &str) -> LogDamage {
 }
 
 /// Reads headers, groups and records from the bytes of a segment.
-struct SegmentReader<'a> {
-    life: u64,
-    id: SegmentId,
-    bytes: &'a [u8],
+pub(crate) struct SegmentReader<'a> {
+    pub(crate) life: u64,
+    pub(crate) id: SegmentId,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> SegmentReader<'a> {
     /// Returns the header at this offset. Returns `None` if there is no header, or if the header
     /// was written to another segment.
-    fn header(&self, at: usize) -> Option<Header> {
+    pub(crate) fn header(&self, at: usize) -> Option<Header> {
         let header = Header::decode(self.life, self.bytes.get(at..)?)?;
         (header.segment == self.id).then_some(header)
     }
 
     /// Returns the records and the checksum of a group; `None` if the group is incomplete or
     /// damaged.
-    fn group(&self, at: usize, header: &Header) -> Option<(&'a [u8], u32)> {
+    pub(crate) fn group(&self, at: usize, header: &Header) -> Option<(&'a [u8], u32)> {
         group::open(header, self.bytes.get(at..)?)
     }
 
-    /// Calls `visit` with each record of the group at this offset. The other arguments of `visit`
-    /// are the offset and the length of the record in bytes.
+    /// Calls `visit` with each record of a group.
     fn records(
         &self,
-        group: usize,
+        group: FoundGroup,
         records: &'a [u8],
-        mut visit: impl FnMut(LogRecord<'a>, usize, usize),
+        mut visit: impl FnMut(&FoundRecord<'a>),
     ) -> Result<(), LogDamage> {
         let mut rest = records;
         while !rest.is_empty() {
-            let at = group + HEADER_BYTES + (records.len() - rest.len());
+            let at = group.offset + HEADER_BYTES + (records.len() - rest.len());
             let unreadable = || damage(self.id, at, "it is not a record of a known kind");
             let (length, _, behind) = record::split_frame(rest).ok_or_else(unreadable)?;
             let (body, behind) = behind.split_at_checked(length).ok_or_else(unreadable)?;
             let record = record::decode(body).ok_or_else(unreadable)?;
-            visit(record, at, FRAME_BYTES + length);
+            visit(&FoundRecord {
+                segment: self.id,
+                group,
+                offset: at,
+                record,
+                frame: &rest[..FRAME_BYTES + length],
+            });
             rest = behind;
         }
         Ok(())

@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 use super::*;
 
 /// Writes until the log has this many segments.
-fn filled(segment_bytes: usize, segments: usize) -> Written {
+pub(super) fn filled(segment_bytes: usize, segments: usize) -> Written {
     let mut written = Written::new(segment_bytes);
     let mut slot = 0;
     while written.log.segments().count() < segments {

@@ -2,6 +2,7 @@
 //! model: the facts and entries that were written.
 
 mod damage;
+mod found;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod random;
