@@ -108,12 +108,7 @@ impl LogFiles {
         let (removed, needed): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|it| *it < marked.first);
         for segment in needed {
-            let path = path_of(&folder, segment);
-            if !fs::symlink_metadata(&path).map_err(failed)?.is_file() {
-                let what = format!("{FOLDER}/{segment}{ENDING}");
-                return Err(not_usable(directory, what, "it is not a regular file"));
-            }
-            read_file(&path, &mut bytes).map_err(failed)?;
+            read_segment(directory, segment, &mut bytes)?;
             let read = recovery.segment(segment, &bytes);
             read.map_err(|damage| damaged(directory, &damage))?;
         }
@@ -430,7 +425,7 @@ impl LogFiles {
     ) -> StorageError {
         StorageError::Damaged {
             path: self.directory.clone(),
-            what: format!("{FOLDER}/{}{ENDING}", place.segment),
+            what: name_of(place.segment),
             problem: format!("slot {}, byte {}: {problem}", slot.0, place.offset),
         }
     }
@@ -502,7 +497,7 @@ fn not_usable(directory: &Path, what: String, problem: &str) -> StorageError {
 
 /// Returns the numbers of the segments in a folder, in ascending order. Files with other names are
 /// ignored.
-fn segments(folder: &Path) -> io::Result<Vec<SegmentId>> {
+pub(super) fn segments(folder: &Path) -> io::Result<Vec<SegmentId>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -518,10 +513,37 @@ fn path_of(folder: &Path, segment: SegmentId) -> PathBuf {
     folder.join(format!("{segment}{ENDING}"))
 }
 
-fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
+/// Returns the path of a segment within its data directory.
+pub(super) fn name_of(segment: SegmentId) -> String {
+    format!("{FOLDER}/{segment}{ENDING}")
+}
+
+/// Replaces the contents of `bytes` by those of a segment.
+///
+/// # Errors
+/// `Damaged` if there is something other than a file, `Directory`.
+pub(super) fn read_segment(
+    directory: &Path,
+    segment: SegmentId,
+    bytes: &mut Vec<u8>,
+) -> Result<(), StorageError> {
+    let name = name_of(segment);
+    let path = directory.join(&name);
+    match read_file(&path, bytes) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(not_usable(directory, name, "it is not a regular file")),
+        Err(source) => Err(StorageError::Directory { path, source }),
+    }
+}
+
+/// Reads a file, and returns true. Returns false if there is something other than a file.
+fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<bool> {
     use std::io::Read as _;
     bytes.clear();
-    File::open(path)?.read_to_end(bytes).map(|_| ())
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Ok(false);
+    }
+    File::open(path)?.read_to_end(bytes).map(|_| true)
 }
 
 /// Makes durable the last segment that this start has found. The previous run may have been killed
@@ -548,7 +570,7 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
 fn damaged(directory: &Path, damage: &LogDamage) -> StorageError {
     StorageError::Damaged {
         path: directory.to_owned(),
-        what: format!("{FOLDER}/{}{ENDING}", damage.segment),
+        what: name_of(damage.segment),
         problem: format!("byte {}: {}", damage.offset, damage.problem),
     }
 }

@@ -5,9 +5,11 @@
 //! [`Store`] is the interface of a store. Today there is a single one: the log is in files of its
 //! own (`log_files`), and the executed state is in RocksDB (`rocks`). This store is included if the
 //! program is built with the feature `store`. A program without the feature can simulate clusters,
-//! but cannot run a replica.
+//! but cannot run a replica. `inspect` looks at the directory of a stopped replica.
 
 mod error;
+#[cfg(feature = "store")]
+pub mod inspect;
 #[cfg(feature = "store")]
 mod log_files;
 #[cfg(feature = "store")]

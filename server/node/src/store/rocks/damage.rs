@@ -26,12 +26,12 @@ use leasehold_replica::message::LogId;
 /// Maximum size in bytes of the files in which every bit is flipped.
 const SMALL_BYTES: usize = 200;
 
-type Files = BTreeMap<String, Vec<u8>>;
+pub(in crate::store) type Files = BTreeMap<String, Vec<u8>>;
 
 /// A data directory as a killed replica leaves it. It contains tables of several runs, and the log
 /// is ahead of them.
-struct Specimen {
-    files: Files,
+pub(in crate::store) struct Specimen {
+    pub(in crate::store) files: Files,
     contents: String,
 }
 
@@ -85,11 +85,11 @@ fn write_some(storage: &mut Storage, slots: std::ops::RangeInclusive<u64>) {
 }
 
 /// Flushes the state, as the flusher does.
-pub(super) fn flush(storage: &Storage) {
+pub(in crate::store) fn flush(storage: &Storage) {
     storage.engine.flush(storage.applied).unwrap();
 }
 
-fn open(path: &Path) -> Result<(Storage, RecoveredState), StorageError> {
+pub(in crate::store) fn open(path: &Path) -> Result<(Storage, RecoveredState), StorageError> {
     let options = StorageOptions {
         tables: 64,
         segment_bytes: Some(8 << 10),
@@ -99,7 +99,7 @@ fn open(path: &Path) -> Result<(Storage, RecoveredState), StorageError> {
 }
 
 impl Specimen {
-    fn new() -> Specimen {
+    pub(in crate::store) fn new() -> Specimen {
         let dir = tempfile::tempdir().unwrap();
         let (mut storage, _) = open(dir.path()).unwrap();
         let life = |replica, life| Record::Life {
@@ -141,7 +141,7 @@ impl Specimen {
 }
 
 /// Returns the files of a data directory by their paths in it.
-pub(super) fn files(path: &Path) -> Files {
+pub(in crate::store) fn files(path: &Path) -> Files {
     let mut found = Files::new();
     for (folder, prefix) in [(path.to_owned(), ""), (path.join("log"), "log/")] {
         for entry in fs::read_dir(folder).unwrap() {
@@ -160,7 +160,7 @@ pub(super) fn files(path: &Path) -> Files {
     found
 }
 
-pub(super) fn lay_out(files: &Files) -> TempDir {
+pub(in crate::store) fn lay_out(files: &Files) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("log")).unwrap();
     for (name, bytes) in files {
@@ -209,7 +209,7 @@ fn headers(log: &[u8]) -> Vec<usize> {
 }
 
 /// Returns the bits to flip, each as a file and the position of the bit.
-fn bits(files: &Files) -> Vec<(&str, usize)> {
+pub(in crate::store) fn bits(files: &Files) -> Vec<(&str, usize)> {
     let flips = std::env::var("LEASEHOLD_FLIPS").ok();
     let flips: usize = flips.map_or(3000, |text| text.parse().unwrap());
     let (small, large): (Vec<_>, Vec<_>) = files

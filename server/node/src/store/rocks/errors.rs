@@ -65,7 +65,8 @@ pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> 
     }
 }
 
-fn error_of(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
+/// Returns the error of the store for an error of RocksDB.
+pub(super) fn error_of(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
     let message: &str = source.as_ref();
     let path = path.to_owned();
     match cause(message) {

@@ -42,13 +42,17 @@ use super::super::log_files;
 use super::StorageError;
 
 /// Name of the marker file.
-pub(super) const NAME: &str = "LEASEHOLD";
+pub(in crate::store) const NAME: &str = "LEASEHOLD";
 const CURRENT: &str = "CURRENT";
 const MAGIC: [u8; 8] = *b"LHDATA\0\x02";
 const BYTES: usize = 80;
+/// Version of the marker file, which is the last byte of its magic number.
+pub(in crate::store) const VERSION: u8 = MAGIC[7];
 /// Magic number and length of a marker of an old format, in which the log had no files of its own.
 const MAGIC_UNLOGGED: [u8; 8] = *b"LHDATA\0\x01";
 const BYTES_UNLOGGED: usize = 56;
+/// Maximum length of a marker of a newer program, in bytes.
+const BYTES_MAX: u64 = 4096;
 
 /// Part of RocksDB's manifest that must be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,9 +147,36 @@ impl MarkerContents {
     }
 }
 
+/// Contents of the marker file, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkerSummary {
+    /// Random number that identifies the life of the directory.
+    pub life: u64,
+    /// Whether the creation of the directory was ever completed.
+    pub is_made: bool,
+    /// Last slots that the flushed state covers.
+    pub state: PerLog<Slot>,
+    /// Number and length in bytes of RocksDB's manifest at the last flush.
+    pub manifest: (u64, u64),
+    /// Number of the last group of the log that a start must find.
+    pub last_group: u64,
+    /// Oldest segment of the log that a start must find.
+    pub first_segment: SegmentId,
+}
+
+/// The marker file of a directory, opened only for reading.
+pub(in crate::store) enum MarkerFile {
+    /// There is no such file.
+    Missing,
+    /// A newer program wrote the file, with this version of its format.
+    Newer(u8),
+    /// The file is intact.
+    Intact(Marker),
+}
+
 /// The open marker file.
 #[derive(Debug)]
-pub(super) struct Marker {
+pub(in crate::store) struct Marker {
     directory: PathBuf,
     file: File,
     contents: Mutex<MarkerContents>,
@@ -180,6 +211,33 @@ impl Marker {
     }
 
     fn of(directory: &Path, file: File) -> Result<Marker, StorageError> {
+        let marker = Marker::decode_file(directory, file)?;
+        if marker.is_made() {
+            marker.check_manifest()?;
+        }
+        Ok(marker)
+    }
+
+    /// Opens the marker file only for reading. Checks only the file itself.
+    ///
+    /// # Errors
+    /// `Damaged`, `Directory`.
+    pub(in crate::store) fn read(directory: &Path) -> Result<MarkerFile, StorageError> {
+        let path = directory.join(NAME);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(MarkerFile::Missing);
+            }
+            Err(source) => return Err(StorageError::Directory { path, source }),
+        };
+        match newer_version(&file) {
+            Some(version) => Ok(MarkerFile::Newer(version)),
+            None => Marker::decode_file(directory, file).map(MarkerFile::Intact),
+        }
+    }
+
+    fn decode_file(directory: &Path, file: File) -> Result<Marker, StorageError> {
         let problem = |problem: &str| damaged(directory, NAME, problem);
         let length = file.metadata().map_or(0, |data| data.len() as usize);
         let mut bytes = vec![0; length.min(BYTES)];
@@ -189,15 +247,30 @@ impl Marker {
         }
         let contents =
             MarkerContents::decode(&bytes).ok_or_else(|| problem("its checksum does not match"))?;
-        let marker = Marker {
+        Ok(Marker {
             directory: directory.to_owned(),
             file,
             contents: Mutex::new(contents),
-        };
-        if contents.made {
-            marker.check_manifest()?;
+        })
+    }
+
+    /// Returns the contents for people.
+    pub(in crate::store) fn summary(&self) -> MarkerSummary {
+        let contents = self.contents();
+        MarkerSummary {
+            life: contents.life,
+            is_made: contents.made,
+            state: contents.state,
+            manifest: (contents.manifest.number, contents.manifest.bytes),
+            last_group: contents.log.group,
+            first_segment: contents.log.first,
         }
-        Ok(marker)
+    }
+
+    /// Whether the file still has the contents that were read from it.
+    pub(in crate::store) fn is_unchanged(&self) -> bool {
+        let found = Marker::read(&self.directory);
+        matches!(found, Ok(MarkerFile::Intact(found)) if *found.contents() == *self.contents())
     }
 
     /// Returns the random number that identifies the life of the directory.
@@ -227,13 +300,13 @@ impl Marker {
     }
 
     /// Whether the creation of the directory was ever completed.
-    pub(super) fn is_made(&self) -> bool {
+    pub(in crate::store) fn is_made(&self) -> bool {
         self.contents().made
     }
 
     /// Checks that all durable writes are present. `found` is the sequence number of the last write
     /// that RocksDB has found.
-    pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
+    pub(in crate::store) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
         let last = self.contents().sequence;
         if found >= last {
             return Ok(());
@@ -259,7 +332,7 @@ impl Marker {
 
     /// Checks that the state is not older than the one that was flushed last. `found` contains, for
     /// each log, the last slot that the state covers.
-    pub(super) fn check_state(&self, found: PerLog<Slot>) -> Result<(), StorageError> {
+    pub(in crate::store) fn check_state(&self, found: PerLog<Slot>) -> Result<(), StorageError> {
         let last = self.contents().state;
         if found.commands >= last.commands && found.configs >= last.configs {
             return Ok(());
@@ -287,7 +360,7 @@ impl Marker {
     }
 
     /// Returns the parts of the log that must be present.
-    pub(super) fn log(&self) -> Marked {
+    pub(in crate::store) fn log(&self) -> Marked {
         self.contents().log
     }
 
@@ -366,7 +439,7 @@ impl Marker {
 
     /// Checks the manifest against its recorded state. A manifest with a higher number was begun by
     /// an interrupted start, and contains all contents of the previous manifest.
-    fn check_manifest(&self) -> Result<(), StorageError> {
+    pub(in crate::store) fn check_manifest(&self) -> Result<(), StorageError> {
         let known = self.contents().manifest;
         let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
         let Some(number) = self.current_manifest() else {
@@ -390,6 +463,18 @@ impl Marker {
             Some(_) => Ok(()),
         }
     }
+}
+
+/// Returns the version of a marker file that a newer program wrote; `None` for any other file. The
+/// checksum at its end must match: otherwise the file is damaged.
+fn newer_version(file: &File) -> Option<u8> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let (body, seal) = bytes.split_last_chunk::<4>()?;
+    let version = *body.strip_prefix(&MAGIC[..7])?.first()?;
+    let is_intact = u32::from_le_bytes(*seal) == crc32fast::hash(body);
+    (is_intact && version > VERSION).then_some(version)
 }
 
 /// Creates the marker file atomically, unless another process has created it.
@@ -424,7 +509,7 @@ fn manifest_name(number: u64) -> String {
 }
 
 /// Whether the directory holds files of RocksDB or of the log.
-fn holds_data(directory: &Path) -> io::Result<bool> {
+pub(in crate::store) fn holds_data(directory: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(directory)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();

@@ -7,13 +7,14 @@
 //! how much data it must contain ([`marker`]). `read` reads the rows that `records` writes.
 
 #[cfg(test)]
-mod damage;
+pub(super) mod damage;
 mod engine;
 mod error_text;
 mod errors;
-mod marker;
+pub(super) mod marker;
 mod open;
 mod read;
+pub(super) mod read_only;
 pub mod records;
 #[cfg(test)]
 mod small_disk;

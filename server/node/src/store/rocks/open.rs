@@ -215,26 +215,18 @@ impl DirectoryIdentity {
             members: stamp.members.clone(),
             life: marker.life(),
         };
-        let damaged = |problem: String| StorageError::Damaged {
-            path: path.to_owned(),
-            what: "meta/identity".to_owned(),
-            problem,
-        };
         let found = db.get_cf(Column::Meta.handle(db), meta::IDENTITY);
         let Some(found) = found.map_err(|error| unopened(path, marker, error))? else {
             // The row may be missing only if the creation of the directory was never completed.
             if marker.is_made() {
-                return Err(damaged("it is missing".to_owned()));
+                return Err(damaged_identity(path, "it is missing".to_owned()));
             }
             return Ok(DirectoryIdentity {
                 format: None,
                 expected,
             });
         };
-        let found = records::unseal(Column::Meta, meta::IDENTITY, found.into());
-        let found = found.map_err(|problem| damaged(problem.to_owned()))?;
-        let found = proto::Identity::decode(found);
-        let found = found.map_err(|error| damaged(codec::CodecError::from(error).to_string()))?;
+        let found = decode_identity(path, found)?;
         let format = Some(found.format);
         check_identity(path, found, &expected)?;
         Ok(DirectoryIdentity { format, expected })
@@ -253,6 +245,25 @@ impl DirectoryIdentity {
     /// Whether the log of the directory is in RocksDB.
     fn has_log_in_engine(&self) -> bool {
         self.format.is_some() && !self.has_log_files()
+    }
+}
+
+/// Decodes the stamp of a directory.
+///
+/// # Errors
+/// `Damaged`.
+pub(super) fn decode_identity(path: &Path, row: Vec<u8>) -> Result<proto::Identity, StorageError> {
+    let found = records::unseal(Column::Meta, meta::IDENTITY, row.into());
+    let found = found.map_err(|problem| damaged_identity(path, problem.to_owned()))?;
+    let found = proto::Identity::decode(found).map_err(codec::CodecError::from);
+    found.map_err(|error| damaged_identity(path, error.to_string()))
+}
+
+pub(super) fn damaged_identity(path: &Path, problem: String) -> StorageError {
+    StorageError::Damaged {
+        path: path.to_owned(),
+        what: "meta/identity".to_owned(),
+        problem,
     }
 }
 
@@ -353,6 +364,13 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 
+/// Opens RocksDB only for reading. Nothing is written, and no diagnostic log is made.
+pub(super) fn open_db_read_only(path: &Path) -> Result<DB, rocksdb::Error> {
+    let columns = Column::ALL
+        .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
+    DB::open_cf_descriptors_read_only(&options(TABLES_OPEN), path, columns, false)
+}
+
 /// Returns a random number that identifies the life of a new directory. It is never 0, and
 /// practically never the same twice.
 fn draw_life() -> u64 {
@@ -361,11 +379,21 @@ fn draw_life() -> u64 {
     drawn.max(1)
 }
 
-fn check_logs(path: &Path) -> Result<(), StorageError> {
+/// Checks that RocksDB's logs consist of records.
+///
+/// # Errors
+/// `Damaged`, `Directory`.
+pub(super) fn check_logs(path: &Path) -> Result<(), StorageError> {
+    log_problems(path)?.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Returns the errors for all logs of RocksDB that do not consist of records.
+pub(super) fn log_problems(path: &Path) -> Result<Vec<StorageError>, StorageError> {
     let failed = |source| StorageError::Directory {
         path: path.to_owned(),
         source,
     };
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -373,14 +401,14 @@ fn check_logs(path: &Path) -> Result<(), StorageError> {
             continue;
         }
         if let Some(problem) = wal::problem(&entry.path()).map_err(failed)? {
-            return Err(StorageError::Damaged {
+            found.push(StorageError::Damaged {
                 path: path.to_owned(),
                 what: name,
                 problem,
             });
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Returns the database options. Buffers are small, because several replicas may share a small

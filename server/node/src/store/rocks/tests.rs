@@ -20,7 +20,7 @@ use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Batch, LogId, Proposal, RequestId, Value};
 use leasehold_replica::{Replica, Settings};
 
-pub(super) fn stamp() -> DirectoryStamp {
+pub(in crate::store) fn stamp() -> DirectoryStamp {
     DirectoryStamp {
         cluster: "demo".to_owned(),
         name: "CA".to_owned(),
@@ -33,7 +33,7 @@ fn open(path: &Path) -> (Storage, RecoveredState) {
     Storage::open(path, &stamp(), Durability::Sync).unwrap()
 }
 
-pub(super) fn ballot(round: u64) -> Ballot {
+pub(in crate::store) fn ballot(round: u64) -> Ballot {
     Ballot {
         round,
         replica: ReplicaId(2),
@@ -61,7 +61,7 @@ pub(in crate::store) fn accepted(slot: u64, text: &str) -> Record {
     }
 }
 
-pub(super) fn configured(slot: u64) -> Record {
+pub(in crate::store) fn configured(slot: u64) -> Record {
     Record::Accepted {
         log: LogId::Configs,
         slot: Slot(slot),
@@ -70,7 +70,7 @@ pub(super) fn configured(slot: u64) -> Record {
     }
 }
 
-pub(super) fn stored(value: &str, slot: u64) -> StoredValue {
+pub(in crate::store) fn stored(value: &str, slot: u64) -> StoredValue {
     let version = Version { slot, index: 0 };
     StoredValue {
         value: value.to_owned().into(),
@@ -79,7 +79,7 @@ pub(super) fn stored(value: &str, slot: u64) -> StoredValue {
     }
 }
 
-fn checkpoint(executed: u64, key: &str, entry: Option<StoredValue>) -> Record {
+pub(in crate::store) fn checkpoint(executed: u64, key: &str, entry: Option<StoredValue>) -> Record {
     Record::Changes(StateChanges {
         executed: Slot(executed),
         config: ConfigId(1),
@@ -143,13 +143,17 @@ fn set_format(storage: &Storage, format: u32) {
     storage.engine.apply(batch).unwrap();
 }
 
+/// Makes a directory of another format, as far as its stamp says.
+pub(in crate::store) fn stamped_with(path: &Path, format: u32) {
+    let (storage, _) = open(path);
+    set_format(&storage, format);
+    flush(&storage);
+}
+
 #[test]
 fn a_directory_of_another_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
-    set_format(&storage, FORMAT + 1);
-    flush(&storage);
-    drop(storage);
+    stamped_with(dir.path(), FORMAT + 1);
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
     let message = refused.err().unwrap().to_string();
     for part in [FORMAT + 1, FORMAT].map(|format| format.to_string()) {
@@ -534,7 +538,7 @@ fn make_older(storage: &mut Storage, columns: impl Iterator<Item = Column>) {
 }
 
 /// Makes a directory of an older format.
-fn older(path: &Path, format: u32) {
+pub(in crate::store) fn older(path: &Path, format: u32) {
     let (mut storage, _) = open(path);
     let state = checkpoint(0, "kept", Some(stored("y", 1)));
     storage.write(&[state]).unwrap();

@@ -1,0 +1,326 @@
+//! Checks everything in a data directory.
+
+use std::fs;
+
+use bytes::Bytes;
+use leasehold_leases::Slot;
+use leasehold_log::{FoundRecord, LogRecord, LogWriter, SegmentId, TornWrite};
+use leasehold_replica::codec::{self, Position};
+use leasehold_replica::message::{LogId, PerLog};
+
+use super::super::StorageError;
+use super::super::log_files::{self, FOLDER};
+use super::super::rocks::marker::Marker;
+use super::super::rocks::read_only::{StateReader, is_read_at_start};
+use super::super::rocks::records::Column;
+use super::scan::{self, LogScan, LogVisitor};
+use super::{DirectoryProblem, StartEffect, StoppedDirectory};
+
+/// Result of a check of a whole directory.
+#[derive(Clone, Debug, Default)]
+pub struct DirectoryVerdict {
+    /// Everything that is wrong. If this is empty, a start would succeed.
+    pub problems: Vec<DirectoryProblem>,
+    /// Torn writes, which a start forgets. They are no errors.
+    pub torn: Vec<TornWrite>,
+    /// Numbers of the parts that were checked.
+    pub checked: CheckedParts,
+}
+
+/// Numbers of the parts of a directory that were checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckedParts {
+    /// Number of segments.
+    pub segments: u64,
+    /// Number of groups.
+    pub groups: u64,
+    /// Number of records, with those in heads.
+    pub records: u64,
+    /// Number of records that are entries.
+    pub entries: u64,
+    /// Number of RocksDB's tables.
+    pub tables: u64,
+    /// Number of RocksDB's rows.
+    pub rows: u64,
+}
+
+/// An entry that cannot be read.
+struct BadEntry {
+    log: LogId,
+    slot: Slot,
+    segment: SegmentId,
+    offset: usize,
+    problem: String,
+}
+
+/// Visitor that checks each record.
+#[derive(Default)]
+struct RecordCheck {
+    checked: CheckedParts,
+    /// Number of the group of the last record.
+    group: Option<u64>,
+    bad_entries: Vec<BadEntry>,
+    problems: Vec<DirectoryProblem>,
+}
+
+impl LogVisitor for RecordCheck {
+    fn record(&mut self, found: &FoundRecord<'_>) {
+        self.checked.records += 1;
+        if self.group.replace(found.group.number) != Some(found.group.number) {
+            self.checked.groups += 1;
+        }
+        match found.record {
+            LogRecord::Entry { log, slot, .. } => self.entry(found, log, slot),
+            LogRecord::Erased { .. } | LogRecord::Fact(_) => {
+                if !found.is_intact() {
+                    let problem = "the record's own checksum does not match".to_owned();
+                    let (segment, offset) = (found.segment, found.offset);
+                    self.problems
+                        .push(of_record(segment, offset, problem, StartEffect::Unread));
+                }
+            }
+        }
+    }
+}
+
+impl RecordCheck {
+    fn entry(&mut self, found: &FoundRecord<'_>, log: LogId, slot: Slot) {
+        self.checked.entries += 1;
+        if let Err(problem) = found.entry(log, slot) {
+            self.bad_entries.push(BadEntry {
+                log,
+                slot,
+                segment: found.segment,
+                offset: found.offset,
+                problem: problem.to_string(),
+            });
+        }
+    }
+}
+
+impl BadEntry {
+    /// Returns the problem. A start reads all configurations, and the commands that are not executed.
+    fn problem(self, executed: Slot) -> DirectoryProblem {
+        let is_read = self.log == LogId::Configs || self.slot > executed;
+        let effect = if is_read {
+            StartEffect::Refused
+        } else {
+            StartEffect::EndsLater
+        };
+        let problem = format!("the entry of slot {}: {}", self.slot.0, self.problem);
+        of_record(self.segment, self.offset, problem, effect)
+    }
+}
+
+impl StoppedDirectory {
+    /// Checks everything in the directory.
+    pub fn verify(&self) -> DirectoryVerdict {
+        let mut verdict = DirectoryVerdict::default();
+        let known = self.problems.clone();
+        known.into_iter().for_each(|it| verdict.note(it));
+        if self.is_unfinished() {
+            return verdict;
+        }
+        let position = match &self.state {
+            Some(state) => self.check_state(state, &mut verdict),
+            None => None,
+        };
+        if let Some(life) = self.life() {
+            self.check_log(life, position, &mut verdict);
+        }
+        verdict
+    }
+
+    /// Checks the rows and the tables of RocksDB. Returns the position of the state.
+    fn check_state(&self, state: &StateReader, verdict: &mut DirectoryVerdict) -> Option<Position> {
+        self.check_tables(state, verdict);
+        for column in Column::ALL {
+            let read = state.each_row(column, &mut |key, value| {
+                verdict.checked.rows += 1;
+                if let Some(problem) = self.row_problem(state, column, key, value) {
+                    verdict.note(problem);
+                }
+            });
+            if let Err(error) = read {
+                verdict.note(DirectoryProblem::of(&self.path, error));
+            }
+        }
+        let position = match state.position() {
+            Ok(position) => position.unwrap_or_default(),
+            Err(error) => {
+                verdict.note(DirectoryProblem::of(&self.path, error));
+                return None;
+            }
+        };
+        let marker = self.marker.as_ref();
+        let compared = marker.map(|marker: &Marker| marker.check_state(slots(&position)));
+        if let Some(Err(error)) = compared {
+            verdict.note(DirectoryProblem::of(&self.path, error));
+        }
+        Some(position)
+    }
+
+    /// Checks that the tables have the lengths that RocksDB's manifest has for them.
+    fn check_tables(&self, state: &StateReader, verdict: &mut DirectoryVerdict) {
+        let tables = match state.tables() {
+            Ok(tables) => tables,
+            Err(error) => return verdict.note(DirectoryProblem::of(&self.path, error)),
+        };
+        for (name, bytes) in tables {
+            verdict.checked.tables += 1;
+            let problem = match fs::metadata(self.path.join(&name)) {
+                Ok(found) if found.len() == bytes => continue,
+                Ok(found) => format!("it has {} bytes, and had {bytes}", found.len()),
+                Err(error) => error.to_string(),
+            };
+            verdict.note(DirectoryProblem::refused(&name, &problem));
+        }
+    }
+
+    fn row_problem(
+        &self,
+        state: &StateReader,
+        column: Column,
+        key: &[u8],
+        value: Result<Bytes, StorageError>,
+    ) -> Option<DirectoryProblem> {
+        let (error, effect) = match value {
+            Err(error) if is_read_at_start(column, key) => (error, StartEffect::Refused),
+            Err(error) => (error, StartEffect::Unread),
+            Ok(value) => {
+                let (problem, effect) = undecodable(column, key, value)?;
+                (state.damaged(column, key, problem), effect)
+            }
+        };
+        Some(DirectoryProblem {
+            effect,
+            ..DirectoryProblem::of(&self.path, error)
+        })
+    }
+
+    /// Checks the log, and that the state fits it.
+    fn check_log(&self, life: u64, position: Option<Position>, verdict: &mut DirectoryVerdict) {
+        let mut check = RecordCheck::default();
+        let LogScan {
+            segments,
+            problems,
+            places,
+            ..
+        } = scan::all_damage(&self.path, life, self.marked(), &mut check);
+        verdict.checked = CheckedParts {
+            segments: segments.len() as u64,
+            tables: verdict.checked.tables,
+            rows: verdict.checked.rows,
+            ..check.checked
+        };
+        let executed = position.map_or(Slot::ZERO, |position| position.executed);
+        let bad_entries = check.bad_entries.into_iter();
+        verdict.torn = segments.iter().filter_map(|it| it.torn).collect();
+        verdict.problems.extend(problems);
+        verdict.problems.extend(check.problems);
+        verdict
+            .problems
+            .extend(bad_entries.map(|entry| entry.problem(executed)));
+        if let (Some(position), Some(places)) = (position, places) {
+            let misfits = slots(&position).each().into_iter();
+            let misfits = misfits.filter_map(|(log, last)| misfit(&places, log, last));
+            verdict.problems.extend(misfits);
+        }
+    }
+}
+
+impl DirectoryVerdict {
+    /// Adds a problem, unless one is known for the same file or row.
+    fn note(&mut self, problem: DirectoryProblem) {
+        if !self.problems.iter().any(|known| known.file == problem.file) {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// Returns the problem of a row of RocksDB that has the right checksum; `None` if there is none.
+fn undecodable(column: Column, key: &[u8], value: Bytes) -> Option<(String, StartEffect)> {
+    let refused = |problem: String| Some((problem, StartEffect::Refused));
+    match column {
+        Column::State => match codec::decode_stored(value) {
+            Ok((_, false)) => None,
+            Ok((_, true)) => {
+                let problem = "its value is missing: the row is one of an older format";
+                Some((problem.to_owned(), StartEffect::Unnoticed))
+            }
+            Err(error) => refused(error.to_string()),
+        },
+        Column::Sessions if key.len() != 8 => refused("its key is no number of 8 bytes".to_owned()),
+        Column::Sessions => match codec::decode_session(value) {
+            Ok(_) => None,
+            Err(error) => refused(error.to_string()),
+        },
+        // The rows that count are read by name.
+        Column::Meta | Column::Log | Column::Configs | Column::Staged => None,
+    }
+}
+
+/// Returns the problem of a log that lacks executed slots; `None` if it has all slots up to `executed`.
+/// Other replicas may still fetch these slots.
+fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
+    let mut next = Slot(1);
+    let mut missing = (0, None);
+    let mut skip = |from: Slot, to: Slot| {
+        if from < to {
+            missing = (missing.0 + (to.0 - from.0), missing.1.or(Some(from)));
+        }
+    };
+    let entries = places.entries(log, Slot(1)).map(|(slot, _)| slot);
+    for slot in entries.take_while(|slot| *slot <= executed) {
+        skip(next, slot);
+        next = slot.next();
+    }
+    skip(next, executed.next());
+    let (count, Some(first)) = missing else {
+        return None;
+    };
+    let name = match log {
+        LogId::Commands => "commands",
+        LogId::Configs => "configurations",
+    };
+    let problem = if count == executed.next().0 - first.0 {
+        format!(
+            "the state is newer than the log of {name}: it covers slot {}, and the log ends before slot {}",
+            executed.0, first.0
+        )
+    } else {
+        format!(
+            "the log of {name} has holes: {count} of the executed slots are missing, the first is {}",
+            first.0
+        )
+    };
+    let effect = match log {
+        LogId::Commands => StartEffect::Unnoticed,
+        LogId::Configs => StartEffect::Fails,
+    };
+    Some(DirectoryProblem {
+        effect,
+        ..DirectoryProblem::refused(FOLDER, &problem)
+    })
+}
+
+fn slots(position: &Position) -> PerLog<Slot> {
+    PerLog {
+        commands: position.executed,
+        configs: Slot(position.config.0),
+    }
+}
+
+fn of_record(
+    segment: SegmentId,
+    offset: usize,
+    problem: String,
+    effect: StartEffect,
+) -> DirectoryProblem {
+    DirectoryProblem {
+        file: log_files::name_of(segment),
+        byte: Some(offset),
+        problem,
+        effect,
+    }
+}
