@@ -9,6 +9,7 @@ mod connector;
 mod contract;
 mod exp;
 mod fault;
+mod inspect;
 mod kv;
 mod leader;
 mod lease;
@@ -88,6 +89,8 @@ enum Command {
     Cluster(cluster::ClusterCommand),
     /// Makes links fail and disks fill up, in a cluster that `cluster up` started
     Fault(fault::FaultArgs),
+    /// Shows and checks the data directory of a stopped replica, without writing to it
+    Inspect(inspect::InspectArgs),
     /// Loads data or runs a workload as YCSB does (`leasehold ycsb --help` has its own options)
     #[command(disable_help_flag = true)]
     Ycsb {
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Cluster(command) => cluster::run(&command),
         Command::Fault(args) => fault::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Ycsb { arguments } => terminal::ycsb(arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -97,6 +97,34 @@ fn counters_events_and_properties() {
     assert_frozen("events.txt", &names);
 }
 
+/// Scripts read the JSON of `inspect`.
+#[test]
+fn json_of_a_stopped_node() {
+    let place = Place::new();
+    let (_, replica) = start(&place, "info");
+    // The first one is empty.
+    until("a second configuration", || {
+        place.read("events.jsonl").matches("configured").count() > 1
+    });
+    signal("TERM", replica.child.id());
+    replica.wait().good();
+    let mut names = BTreeSet::new();
+    for (command, options) in [("meta", ""), ("verify", ""), ("log", "--values")] {
+        let line = format!("inspect {command} data/CA --json {options}");
+        let printed = place.words(&line).good();
+        let objects: Vec<&str> = match command {
+            "log" => printed.lines().collect(),
+            _ => vec![&printed],
+        };
+        for object in objects {
+            let mut keys = BTreeSet::new();
+            keys_of_json("", &serde_json::from_str(object).unwrap(), &mut keys);
+            names.extend(keys.into_iter().map(|key| format!("{command} {key}")));
+        }
+    }
+    assert_frozen("inspect.txt", &names);
+}
+
 /// Operators have these filters in their service units and scripts.
 #[test]
 fn filters_of_the_log() {

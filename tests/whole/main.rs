@@ -14,6 +14,7 @@ mod disk;
 mod examples;
 mod failures;
 mod hostile;
+mod inspect;
 mod operating;
 mod outputs;
 mod plot;

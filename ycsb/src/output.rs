@@ -44,6 +44,12 @@ pub fn note_line(words: Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
+/// Returns true if nothing more is printed to standard output, because an error has occurred. A
+/// command that only prints may then end.
+pub fn is_closed() -> bool {
+    FAILURE.get().is_some()
+}
+
 /// Returns `Ok` if all printed data has reached standard output. A program calls this at its end.
 ///
 /// # Errors

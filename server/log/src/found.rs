@@ -84,15 +84,24 @@ pub struct TornWrite {
 }
 
 impl TornWrite {
-    /// Returns the torn write that begins at `offset`; `None` if only zeros follow.
+    /// Returns the torn write that begins at `offset`; `None` if only zeros follow, or what an earlier
+    /// use of the file has left.
     pub(crate) fn find(reader: &SegmentReader<'_>, offset: usize) -> Option<TornWrite> {
         let behind = reader.bytes.get(offset..)?;
-        let last = behind.iter().rposition(|byte| *byte != 0)?;
+        let used = behind.iter().rposition(|byte| *byte != 0)? + 1;
+        let header = reader.header(offset);
+        let mut sectors = behind.chunks(ALIGNMENT);
+        let is_of_another = |sector: &[u8]| {
+            Header::decode(reader.life, sector).is_some_and(|it| it.segment != reader.id)
+        };
+        if header.is_none() && sectors.any(is_of_another) {
+            return None;
+        }
         Some(TornWrite {
             segment: reader.id,
             offset,
-            bytes: last + 1,
-            group: reader.header(offset).map(|header| header.number),
+            bytes: header.map_or(used, |it| used.min(it.group_bytes())),
+            group: header.map(|it| it.number),
         })
     }
 }

@@ -64,6 +64,7 @@ pub enum Fact {
     Joined,
     /// Incarnation of the run that wrote the fact first.
     Incarnation(Incarnation),
+    /// Commit points of both logs.
     Committed(PerLog<Slot>),
 }
 

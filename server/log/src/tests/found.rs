@@ -112,6 +112,18 @@ fn a_segment_without_a_head_is_torn_from_its_start() {
 }
 
 #[test]
+fn groups_of_an_earlier_use_of_a_file_are_no_torn_write() {
+    let older = sealed_segment(LIFE, SegmentId(1), &[]);
+    let mut bytes = sealed_segment(LIFE, SegmentId(2), &[]);
+    let end = bytes.len();
+    bytes.extend(older);
+    let mut recovery = LogRecovery::new(LIFE);
+    recovery.segment(SegmentId(2), &bytes).unwrap();
+    assert_eq!(recovery.end(SegmentId(2)), end);
+    assert_eq!(recovery.torn_write(SegmentId(2), &bytes), None);
+}
+
+#[test]
 fn damage_behind_damage_is_named() {
     let mut written = Written::new(65536);
     for slot in 1..10 {

@@ -12,8 +12,6 @@ use super::super::log_files;
 pub enum StartEffect {
     /// A start refuses the directory.
     Refused,
-    /// A start fails in the middle, because the directory contradicts itself.
-    Fails,
     /// A start succeeds. The replica ends if it reads the record later.
     EndsLater,
     /// A start succeeds, although votes are lost.
@@ -29,7 +27,6 @@ impl StartEffect {
     pub fn name(self) -> &'static str {
         match self {
             StartEffect::Refused => "refused",
-            StartEffect::Fails => "fails",
             StartEffect::EndsLater => "ends_later",
             StartEffect::Unnoticed => "unnoticed",
             StartEffect::Unread => "unread",
@@ -41,7 +38,6 @@ impl StartEffect {
     pub fn words(self) -> &'static str {
         match self {
             StartEffect::Refused => "a start refuses the directory",
-            StartEffect::Fails => "a start fails with a panic",
             StartEffect::EndsLater => "a start succeeds, but the replica ends if it reads this",
             StartEffect::Unnoticed => {
                 "a start does not notice this; the replica would take part without its lost votes"
@@ -61,7 +57,7 @@ impl StartEffect {
                 "replace the disk; bring the directory back whole from a copy made since this replica \
                  last ran, if there is one"
             }
-            StartEffect::Refused | StartEffect::Fails | StartEffect::Unnoticed => {
+            StartEffect::Refused | StartEffect::Unnoticed => {
                 "do not start it; bring the directory back whole from a copy made since this replica \
                  last ran. Without one leave this replica off, the others go on while they are a majority"
             }

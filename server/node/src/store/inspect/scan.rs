@@ -166,7 +166,9 @@ impl SegmentWalk<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             _ => log_files::segments(&folder),
         };
-        match found {
+        // A start removes older segments: a loss of power may have brought them back.
+        let is_needed = |it: &SegmentId| *it >= marked.first;
+        match found.map(|found| found.into_iter().filter(is_needed).collect::<Vec<_>>()) {
             Ok(found) if found.is_empty() && marked.group > 0 => {
                 let problem = format!(
                     "it holds no segments, but the groups up to {} were acknowledged",

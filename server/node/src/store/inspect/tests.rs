@@ -7,9 +7,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-use leasehold_leases::{ReplicaId, Slot, Time};
-use leasehold_replica::action::Record;
-use leasehold_replica::{Replica, Settings};
+use leasehold_leases::Slot;
+use leasehold_replica::action::{Record, StateChanges};
 use tempfile::TempDir;
 
 use super::super::log_files::name_of;
@@ -19,7 +18,7 @@ use super::super::rocks::tests::{
     accepted, checkpoint, configured, older, stamp, stamped_with, stored,
 };
 use super::*;
-use crate::store::{Durability, Storage};
+use crate::store::{Durability, Storage, StorageError, StorageOptions};
 
 fn verify(path: &Path) -> DirectoryVerdict {
     StoppedDirectory::open(path).unwrap().verify()
@@ -347,14 +346,57 @@ fn a_hole_among_executed_entries_is_named() {
     assert!(problem.contains("the first is 2"), "{problem}");
 }
 
-/// A start executes the configurations again, and panics at a hole.
+/// A start refuses a state that lacks one of its configurations.
 #[test]
 fn a_configuration_that_is_missing_is_named() {
-    let dir = written(&[accepted(1, "a"), executed(1)]);
-    assert_eq!(effects(dir.path()), [StartEffect::Fails]);
-    let (_, recovered) = Storage::open(dir.path(), &stamp(), Durability::Sync).unwrap();
-    let start = || Replica::new(Time(1), Settings::new(ReplicaId(1), 3), recovered, 0);
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(start)).is_err());
+    let Record::Changes(changes) = executed(1) else {
+        unreachable!("it is a batch of changes");
+    };
+    let incomplete = Record::Changes(StateChanges {
+        configs: Vec::new(),
+        ..changes
+    });
+    let dir = written(&[configured(1), accepted(1, "a"), incomplete]);
+    assert_eq!(effects(dir.path()), [StartEffect::Refused]);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
+}
+
+/// A start refuses a log that lacks a committed slot which the state does not cover.
+#[test]
+fn a_committed_slot_that_is_nowhere_is_named() {
+    let committed = Record::Committed([Slot(3), Slot(1)].into());
+    let dir = written(&[configured(1), accepted(1, "a"), executed(1), committed]);
+    let found = verify(dir.path()).problems;
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].effect, StartEffect::Refused);
+    assert!(
+        found[0].problem.contains("slot 2 of the commands"),
+        "{}",
+        found[0]
+    );
+}
+
+/// Segments that all members have flushed are gone, and those that came back are ignored.
+#[test]
+fn a_truncated_log_is_no_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StorageOptions {
+        segment_bytes: Some(4096),
+        ..StorageOptions::default()
+    };
+    let (mut storage, _) = Storage::open_with(dir.path(), &stamp(), options).unwrap();
+    storage.write(&[configured(1)]).unwrap();
+    for slot in 1..=40 {
+        let entry = accepted(slot, &"v".repeat(1000));
+        storage.write(&[entry, executed(slot)]).unwrap();
+    }
+    flush(&storage);
+    storage.truncate([Slot(30), Slot(1)].into()).unwrap();
+    drop(storage);
+    assert_eq!(effects(dir.path()), []);
+    fs::write(dir.path().join("log/0000000001.seg"), "remains").unwrap();
+    assert_eq!(effects(dir.path()), []);
 }
 
 #[test]

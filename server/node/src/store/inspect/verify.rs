@@ -12,7 +12,7 @@ use super::super::StorageError;
 use super::super::log_files::{self, FOLDER};
 use super::super::rocks::marker::Marker;
 use super::super::rocks::read_only::{StateReader, is_read_at_start};
-use super::super::rocks::records::Column;
+use super::super::rocks::records::{Column, meta};
 use super::scan::{self, LogScan, LogVisitor};
 use super::{DirectoryProblem, StartEffect, StoppedDirectory};
 
@@ -99,10 +99,9 @@ impl RecordCheck {
 }
 
 impl BadEntry {
-    /// Returns the problem. A start reads all configurations, and the commands that are not executed.
-    fn problem(self, executed: Slot) -> DirectoryProblem {
-        let is_read = self.log == LogId::Configs || self.slot > executed;
-        let effect = if is_read {
+    /// Returns the problem. A start reads the entries that the state does not cover.
+    fn problem(self, covered: PerLog<Slot>) -> DirectoryProblem {
+        let effect = if self.slot > covered[self.log] {
             StartEffect::Refused
         } else {
             StartEffect::EndsLater
@@ -134,9 +133,15 @@ impl StoppedDirectory {
     /// Checks the rows and the tables of RocksDB. Returns the position of the state.
     fn check_state(&self, state: &StateReader, verdict: &mut DirectoryVerdict) -> Option<Position> {
         self.check_tables(state, verdict);
+        let (mut configs, mut newest) = (0, Slot::ZERO);
         for column in Column::ALL {
             let read = state.each_row(column, &mut |key, value| {
                 verdict.checked.rows += 1;
+                if column == Column::Meta
+                    && let Some(slot) = meta::parse_config(key)
+                {
+                    (configs, newest) = (configs + 1, slot);
+                }
                 if let Some(problem) = self.row_problem(state, column, key, value) {
                     verdict.note(problem);
                 }
@@ -152,6 +157,14 @@ impl StoppedDirectory {
                 return None;
             }
         };
+        let last = position.config.0;
+        if (configs, newest) != (last, Slot(last)) {
+            let problem = format!(
+                "{configs} configurations are there, up to {}, and the state is at configuration {last}",
+                newest.0
+            );
+            verdict.note(DirectoryProblem::refused("meta/config", &problem));
+        }
         let marker = self.marker.as_ref();
         let compared = marker.map(|marker: &Marker| marker.check_state(slots(&position)));
         if let Some(Err(error)) = compared {
@@ -213,17 +226,22 @@ impl StoppedDirectory {
             rows: verdict.checked.rows,
             ..check.checked
         };
-        let executed = position.map_or(Slot::ZERO, |position| position.executed);
+        let covered = position.as_ref().map(slots).unwrap_or_default();
         let bad_entries = check.bad_entries.into_iter();
         verdict.torn = segments.iter().filter_map(|it| it.torn).collect();
         verdict.problems.extend(problems);
         verdict.problems.extend(check.problems);
         verdict
             .problems
-            .extend(bad_entries.map(|entry| entry.problem(executed)));
+            .extend(bad_entries.map(|entry| entry.problem(covered)));
         if let (Some(position), Some(places)) = (position, places) {
+            let is_whole = self.marked().first <= SegmentId(1);
             let misfits = slots(&position).each().into_iter();
-            let misfits = misfits.filter_map(|(log, last)| misfit(&places, log, last));
+            let misfits = misfits.flat_map(|(log, last)| {
+                let lost = lost(&places, log, last);
+                let misfit = misfit(&places, log, last).filter(|_| is_whole);
+                misfit.into_iter().chain(lost)
+            });
             verdict.problems.extend(misfits);
         }
     }
@@ -255,13 +273,40 @@ fn undecodable(column: Column, key: &[u8], value: Bytes) -> Option<(String, Star
             Ok(_) => None,
             Err(error) => refused(error.to_string()),
         },
-        // The rows that count are read by name.
+        Column::Meta if meta::parse_config(key).is_some() => match codec::decode_entry(value) {
+            Ok(_) => None,
+            Err(error) => refused(error.to_string()),
+        },
+        // The other rows that count are read by name.
         Column::Meta | Column::Log | Column::Configs | Column::Staged => None,
     }
 }
 
-/// Returns the problem of a log that lacks executed slots; `None` if it has all slots up to `executed`.
-/// Other replicas may still fetch these slots.
+/// Returns the problem of a log that lacks committed slots which the state does not cover; `None` if
+/// it has them. A start executes these slots.
+fn lost(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
+    let committed = places.facts().committed[log];
+    let mut missing = executed.next();
+    for (slot, _) in places.entries(log, missing) {
+        if slot != missing {
+            break;
+        }
+        missing = slot.next();
+    }
+    (missing <= committed).then(|| {
+        let name = name(log);
+        let problem = format!(
+            "slot {} of the {name} is neither in the log nor in the state, and slots up to {} were \
+             committed",
+            missing.0, committed.0
+        );
+        DirectoryProblem::refused(FOLDER, &problem)
+    })
+}
+
+/// Returns the problem of a log with holes among the executed slots; `None` if it has none. Other
+/// replicas may still fetch these slots. The log must not be truncated yet: a truncated one may lack
+/// any slots that all members have flushed.
 fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
     let mut next = Slot(1);
     let mut missing = (0, None);
@@ -279,10 +324,7 @@ fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryPro
     let (count, Some(first)) = missing else {
         return None;
     };
-    let name = match log {
-        LogId::Commands => "commands",
-        LogId::Configs => "configurations",
-    };
+    let name = name(log);
     let problem = if count == executed.next().0 - first.0 {
         format!(
             "the state is newer than the log of {name}: it covers slot {}, and the log ends before slot {}",
@@ -294,14 +336,17 @@ fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryPro
             first.0
         )
     };
-    let effect = match log {
-        LogId::Commands => StartEffect::Unnoticed,
-        LogId::Configs => StartEffect::Fails,
-    };
     Some(DirectoryProblem {
-        effect,
+        effect: StartEffect::Unnoticed,
         ..DirectoryProblem::refused(FOLDER, &problem)
     })
+}
+
+fn name(log: LogId) -> &'static str {
+    match log {
+        LogId::Commands => "commands",
+        LogId::Configs => "configurations",
+    }
 }
 
 fn slots(position: &Position) -> PerLog<Slot> {

@@ -24,7 +24,7 @@ pub(in crate::store) fn is_converted(format: u32) -> bool {
 /// Whether a start reads this row.
 pub(in crate::store) fn is_read_at_start(column: Column, key: &[u8]) -> bool {
     let facts = [meta::IDENTITY, meta::POSITION, meta::INCARNATION];
-    column != Column::Meta || facts.contains(&key)
+    column != Column::Meta || facts.contains(&key) || key.starts_with(meta::CONFIG)
 }
 
 /// Returns the errors for all logs of RocksDB that do not consist of records. RocksDB could hang on
@@ -43,6 +43,9 @@ pub struct FoundStamp {
     /// Cluster and replica to which the directory belongs.
     pub stamp: DirectoryStamp,
 }
+
+/// Function that gets the key of a row, and its value or the error for a wrong checksum.
+type RowVisitor<'a> = &'a mut dyn FnMut(&[u8], Result<Bytes, StorageError>);
 
 /// The executed state of a stopped replica.
 pub(in crate::store) struct StateReader {
@@ -109,15 +112,14 @@ impl StateReader {
         row.transpose().map_err(damaged)
     }
 
-    /// Visits all rows of a column family. A row is passed as its key and its value, or as the error
-    /// for a value with a wrong checksum.
+    /// Visits all rows of a column family, in order of their keys.
     ///
     /// # Errors
     /// `Damaged`, `Engine`: the rows behind this place cannot be read.
     pub(in crate::store) fn each_row(
         &self,
         column: Column,
-        visit: &mut dyn FnMut(&[u8], Result<Bytes, StorageError>),
+        visit: RowVisitor<'_>,
     ) -> Result<(), StorageError> {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
