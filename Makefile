@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint deny model mutants campaign chaos abuse fuzz setup
+.PHONY: help demo test build lint deny model mutants campaign chaos abuse power fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -63,6 +63,12 @@ chaos: setup ## Breaks real replica processes at random for MINUTES=10, and judg
 LABEL ?= after
 abuse: build ## Attacks real replica processes, and judges what others notice (BINARY=, LABEL=after, ONLY=)
 	@exec cargo run --release --locked --example abuse -- --label $(LABEL) $(if $(BINARY),--binary $(BINARY)) $(if $(ONLY),--only $(ONLY))
+
+# Ends cleanly at Ctrl-C. TMPDIR on a file system in memory makes it faster.
+CUTS ?= 50
+NODES ?= 3
+power: build ## Makes CUTS=50 power failures of real replica processes under load, and judges what is left (NODES=3, SEED=1)
+	@exec cargo run --release --locked --example power -- --cuts $(CUTS) --nodes $(NODES) --seed $(SEED)
 
 fuzz: setup ## Searches for input that breaks a decoder, FUZZ_SECONDS=60 for each (needs cargo-fuzz)
 	@bash fuzz/run

@@ -355,7 +355,7 @@ fn names_command(help: &str, command: &str) -> bool {
 }
 
 /// Returns free ports on loopback, as addresses.
-fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
+pub fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
     let port_count = PORTS.len() as u32;
     let begin = std::process::id().wrapping_mul(61) % port_count;
     let ports = (0..port_count).map(|i| PORTS.start + ((begin + i) % port_count) as u16);
