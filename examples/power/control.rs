@@ -26,7 +26,7 @@ pub enum Control {
     LyingDisks,
 }
 
-/// Finding of the judge in a control.
+/// Result of the judge in a control run.
 #[derive(Clone, Debug)]
 pub struct ControlFinding {
     pub control: Control,

@@ -16,7 +16,7 @@ use crate::tree::Tree;
 pub enum DiskModel {
     /// Only the entries of the synced folder itself.
     Strict,
-    /// The entries of all folders, in the order of their changes.
+    /// Changes of the entries of all folders, in the order in which they were made.
     Journal,
 }
 

@@ -249,7 +249,8 @@ mod tests {
         })
     }
 
-    /// Returns a history with two acknowledged writes and one in flight, and these writes.
+    /// Returns a history of three writes, together with the writes themselves. Two of them are
+    /// acknowledged, and one is in flight.
     fn history() -> (WriteHistory, [KeyWrite; 3]) {
         let mut history = WriteHistory::default();
         let first = history.begin("k", Some(100), 10);

@@ -22,7 +22,7 @@ const DIAGNOSTIC_LOG: &str = "/LOG";
 pub enum Survival {
     Nothing,
     Everything,
-    /// The first changes of each file and folder. The last write of them may be torn.
+    /// For each file and folder, a prefix of its changes. The last write of this prefix may be torn.
     Prefix,
     /// Any subset of the sectors that were written.
     Sectors,
@@ -97,7 +97,7 @@ struct ImageMaker<'a> {
     chance: &'a mut Chance,
     /// In the model `journal`, the number of the last change of folders that is kept.
     journal_end: Option<ChangeNumber>,
-    /// Files that are made already, because a file may have several names.
+    /// Files that were already made. They are remembered because a file may have several names.
     files: HashMap<NodeId, Tree>,
     image: Image,
 }

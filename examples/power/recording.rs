@@ -120,7 +120,7 @@ fn completes(operation: &FileOperation) -> bool {
     )
 }
 
-/// Disks of all replicas at one moment, which only moves forwards.
+/// State of the disks of all replicas at one moment. The moment can only be moved forwards.
 pub struct Playback<'a> {
     replicas: Vec<ReplicaPlayback<'a>>,
 }

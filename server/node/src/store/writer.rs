@@ -284,7 +284,7 @@ struct WriterThread {
     reads: Vec<LogReadRequest>,
     /// Whether a flush of the state is requested.
     wants_flush: bool,
-    /// Slots up to which entries may go; `None` if there are no such entries.
+    /// Slots up to which entries may be removed; `None` if no entries may be removed.
     truncate_to: Option<PerLog<Slot>>,
     /// A truncation that the full disk has refused.
     refused_truncation: Option<PerLog<Slot>>,

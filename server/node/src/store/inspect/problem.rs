@@ -12,7 +12,7 @@ use super::super::log_files;
 pub enum StartEffect {
     /// A start refuses the directory.
     Refused,
-    /// A start succeeds. The replica ends if it reads the record later.
+    /// A start succeeds. But the process ends with an error when the replica later reads the record.
     EndsLater,
     /// A start succeeds, although votes are lost.
     Unnoticed,
