@@ -180,8 +180,8 @@ impl LogWriter {
     }
 
     /// Forgets the entries of both logs up to these slots. Returns the segments that are no longer
-    /// part of the log: they hold only such entries, and every later segment restates their facts.
-    /// The last segment always stays.
+    /// part of the log: they hold no other entries that count, and every later segment restates
+    /// their facts. The last segment always stays.
     ///
     /// The caller must sync everything written so far first, or else the head of the segment with
     /// which the log begins may be lost. It removes the files only when a start can know that they

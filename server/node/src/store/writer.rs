@@ -286,8 +286,8 @@ struct WriterThread {
     wants_flush: bool,
     /// Slots up to which entries may be removed; `None` if no entries may be removed.
     truncate_to: Option<PerLog<Slot>>,
-    /// A truncation that the full disk has refused.
-    refused_truncation: Option<PerLog<Slot>>,
+    /// A truncation that a full disk has refused, and the time of the next attempt.
+    refused_truncation: Option<(PerLog<Slot>, Instant)>,
     /// Time of the next attempt to write to a full disk; `None` if the disk accepts writes.
     retry_at: Option<Instant>,
     /// Number of consecutive refusals by a disk that has space.
@@ -335,7 +335,8 @@ impl WriterThread {
     /// Waits for a job, or until the next attempt to write to a full disk is due. Then takes all
     /// queued jobs.
     fn gather(&mut self) {
-        let first = match self.retry_at {
+        let truncate_at = self.refused_truncation.map(|(_, at)| at);
+        let first = match self.retry_at.into_iter().chain(truncate_at).min() {
             None => self
                 .queue
                 .recv()
@@ -367,7 +368,7 @@ impl WriterThread {
     fn work(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
         // This comes before the writes, because they may wait for the space (hazard 96).
-        self.truncate(store, due)?;
+        self.truncate(store)?;
         while (due || self.closing) && self.fill() {
             match store.write(&self.group.records) {
                 Ok(()) => self.written(),
@@ -408,30 +409,20 @@ impl WriterThread {
         Ok(())
     }
 
-    /// Truncates the log if this is requested. If the disk refuses that, it is tried again when the
-    /// next attempt to write is due.
-    fn truncate(&mut self, store: &mut dyn Store, due: bool) -> Result<(), StorageError> {
-        let mut slots = self.truncate_to.take();
-        if due || slots.is_some() {
-            slots = slots.or(self.refused_truncation.take());
-        }
-        let Some(slots) = slots else {
+    /// Truncates the log if this is requested. If a full disk refuses that, it is tried again later.
+    fn truncate(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
+        let refused = self.refused_truncation;
+        let again = refused.filter(|(_, at)| Instant::now() >= *at);
+        let Some(slots) = self.truncate_to.take().or(again.map(|(slots, _)| slots)) else {
             return Ok(());
         };
+        self.refused_truncation = None;
         match store.truncate(slots) {
             Err(StorageError::Full { .. }) => {
-                self.refused_truncation = Some(slots);
-                self.set_full();
+                self.refused_truncation = Some((slots, Instant::now() + self.retry));
                 Ok(())
             }
-            Err(error) => Err(error),
-            Ok(()) => {
-                self.refused_truncation = None;
-                if self.group.sequence.is_none() && self.waiting.is_empty() && !self.wants_flush {
-                    self.set_writable();
-                }
-                Ok(())
-            }
+            truncated => truncated,
         }
     }
 

@@ -275,7 +275,9 @@ impl SegmentWalk<'_> {
     /// Checks that the log ends where it must. If it was damaged before, only its end is checked.
     fn finish(&mut self, marked: Marked) {
         let is_whole = self.scan.problems.is_empty();
-        let first = if is_whole {
+        // Without an intact marker it is unknown which segment is the first.
+        let is_known = is_whole && marked.first > SegmentId(0);
+        let first = if is_known {
             marked.first
         } else {
             SegmentId(u32::MAX)

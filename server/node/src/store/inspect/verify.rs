@@ -235,7 +235,7 @@ impl StoppedDirectory {
             .problems
             .extend(bad_entries.map(|entry| entry.problem(covered)));
         if let (Some(position), Some(places)) = (position, places) {
-            let is_whole = self.marked().first <= SegmentId(1);
+            let is_whole = self.marked().first == SegmentId(1);
             let misfits = slots(&position).each().into_iter();
             let misfits = misfits.flat_map(|(log, last)| {
                 let lost = lost(&places, log, last);

@@ -158,7 +158,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes the segments of the log that hold only entries up to these slots.
+    /// Removes the segments of the log without entries that count above these slots.
     ///
     /// # Errors
     /// The same errors as [`Storage::write`].
@@ -173,6 +173,8 @@ impl Storage {
         self.mark_log()?;
         let synced = self.engine.marker.sync();
         synced.map_err(|error| self.engine.unmarked(error))?;
+        // Another directory may be at the path by now.
+        self.engine.marker.check_place()?;
         self.log.remove_segments(std::mem::take(&mut self.unused));
         Ok(())
     }

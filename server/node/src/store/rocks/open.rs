@@ -99,6 +99,13 @@ impl Storage {
         marker.check_sequence(db.latest_sequence_number())?;
         let identity = DirectoryIdentity::read(path, &db, &marker, stamp)?;
         let marked = if identity.has_log_files() {
+            // The log loses the segments that the marker does not need. A loss of power must not
+            // bring back an older marker, which needs them.
+            let synced = marker.sync();
+            synced.map_err(|source| StorageError::Directory {
+                path: path.join(marker::NAME),
+                source,
+            })?;
             marker.log()
         } else {
             // The log is made anew. An interrupted attempt may have left a log and its mark.
@@ -143,10 +150,10 @@ impl Storage {
         }
         self.applied = self.engine.position()?;
         self.mark_log()?;
-        if identity.is_current() {
-            let synced = self.engine.marker.sync();
-            synced.map_err(|error| self.engine.unmarked(error))?;
-        } else {
+        // The identity must not become durable without the mark of the log.
+        let synced = self.engine.marker.sync();
+        synced.map_err(|error| self.engine.unmarked(error))?;
+        if !identity.is_current() {
             let mut batch = WriteBatch::default();
             let expected = identity.expected.encode_to_vec();
             records::put(

@@ -341,7 +341,7 @@ fn truncation_passes_a_write_that_waits_for_space() {
     (0..2).for_each(|_| harness.go.send(()).unwrap());
 }
 
-/// Some file systems need space even to overwrite a file.
+/// Some file systems need space even to overwrite a file. Writes may go on meanwhile.
 #[test]
 fn a_truncation_that_a_full_disk_refuses_is_tried_again() {
     let harness = harness_with([full()], Duration::from_millis(1), false);
@@ -349,13 +349,6 @@ fn a_truncation_that_a_full_disk_refuses_is_tried_again() {
     for _ in 0..2 {
         assert_eq!(harness.entered.recv().unwrap(), [TRUNCATED, 7]);
         harness.go.send(()).unwrap();
-    }
-    for expected in [false, true] {
-        let report = harness.reports.recv().unwrap();
-        assert!(
-            matches!(report, StorageReport::Writable(writable) if writable == expected),
-            "{report:?}"
-        );
     }
 }
 
