@@ -144,32 +144,29 @@ fn start(node: usize, state: ReplicaState) -> Node {
     // The readings of different clocks are unrelated.
     let clock = Clock::new(0, 1_000_000_000 * (node as u64 + 1), 0);
     let mut started = Node::new(Disk::new(0, true), clock);
-    let entry = |log, slot, value| ReportedEntry {
-        log,
+    let newest = 1 + state.more;
+    let unchanged = || Value::Config(Arc::new(ConfigChange::default()));
+    let first = Value::Config(Arc::new(state.change));
+    let values = std::iter::once(first).chain(std::iter::repeat_with(unchanged));
+    let configs = (1..=newest).map(Slot).zip(values).collect();
+    let commands = state.accepted.into_iter();
+    let accepted = commands.map(|(slot, value)| ReportedEntry {
+        log: LogId::Commands,
         slot: Slot(slot),
         ballot: state.ballot,
         value,
-    };
-    let mut accepted = vec![entry(
-        LogId::Configs,
-        1,
-        Value::Config(Arc::new(state.change)),
-    )];
-    let newest = 1 + state.more;
-    let unchanged = || Value::Config(Arc::new(ConfigChange::default()));
-    accepted.extend((2..=newest).map(|slot| entry(LogId::Configs, slot, unchanged())));
-    let commands = state.accepted.into_iter();
-    accepted.extend(commands.map(|(slot, value)| entry(LogId::Commands, slot, value)));
+    });
     let recovered = RecoveredState {
         incarnation: Incarnation(state.run),
         life: 1,
         joined: state.joined,
-        accepted,
+        accepted: accepted.collect(),
         restart_wait: state.restart_wait,
         state: StateChanges {
             executed: Slot(state.executed),
             entries: state.entries,
             config: ConfigId(newest),
+            configs,
             ..StateChanges::default()
         },
         ..RecoveredState::default()
