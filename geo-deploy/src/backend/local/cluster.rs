@@ -26,6 +26,9 @@ use crate::wan::{LinkSettings, Wan};
 
 /// Longest time that a cluster may take to elect its leader and establish its leases.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time to wait for the status of one replica of a cluster that starts. The replica's
+/// process may end at any time, and the client would try to reach it again until its own timeout.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settings of a local cluster: program, name, directory and ports.
 #[derive(Clone, Debug)]
@@ -383,7 +386,9 @@ async fn status(
         *connection = Client::connect(options).await.ok();
     }
     let raw = connection.as_ref()?.raw();
-    raw.status(StatusRequest::default()).await.ok()
+    let status = raw.status(StatusRequest::default());
+    let answered = tokio::time::timeout(STATUS_TIMEOUT, status).await;
+    answered.ok()?.ok()
 }
 
 /// Whether the replica with this status is ready. If `preferred` is true, the configured site must
