@@ -49,7 +49,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns true if the file is a source, and not a file that an editor leaves next to it.
+/// Returns true if the file is a source file. Editors may leave other files in the same directory.
 fn is_source(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let kinds = [".rs", ".proto", ".lock"];

@@ -241,8 +241,8 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     let dir = &args.at.dir;
     standing::ensure_down(dir)?;
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
-    // Another `up` may be running. If only the supervisor detected this, the other one's log would
-    // be lost.
+    // Another `up` may be running. If only the supervisor detected this, the log of the other `up`
+    // would be lost.
     drop(Lock::take(dir)?);
     let log = dir.join("supervisor.log");
     let command = supervisor(args, &log)?;
@@ -297,8 +297,8 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Result of the wait for a cluster to start. If the user interrupts the wait, the wait still
-/// continues until the cluster is up.
+/// Outcome of waiting for a cluster to start. The wait continues until the cluster is up, even
+/// after an interrupt by the user.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,

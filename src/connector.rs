@@ -94,8 +94,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Creates a connector that asks one replica after another. Each replica may take the whole
-    /// `timeout` to answer, because changes take long.
+    /// Creates a connector that asks one replica after another. The `timeout` applies to each
+    /// replica separately, because changes take long.
     pub fn connector(&self) -> anyhow::Result<Connector> {
         let mut connector =
             Connector::new(&self.address, &self.dir, None)?.with(&self.credentials)?;

@@ -172,7 +172,7 @@ fn find(what: &ExpShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
 
-/// Directory of a report, and a flag that is set if the plots are also written as PNG and PDF.
+/// Directory for a report, and whether the plots are also written as PNG and PDF.
 #[derive(Clone, Copy)]
 pub struct ReportTarget<'a> {
     pub out: &'a Path,
@@ -244,8 +244,8 @@ fn history_name(label: &str, run: usize, runs: usize) -> String {
     }
 }
 
-/// Removes the histories from the results of all runs. Returns the histories, and the name of the
-/// file for each history.
+/// Removes the histories from the results of all runs, and returns them with the names of their
+/// files.
 fn histories(ran: &mut [RunResult]) -> Vec<(String, History)> {
     let of = |ran: &mut RunResult| {
         let histories = std::mem::take(&mut ran.histories);

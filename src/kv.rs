@@ -197,7 +197,8 @@ fn op(command: &KvCommand) -> anyhow::Result<Op> {
     })
 }
 
-/// Returns the value that a command-line argument gives, directly or as `-` for standard input.
+/// Returns the value of a command-line argument. If the argument is `-`, reads the value from
+/// standard input.
 fn read_value(argument: &str) -> anyhow::Result<Bytes> {
     if argument != "-" {
         return Ok(Bytes::from(argument.to_owned()));

@@ -29,7 +29,8 @@ use crate::terminal::{Interrupted, say};
 
 /// Number of seeds of a campaign without --seeds or --hours.
 const SEEDS: u64 = 2000;
-/// Size of a campaign, in cluster-hours, below which some faults and checks possibly never occur.
+/// Size of a small campaign, in cluster-hours. In a campaign below this size, some faults and
+/// checks may never occur.
 const TINY: f64 = 1.0;
 /// Interval at which the state of the campaign is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);

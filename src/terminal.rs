@@ -93,8 +93,8 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Converts bytes to text. Escapes replace bytes that are not UTF-8, and characters for which
-/// `must_escape` returns true.
+/// Converts bytes to text. Bytes that are not UTF-8 are replaced by escape sequences. So are
+/// characters for which `must_escape` returns true.
 pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -35,7 +35,7 @@ pub struct LeaseChange {
 }
 
 impl LeaseChange {
-    /// Creates a change of durations only. Durations apply to all keys.
+    /// Creates a change that concerns only durations. Durations apply to all keys.
     pub fn durations() -> LeaseChange {
         LeaseChange::default()
     }
@@ -91,7 +91,7 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the duration of a guard. It must be at least the longest one-way delay.
+    /// Sets the duration of a guard. The duration must not be below the longest one-way delay.
     pub fn guard(mut self, duration: Duration) -> LeaseChange {
         self.request.t_guard_ms = Some(ms(duration));
         self
@@ -133,8 +133,8 @@ impl<'a> Admin<'a> {
     /// the replica that answered.
     ///
     /// # Errors
-    /// The same errors as [`Client::execute`]. [`Error::Refused`] states the reason why leadership
-    /// did not move.
+    /// The same errors as [`Client::execute`]. [`Error::Refused`] contains the reason why
+    /// leadership did not move.
     pub async fn move_leadership(self, to: &str) -> Result<Status, Error> {
         let body = wire::request::Body::Move(wire::MoveRequest { to: to.to_owned() });
         let status = self.client.request_status(body).await?;

@@ -71,8 +71,8 @@ impl Client {
         })
     }
 
-    /// Returns the cluster and the replica that the client is connected to: the nearest replica
-    /// that serves.
+    /// Returns the cluster, and the replica that the client is connected to. This replica is the
+    /// nearest one that serves.
     pub fn server(&self) -> ServerInfo {
         ServerInfo::from_wire(self.last_welcome())
     }
@@ -155,7 +155,8 @@ impl Client {
         self.write(Operation::Delete { key }).await
     }
 
-    /// Writes `value` if the key's version is `expected`; `None` requires the key to be absent.
+    /// Writes `value` if the key's version is `expected`. If `expected` is `None`, the key must be
+    /// absent.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].
@@ -195,7 +196,7 @@ impl Client {
         self.write(Operation::PutFields { key, fields }).await
     }
 
-    /// Returns the entries of the given keys that exist, in the order of `keys`. All keys are read
+    /// Returns an entry for each given key that exists, in the order of `keys`. All keys are read
     /// at one moment.
     ///
     /// # Errors
@@ -235,8 +236,8 @@ impl Client {
         self.entries(Operation::Scan { from, to, limit }).await
     }
 
-    /// Requests the status of a replica: how the replica sees itself and its cluster, and the parts
-    /// that `query` selects.
+    /// Requests the status of a replica. The status contains the replica's view of itself and of
+    /// its cluster, and the parts that `query` selects.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].
@@ -263,7 +264,7 @@ impl Client {
         (result, attempts.trace())
     }
 
-    /// Sends a request that a replica answers with a status, and returns the status.
+    /// Sends a request to which a replica answers with a status. Returns the status.
     pub(crate) async fn request_status(&self, body: Body) -> Result<StatusReply, Error> {
         let attempts = OperationAttempts::new(&self.inner.replicas);
         let answer = attempts.request(body).await?;
@@ -374,8 +375,8 @@ impl Client {
         self.violated(by, &format!("{kind:?} is not an answer to this operation"))
     }
 
-    /// Builds the error for an answer that the protocol does not allow, from the replica named
-    /// `by`.
+    /// Builds the error for an answer that the protocol does not allow. The replica named `by` sent
+    /// the answer.
     fn violated(&self, by: &str, message: &str) -> Error {
         let mut all = self.inner.replicas.all().iter();
         let of_name = |connection: &&Connection| connection.replica().as_deref() == Some(by);

@@ -72,7 +72,7 @@ pub struct OperationTrace {
 pub(crate) struct OperationAttempts<'a> {
     replicas: &'a Replicas,
     deadline: Instant,
-    /// Whether any copy may have reached a replica.
+    /// Whether a copy may have reached a replica.
     sent: AtomicBool,
     trace: Mutex<OperationTrace>,
 }
@@ -114,8 +114,8 @@ impl<'a> OperationAttempts<'a> {
         self.sent.store(false, Ordering::Relaxed);
     }
 
-    /// Sends a request, several times if necessary, until an answer arrives that another attempt
-    /// could not change.
+    /// Sends a request, several times if necessary, until a final answer arrives. Another attempt
+    /// could not change a final answer.
     pub async fn request(&self, body: Body) -> Result<Answer<'_>, Error> {
         let mut copies = Copies::new(self, body);
         let result = copies.run().await;
@@ -150,12 +150,12 @@ struct Copies<'a> {
     first: Option<usize>,
     /// Number of copies that have left this client or may have left it.
     attempts: u32,
-    /// Pauses between attempts while the active replica is unavailable, and the time at which it
-    /// became unavailable.
+    /// Back-off between attempts while the active replica is unavailable, and the time at which
+    /// this replica became unavailable.
     unavailable: Option<(Backoff, Instant)>,
     /// Time before which no copy is sent.
     not_before: Option<Instant>,
-    /// For each replica that gave no result, its latest reply or the latest failure, as text.
+    /// Latest reply or latest failure of each replica that gave no result, as text.
     reasons: BTreeMap<usize, String>,
 }
 
@@ -240,8 +240,8 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Returns the time at which to check again. This is the end of the current pause, or the end
-    /// of the active replica's time to answer. It is never later than the deadline.
+    /// Returns the time of the next check. This is the end of the current pause, or the end of the
+    /// active replica's time to answer. It is never later than the deadline.
     fn wake_at(&self) -> Instant {
         let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
@@ -373,8 +373,8 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// Records that a replica has answered. Other replicas that used up their time before this
-    /// answer arrived are suspected, so that for now no other requests are sent to them.
+    /// Records that a replica has answered. Suspects the other replicas that used up their time
+    /// before this answer arrived. For now, no other requests are sent to those replicas.
     fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);

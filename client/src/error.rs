@@ -74,7 +74,7 @@ pub enum Error {
         after: Duration,
         /// Replicas to which the request was sent, and replicas known to be dead.
         tried: Vec<FailedAttempt>,
-        /// True if any attempt was sent, so that a change may have taken effect.
+        /// Whether an attempt was sent. If so, a change may have taken effect.
         sent: bool,
         /// True if the request was a change: a write, a change of leases or a move of leadership.
         is_change: bool,
@@ -115,8 +115,8 @@ pub enum Error {
 
 impl Error {
     /// Whether a write that ended with this error may have taken effect or may still take effect.
-    /// False means that the write has not taken effect and never will. Ask this only about writes: a
-    /// lost read may return true.
+    /// False means that the write has not taken effect and never will. This method is only for
+    /// writes: for a lost read, it may return true.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,

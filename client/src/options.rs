@@ -53,8 +53,8 @@ pub struct ClientOptions {
     /// Rule that chooses the first replica to which an operation is sent; default: the nearest
     /// replica.
     pub routing: Routing,
-    /// Maximum memory for hints about the holders of keys, in bytes; default 16 MiB. It is used
-    /// only with [`Routing::LeaseAware`].
+    /// Maximum memory for hints about the holders of keys, in bytes; default 16 MiB. This limit is
+    /// used only with [`Routing::LeaseAware`].
     pub hint_bytes_max: usize,
     /// Function that is called when a replica dies or answers again; default: none.
     pub watcher: Watcher,

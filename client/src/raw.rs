@@ -13,8 +13,8 @@ use leasehold_wire::{Outcome, Path};
 #[cfg(feature = "raw")]
 use crate::{client::Client, copies::OperationTrace, error::Error};
 
-/// Result of a command in the form of a message, and the path and the replica that served the
-/// command.
+/// Result of a command as a message. Also contains the path by which a read was served, and the
+/// replica that answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawReply {
     /// Outcome of the command; never an error, since errors are reported as [`Error::Refused`].

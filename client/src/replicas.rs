@@ -302,7 +302,8 @@ impl Keeper {
 }
 
 impl Replicas {
-    /// Runs a connection that has been greeted, until it ends.
+    /// Runs a connection until it ends. The replica's greeting has already arrived on this
+    /// connection.
     async fn serve(&self, index: usize, link: Link) -> ConnectionEnd {
         let connection = &self.connections[index];
         tokio::select! {
@@ -352,8 +353,8 @@ impl Replicas {
         std::future::pending().await
     }
 
-    /// Probes a replica that was dead, with a request that only a serving replica can answer, until
-    /// all operations may use this replica again. If the replica does not serve, returns the reason
+    /// Probes a replica that was dead, until all operations may use this replica again. Only a
+    /// replica that serves can answer the probe. If the replica does not serve, returns the reason
     /// why it is still dead. While no other replica serves, operations may use this replica, too.
     /// So the connection is kept while such operations wait.
     async fn probe(&self, connection: &Connection) -> String {

@@ -28,9 +28,10 @@ pub enum Routing {
     #[default]
     Nearest,
     /// A read of one key is sent to a replica that holds the key. If several holders are about
-    /// equally near, the least loaded of these is used. A write is sent to the leader. Other
-    /// operations are sent to the nearest replica, and so are reads and writes for which the
-    /// holders or the leader are not known. The client keeps connections to all replicas.
+    /// equally near, the least loaded of these is used. A write is sent to the leader. All other
+    /// operations are sent to the nearest replica. If the holders or the leader are not known, the
+    /// read or the write is also sent to the nearest replica. The client keeps connections to all
+    /// replicas.
     LeaseAware,
 }
 
@@ -39,14 +40,14 @@ const REFRESH: Duration = Duration::from_secs(10);
 /// Tolerance in a comparison of distances. A replica is about as near as the nearest one if its
 /// round trip is at most twice that of the nearest one, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
-/// A replica may still be chosen if it has at most this many more calls than the least loaded
-/// replica. Within this limit, a replica with unsent requests is preferred, so that several
-/// requests leave in one write.
+/// Maximum difference in the number of calls between a chosen replica and the least loaded replica.
+/// Within this limit, a replica with unsent requests is preferred, so that several requests are
+/// sent in one write.
 const SLACK: usize = 8;
 /// Estimated size, in bytes, of an entry without its key.
 const ENTRY_BYTES: usize = 160;
-/// While there is no free space for hints, only one in this many reads of unknown keys requests a
-/// hint.
+/// While there is no free space for hints, a hint is requested by only one of this many reads of
+/// unknown keys.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.
@@ -68,7 +69,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Creates a router that knows nothing yet. It will use at most `bytes_max` bytes to remember
+    /// Creates a router without hints. The router will use at most `bytes_max` bytes to remember
     /// keys.
     pub fn new(bytes_max: usize) -> Router {
         Router {
@@ -163,11 +164,11 @@ struct HintCache {
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
-    /// Holders of some unlisted key, as the latest hint named them. They are used as a guess for
-    /// keys about which no hint has arrived.
+    /// Holders of an unlisted key, according to the latest hint about such a key. They are used as
+    /// a guess for keys about which no hint has arrived.
     unlisted: u64,
-    /// Set, with one bit for each replica number, that contains only the leader. It is empty if the
-    /// leader is not known.
+    /// The leader, as a set with one bit for each replica number. The set is empty if the leader is
+    /// not known.
     leader: u64,
     leader_requested_at: Option<Instant>,
 }

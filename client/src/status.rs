@@ -8,7 +8,7 @@ use leasehold_wire as wire;
 use crate::error::Error;
 use crate::types::RefusalKind;
 
-/// Optional parts of a status, which are returned in addition to the parts that every status has.
+/// Optional parts of a status. They are returned in addition to the parts that every status has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusQuery {
@@ -34,19 +34,19 @@ pub enum HoldersQuery {
 }
 
 impl StatusQuery {
-    /// Adds to the query a request for the holders of `key`.
+    /// Adds a request for the holders of `key` to the query.
     pub fn holders_of(mut self, key: impl Into<Bytes>) -> StatusQuery {
         self.holders = HoldersQuery::Key(key.into());
         self
     }
 
-    /// Adds to the query a request for the holders of the key that clients request most often.
+    /// Adds a request to the query: for the holders of the key that clients request most often.
     pub fn holders_of_hottest_key(mut self) -> StatusQuery {
         self.holders = HoldersQuery::HottestKey;
         self
     }
 
-    /// Adds to the query a request for the strategies and durations of leases.
+    /// Adds a request for the strategies and durations of leases to the query.
     pub fn leases(mut self) -> StatusQuery {
         self.leases = true;
         self
@@ -107,8 +107,8 @@ pub struct Status {
     pub configuration: u64,
     /// Names of the lease strategies in force.
     pub strategy: String,
-    /// Names of the replicas that hold the keys to which neither a list nor a range assigns
-    /// holders.
+    /// Names of the replicas that hold all other keys. Neither a list nor a range assigns holders
+    /// to these keys.
     pub unlisted_holders: Vec<String>,
     /// Names of the replicas that are excluded from leases, because they have failed or are
     /// leaving.
@@ -131,11 +131,11 @@ pub struct PeerStatus {
     pub name: String,
     /// Measured round trip; `None` if it is not measured yet.
     pub round_trip: Option<Duration>,
-    /// Whether a promise of this replica to the other replica is in force. If it is, this replica's
-    /// votes demand that the other replica is notified of writes.
+    /// Whether a promise of this replica to the other replica is in force. While it is in force,
+    /// this replica's votes demand that the other replica is notified of writes.
     pub granted_to: bool,
-    /// Whether a promise of the other replica to this replica is in force. If it is, the other
-    /// replica's votes demand that this replica is notified of writes.
+    /// Whether a promise of the other replica to this replica is in force. While it is in force,
+    /// the other replica's votes demand that this replica is notified of writes.
     pub granted_by: bool,
 }
 
@@ -169,7 +169,7 @@ pub struct LeaseStatus {
     pub grace: Duration,
     /// Maximum drift of clocks that leases tolerate, in parts per million.
     pub max_drift_ppm: u32,
-    /// Whether the leader has more keys to list, so that [`RangeStatus::listed`] will rise.
+    /// Whether the leader still has keys to list. If so, [`RangeStatus::listed`] will rise.
     pub unfinished: bool,
     /// Whether a requested change of leases was already in force before the request. It is set only
     /// in the answer to such a request.
@@ -201,8 +201,8 @@ impl Status {
         counters.find(|(found, _)| found == name).map(|it| it.1)
     }
 
-    /// Converts a status message. `has_holders` states whether holders were requested. If they
-    /// were, an empty list of holders is an answer.
+    /// Converts a status message. `has_holders` is true if holders were requested. In this case, an
+    /// empty list of holders is an answer, too.
     pub(crate) fn from_wire(status: wire::StatusReply, has_holders: bool) -> Status {
         let peer = |peer: wire::Peer| PeerStatus {
             name: peer.name,

@@ -15,7 +15,7 @@ pub struct Version {
     index: u32,
 }
 
-/// The error that parsing a [`Version`] returns if the text is not a version.
+/// Error for a text that cannot be parsed as a [`Version`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no version: a version is written slot.index, as 17.0")]
 pub struct ParseVersionError {
@@ -28,7 +28,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Parses the text that the `Display` of [`Version`] writes, so that a program can store a version
+/// Parses the text that `Display` writes for a [`Version`]. A program can therefore store a version
 /// as text.
 impl FromStr for Version {
     type Err = ParseVersionError;
@@ -69,7 +69,7 @@ pub struct StoredEntry {
 /// Result of a compare-and-swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CasOutcome {
-    /// The value was written, under this version.
+    /// The value was written under this version.
     Written(Version),
     /// Nothing was written. The key has this version, or does not exist (`None`).
     Mismatch(Option<Version>),
@@ -137,7 +137,7 @@ pub enum Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperationResult {
-    /// The write has taken effect, under this version.
+    /// The write has taken effect under this version.
     Written(Version),
     /// The value of the key that was read.
     Value(VersionedValue),
@@ -145,12 +145,12 @@ pub enum OperationResult {
     Missing,
     /// A compare-and-swap wrote nothing. The key has this version, or does not exist (`None`).
     Mismatch(Option<Version>),
-    /// The entries of a scan, in key order, or the entries of a read of several keys, in the order
-    /// of the request. Keys that do not exist are omitted.
+    /// The entries of a scan or of a read of several keys. The entries of a scan are in key order.
+    /// The entries of a read are in the order of the request. Keys that do not exist are omitted.
     Entries(Vec<StoredEntry>),
 }
 
-/// Path by which a read was served. Reads are linearizable by every path.
+/// Path by which a read was served. Reads are linearizable on every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReadPath {
@@ -161,15 +161,16 @@ pub enum ReadPath {
     Held,
     /// The replica forwarded the read to another replica, which served it under a lease.
     Forwarded,
-    /// The read was served after the leader had confirmed it with a majority.
+    /// The read was served after a majority had confirmed that the leader still leads.
     ReadIndex,
     /// The read was executed as a command in the log.
     Log,
-    /// The path is one that this version of the library does not know.
+    /// This version of the library does not know the path.
     Unknown,
 }
 
-/// Result of an operation, with the path and the replica that served it.
+/// Result of an operation. Also contains the path by which a read was served, and the replica that
+/// answered.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Reply {
@@ -187,7 +188,7 @@ pub struct Reply {
 pub enum RefusalKind {
     /// The replica failed to execute the request.
     Internal,
-    /// The request can never succeed; the message names the fault.
+    /// The request can never succeed. The message describes the fault.
     BadRequest,
     /// A key, a value or the whole request is too large.
     TooLarge,
@@ -209,8 +210,9 @@ pub enum RefusalKind {
 }
 
 impl VersionedValue {
-    /// Returns the names and values of the fields of a record, as
-    /// [`put_fields`](crate::Client::put_fields) wrote it. `None` if the value is not a record.
+    /// Returns the names and values of the fields of a record that
+    /// [`put_fields`](crate::Client::put_fields) wrote. Returns `None` if the value is not a
+    /// record.
     pub fn fields(&self) -> Option<Vec<(Bytes, Bytes)>> {
         use prost::Message as _;
         let record = wire::Record::decode(self.value.clone()).ok()?;
@@ -324,7 +326,7 @@ impl RefusalKind {
         }
     }
 
-    /// Name of the kind, as messages show it.
+    /// Returns the name of this kind for use in messages.
     pub fn name(self) -> &'static str {
         match self {
             RefusalKind::Internal => "INTERNAL",

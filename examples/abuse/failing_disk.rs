@@ -17,8 +17,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Time for which the replica runs before its disk fails again. It must be long enough for a few
 /// puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
-/// Time before the end of the attackers at which the disk fails for the last time. In this time,
-/// the attackers' puts make the replica begin a new file. Without these puts, the replica would not
+/// Time between the last failure of the disk and the end of the attackers. In this time, the
+/// attackers' puts make the replica begin a new file. Without these puts, the replica would not
 /// notice the failure.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Interval between two checks of whether the replica has ended.

@@ -189,7 +189,7 @@ impl Results {
         line("attackers", &Row::attackers);
     }
 
-    /// Returns the attacks that have a row in any run, in the order of the report.
+    /// Returns the attacks that have a row in at least one run, in the order of the report.
     fn attacks(&self) -> Vec<(String, String)> {
         let measured = |name: &str| self.runs.iter().any(|run| row(run, name).is_some());
         let attacks = ATTACKS.iter().filter(|attack| measured(attack.name));

@@ -23,10 +23,10 @@ use crate::well_behaved::WellBehavedClients;
 const SETTLES_IN: Duration = Duration::from_secs(2);
 /// Time for which the well-behaved clients continue after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
-/// Duration of the last part of an attack. In this part, the traffic between peers is measured. The
-/// next constant is the interval between two measurements. This interval is short, because the mean
-/// over a long interval would hide bursts of traffic.
+/// Duration of the last part of an attack. In this part, the traffic between peers is measured.
 const LATE: Duration = Duration::from_secs(8);
+/// Interval between two measurements of the traffic between peers. It is short, because the mean
+/// over a long interval would hide bursts of traffic.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for which attackers may continue after the end of the attack, to finish requests
 /// that they have begun.
@@ -48,7 +48,7 @@ pub struct Stage {
 pub struct AttackTimeline {
     pub quiet: Instant,
     pub began: Instant,
-    /// Time shortly before the attackers end, at which their effects are still present.
+    /// Time shortly before the end of the attackers. At this time, their effects are still present.
     pub before_end: Instant,
     pub ended: Instant,
     pub recovered: Instant,
@@ -296,9 +296,9 @@ async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64
     most
 }
 
-/// Returns the number of bytes that have been sent to the peers' ports so far, as `ss` reports
-/// them. Returns `None` for attacks that do not need this number, because `ss` takes long to list
-/// all sockets.
+/// Returns the number of bytes that have been sent to the peers' ports so far, according to `ss`.
+/// Returns `None` for attacks that do not need this number, because `ss` takes long to list all
+/// sockets.
 async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     if !attack
         .after

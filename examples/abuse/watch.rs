@@ -121,8 +121,8 @@ impl ReplicaMonitor {
         newest.into_values().max()
     }
 
-    /// Returns the increase of a counter between `from` and `to`, on the replica where the counter
-    /// increased least. `None` if no replica reports the counter.
+    /// Returns the increase of a counter between `from` and `to`, on the replica with the least
+    /// increase. Returns `None` if no replica reports the counter.
     pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();

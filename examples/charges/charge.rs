@@ -39,7 +39,7 @@ pub fn entries(answered: &AnsweredRequests) -> usize {
     }
 }
 
-/// Returns the charge of a request of this case, in units.
+/// Returns the charge for a request of this case, in units.
 pub fn charge(case: &Case, answered: &AnsweredRequests) -> f64 {
     let AnsweredRequests {
         bytes_in,

@@ -15,9 +15,9 @@ use crate::rows::{CaseMeasurement, Row};
 
 /// Duration of the load before a measurement. It fills memory and caches.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Time for which replicas are left idle while their processor time is measured. The next constant
-/// is the number of such measurements.
+/// Duration of one measurement of the processor time that idle replicas use.
 const IDLE: Duration = Duration::from_millis(500);
+/// Number of measurements of the processor time that idle replicas use.
 const IDLE_LOOKS: usize = 4;
 /// Time to wait after writes. A replica makes a checkpoint each second, so this time is long enough
 /// for one checkpoint. The cost of the checkpoint belongs to the cost of the writes.
@@ -32,7 +32,7 @@ pub struct Pace {
     pub length: Duration,
 }
 
-/// Processor time per second of each replica of a cluster while the replica is idle.
+/// Processor time that each replica of a cluster uses per second while the replica is idle.
 struct IdleUsage {
     stage: Stage,
     replicas: Vec<ProcessorTime>,

@@ -31,7 +31,7 @@ const NOBODY: &str = "65534";
 /// Settings that differ between the clusters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Strategy that decides which replicas may read locally.
+    /// Strategy that chooses the replicas that may read locally.
     pub strategy: &'static str,
     /// Maximum number of files that a replica may open.
     pub files: Option<u32>,

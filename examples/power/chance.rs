@@ -23,17 +23,18 @@ impl Chance {
         self.number() % end.max(1)
     }
 
-    /// Draws a number from `from` to `to`, both inclusive. If `to` is below `from`, returns `from`.
+    /// Draws a number in the range of `from` and `to`, including both. Returns `from` if `to` is
+    /// smaller.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// Returns true in `percent` of 100 cases.
+    /// Returns true with a probability of `percent` percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// Draws one of the items, of which there must be at least one.
+    /// Draws one of the items. There must be at least one item.
     pub fn one_of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }

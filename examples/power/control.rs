@@ -11,18 +11,18 @@ use crate::recording::{Playback, Recording};
 use crate::round::Round;
 use crate::tree::Tree;
 
-/// Maximum number of power failures until the judge must have found a loss.
+/// Maximum number of power failures within which the judge must find a loss.
 const CUTS_MAX: u64 = 5;
 
-/// Reason for which a cluster loses acknowledged writes.
+/// Deliberate fault that makes a cluster lose acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// The replicas acknowledge writes that are only in memory.
     InMemory,
-    /// The replicas acknowledge writes without a sync. If the marker of a directory names more than
-    /// was synced, the replica refuses the directory.
+    /// The replicas acknowledge writes without a sync. If the marker of a directory requires data
+    /// that the disk has lost, the replica refuses the directory.
     Async,
-    /// From the middle of the load on, syncs have no effect on the disks of a majority.
+    /// In the second half of the load, syncs have no effect on the disks of a majority.
     LyingDisks,
 }
 
@@ -54,7 +54,7 @@ impl Control {
         }
     }
 
-    /// Whether the judge has noticed what the control has done.
+    /// Whether the judge has noticed the fault of this control.
     fn is_noticed(self, cut: &Cut) -> bool {
         match self {
             Control::InMemory | Control::LyingDisks => cut.has_lost(),
@@ -122,8 +122,8 @@ fn moments(recording: &Recording, chance: &mut Chance) -> Vec<u64> {
     moments
 }
 
-/// Makes images of all disks on which no pending change is left. The replicas with lying disks start
-/// first.
+/// Makes images of all disks after the loss of all pending changes. The replicas with lying disks
+/// start first.
 fn draw_images(
     cut: &mut Cut,
     playback: &Playback<'_>,

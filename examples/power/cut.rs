@@ -18,10 +18,10 @@ use crate::recording::Playback;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutKind {
     AllReplicas,
-    /// One replica loses power, and the other processes are killed. A majority with this replica
-    /// must have everything.
+    /// One replica loses power, and the other processes are killed. A majority that includes this
+    /// replica must still have all acknowledged writes.
     OneOthersKilled,
-    /// One replica loses power, and the others go on under load.
+    /// One replica loses power, and the other replicas continue under load.
     OneOthersRun,
 }
 
@@ -41,7 +41,7 @@ impl CutKind {
     }
 }
 
-/// Time of a power failure in the life of a cluster.
+/// Phase in the life of a cluster at which a power failure occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutPhase {
     FirstStart,
@@ -70,15 +70,16 @@ pub struct Cut {
     pub model: DiskModel,
     /// Time since the cluster was started, in ms.
     pub at_ms: f64,
-    /// For each replica that lost power, the pending changes that its disk kept.
+    /// Replicas that lost power. For each replica, the rule that determines which pending changes
+    /// its disk kept.
     pub survivals: Vec<(usize, Survival)>,
-    /// Replicas that start first; the others follow when these were judged.
+    /// Replicas that start first. The other replicas start after the judge has checked these.
     pub first: Vec<usize>,
     pub starts: u64,
     pub refused: u64,
     pub torn: u64,
     pub lost_entries: u64,
-    /// Number of acknowledged writes that must be there.
+    /// Number of acknowledged writes that must not be lost.
     pub acked: u64,
     pub judgement: Judgement,
     /// Problems besides losses: refused starts, and replicas that do not serve.
@@ -98,13 +99,13 @@ impl Cut {
         losses.any(|loss| loss.kind == LossKind::Lost)
     }
 
-    /// Returns all violations, one a line.
+    /// Returns one line for each violation.
     pub fn violations(&self) -> Vec<String> {
         let losses = self.judgement.losses.iter().map(|loss| &loss.words);
         self.problems.iter().chain(losses).cloned().collect()
     }
 
-    /// Returns a line for a terminal.
+    /// Describes the power failure in one line for a terminal.
     pub fn words(&self) -> String {
         let survivals = self.survivals.iter();
         let survivals: Vec<String> = survivals
@@ -142,7 +143,7 @@ impl Cut {
         self.lost_entries += image.lost_entries;
     }
 
-    /// Draws the images of all disks at the moment of a playback.
+    /// Draws the images of all disks at the current moment of the playback.
     pub fn draw_images(&mut self, playback: &Playback<'_>, chance: &mut Chance) -> Vec<Image> {
         let common = Survival::draw(chance);
         let is_common = chance.percent(60);
@@ -154,7 +155,7 @@ impl Cut {
         self.images(playback, chance)
     }
 
-    /// Makes the images of all disks. The replicas that keep their power keep everything.
+    /// Makes the images of all disks. Disks of replicas that did not lose power keep all changes.
     pub fn images(&mut self, playback: &Playback<'_>, chance: &mut Chance) -> Vec<Image> {
         let survival = |replica: usize| {
             let mut found = self.survivals.iter();
@@ -203,7 +204,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Keeps the images, the logs and a description of a violation.
+    /// Stores the evidence of a violation: the images, the logs and a description.
     pub fn keep(
         &mut self,
         folder: &Path,
@@ -238,7 +239,7 @@ impl Cut {
     }
 }
 
-/// Waits until the replicas that were just started serve, and reads through all that run.
+/// Waits until the newly started replicas serve. Then reads all keys through every running replica.
 async fn judge_part(
     fleet: &mut Fleet,
     part: &[usize],

@@ -11,12 +11,13 @@ use std::rc::Rc;
 use crate::trace::{Contents, FileOperation, TraceRecord};
 use crate::tree::Tree;
 
-/// Rule for the changes of folders that a sync makes durable.
+/// Rule that determines which changes of folders a sync makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskModel {
-    /// Only the entries of the synced folder itself.
+    /// A sync of a folder affects only changes in this folder.
     Strict,
-    /// Changes of the entries of all folders, in the order in which they were made.
+    /// Each sync makes all earlier changes of folders durable. Changes become durable in the order
+    /// in which they were made.
     Journal,
 }
 
@@ -162,8 +163,8 @@ impl Disk {
         id
     }
 
-    /// Performs an operation. Operations on unknown files have no effect: the shim does not see
-    /// files that the C library opens by itself, and only diagnostic logs are among them.
+    /// Performs an operation. Operations on unknown files have no effect. The shim does not see
+    /// files that the C library opens by itself. These files are only diagnostic logs.
     pub fn perform(&mut self, record: &TraceRecord) {
         match &record.operation {
             FileOperation::Open {
@@ -225,7 +226,7 @@ impl Disk {
         })
     }
 
-    /// Returns the folder above a path, and the last name of the path.
+    /// Returns the folder that contains a path, and the last component of the path.
     fn place(&self, path: &str) -> Option<(NodeId, String)> {
         let (above, name) = path.trim_end_matches('/').rsplit_once('/')?;
         Some((self.find(above)?, name.to_owned()))
@@ -346,7 +347,7 @@ impl FolderState {
     }
 }
 
-/// Takes the changes up to the number `before` out of the pending ones.
+/// Removes the changes with numbers up to `before` from `pending`. Returns the removed changes.
 fn drain<T>(
     pending: &mut VecDeque<(ChangeNumber, T)>,
     before: ChangeNumber,

@@ -16,7 +16,7 @@ use crate::shim::Shim;
 use crate::trace::{self, TraceRecord};
 use crate::tree::Tree;
 
-/// Longest time until a replica serves after its start.
+/// Maximum time from the start of a replica until it serves.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Timeout of one attempt of an operation.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub struct Plan {
     pub load: Duration,
 }
 
-/// Returns the least number of replicas that is a majority.
+/// Returns the minimum number of replicas in a majority.
 pub fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
@@ -49,7 +49,7 @@ pub struct FailedStart {
 }
 
 impl FailedStart {
-    /// Checks that the store is the cause, and not this machine.
+    /// Returns an error if this machine, and not the store, has caused the failure.
     pub fn check(&self) -> anyhow::Result<()> {
         let is_taken = self.words.contains("Address already in use");
         anyhow::ensure!(
@@ -129,8 +129,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns the configuration of a replica. Durations are short, so that starts are fast, and the
-    /// state is flushed often.
+    /// Returns the configuration of a replica. Short durations make replicas start fast and flush
+    /// their state often.
     fn configuration(&self, home: &Path) -> anyhow::Result<String> {
         let mut text = format!(
             "cluster = \"{CLUSTER}\"\nleader = \"{}\"\ndurability = \"{}\"\ndata = \"{}\"\n\
@@ -168,7 +168,7 @@ impl Fleet {
         }
     }
 
-    /// Kills all replicas. The signals are sent before any of the processes is waited for.
+    /// Kills all replicas. All signals are sent before this function waits for a process.
     pub fn kill_all(&mut self) {
         for process in self.replicas.iter_mut().flatten() {
             let _ = process.child.kill();
@@ -176,7 +176,7 @@ impl Fleet {
         (0..self.replicas.len()).for_each(|replica| self.kill(replica));
     }
 
-    /// Returns the operations of a replica's last process, which must have ended.
+    /// Returns the recorded operations of a replica's last process. The process must have ended.
     pub fn trace(&self, replica: usize) -> anyhow::Result<Vec<TraceRecord>> {
         let path = self.home(replica).join("trace");
         let bytes = std::fs::read(&path);
@@ -206,7 +206,7 @@ impl Fleet {
         })
     }
 
-    /// Waits until these replicas have each served a write.
+    /// Waits until each of these replicas has served a write.
     pub async fn ready(&mut self, replicas: &[usize]) -> Result<(), FailedStart> {
         let deadline = Instant::now() + READY_WITHIN;
         for &replica in replicas {

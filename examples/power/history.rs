@@ -10,7 +10,7 @@ use leasehold_client::Version;
 
 use crate::chance::Chance;
 
-/// Number of bytes of a value in front of its filler: the number of the write.
+/// Size in bytes of the write's number, which precedes the filler in a value.
 const NUMBER_BYTES: usize = 8;
 
 /// A write of one key.
@@ -48,7 +48,7 @@ fn value(key: &str, number: u64, filler: usize) -> Bytes {
     bytes.into()
 }
 
-/// Returns a number that differs between keys.
+/// Returns a hash of a key.
 fn crc(key: &str) -> u32 {
     let step = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     key.bytes().fold(0x811c_9dc5, step)
@@ -61,7 +61,7 @@ struct KeyHistory {
 }
 
 impl KeyHistory {
-    /// Whether a write has no answer, so that the key must not be written again.
+    /// Whether a write of the key has no answer. Such a key must not be written again.
     fn is_retired(&self) -> bool {
         self.writes.iter().any(|write| write.acked.is_none())
     }
@@ -79,7 +79,7 @@ pub struct FoundValue {
 pub enum LossKind {
     /// An acknowledged write is lost: the key is missing, or has an older value.
     Lost,
-    /// The key has a value that nobody wrote, or an acknowledged value under another version.
+    /// The key has a value that nobody wrote, or an acknowledged value with another version.
     Wrong,
 }
 
@@ -98,7 +98,7 @@ pub struct WriteHistory {
 }
 
 impl WriteHistory {
-    /// Begins a write, and returns it. The write counts as sent from now on.
+    /// Begins a write, and returns it. From now on, the write is treated as sent.
     pub fn begin(&mut self, key: &str, filler: Option<usize>, sent_ns: u64) -> KeyWrite {
         self.last_number += 1;
         let write = KeyWrite {
@@ -140,7 +140,7 @@ impl WriteHistory {
         self.keys.keys()
     }
 
-    /// Returns the number of writes that were acknowledged by `at_ns`.
+    /// Returns the number of writes that were acknowledged at or before the time `at_ns`.
     pub fn acked_by(&self, at_ns: u64) -> u64 {
         let writes = self.keys.values().flat_map(|history| &history.writes);
         writes.filter(|write| write.is_acked_by(at_ns)).count() as u64
@@ -153,8 +153,8 @@ impl WriteHistory {
         acks.filter(|at_ns| *at_ns >= from_ns).min()
     }
 
-    /// Goes back to the state at `at_ns`, because the power failed then. Later writes never
-    /// happened. Writes in flight may have taken effect.
+    /// Resets the history to the time `at_ns`, at which the power failed. Later events are removed.
+    /// A write in flight at this time may have taken effect.
     pub fn go_back(&mut self, at_ns: u64) {
         for history in self.keys.values_mut() {
             history.writes.retain(|write| write.sent_ns <= at_ns);
@@ -167,7 +167,7 @@ impl WriteHistory {
         self.keys.retain(|_, history| !history.writes.is_empty());
     }
 
-    /// Judges the value of a key that a reader found after a loss of power at `at_ns`.
+    /// Judges the value that a reader found for a key after a loss of power at `at_ns`.
     pub fn judge(&self, key: &str, found: Option<&FoundValue>, at_ns: u64) -> Result<(), Loss> {
         let none = KeyHistory::default();
         let history = self.keys.get(key).unwrap_or(&none);
@@ -201,7 +201,7 @@ fn position(writes: &[&KeyWrite], key: &str, value: &Bytes) -> Option<usize> {
     (writes[index].value(key).as_ref() == Some(value)).then_some(index)
 }
 
-/// Checks that an acknowledged value has the version of its acknowledgement.
+/// Checks the version of an acknowledged value. It must be the version in the acknowledgement.
 fn judge_version(key: &str, write: &KeyWrite, found: &FoundValue, at_ns: u64) -> Result<(), Loss> {
     match write.acked {
         Some((acked_ns, version)) if acked_ns <= at_ns && version != found.version => {

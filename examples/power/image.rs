@@ -1,6 +1,6 @@
 //! Images: the contents that a disk may have after a loss of power.
 //!
-//! All durable contents are there. Of the changes that waited for a sync, a part is there.
+//! An image has all durable contents, and a part of the changes that waited for a sync.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -11,22 +11,23 @@ use crate::disk::{
 };
 use crate::tree::Tree;
 
-/// Length of the units that a disk writes as a whole, in bytes.
+/// Size in bytes of a sector. A disk writes each sector atomically.
 const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: usize = 4096;
-/// Name of RocksDB's diagnostic log, which has no data. Its losses are not counted.
+/// Name of RocksDB's diagnostic log. This file holds no data, so its losses are not counted.
 const DIAGNOSTIC_LOG: &str = "/LOG";
 
-/// Rule for the pending changes that an image keeps.
+/// Rule that determines which pending changes an image keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     Nothing,
     Everything,
-    /// For each file and folder, a prefix of its changes. The last write of this prefix may be torn.
+    /// The image keeps a prefix of the changes of each file and folder. The last write of this
+    /// prefix may be torn.
     Prefix,
-    /// Any subset of the sectors that were written.
+    /// The image keeps a random subset of the written sectors.
     Sectors,
-    /// Any subset of the pages that were written.
+    /// The image keeps a random subset of the written pages.
     Pages,
 }
 
@@ -51,11 +52,11 @@ impl Survival {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub contents: Tree,
-    /// Number of pending writes of which only a part is there.
+    /// Number of torn writes. The image has only a part of such a write.
     pub torn: u64,
-    /// Number of pending changes of folders that are lost.
+    /// Number of lost changes among the pending changes of folders.
     pub lost_entries: u64,
-    /// For each pending write, a line with its place and the part of it that is there.
+    /// One line for each torn write and for each lost change of a folder.
     pub notes: Vec<String>,
 }
 
@@ -95,9 +96,10 @@ struct ImageMaker<'a> {
     disk: &'a Disk,
     survival: Survival,
     chance: &'a mut Chance,
-    /// In the model `journal`, the number of the last change of folders that is kept.
+    /// Number of the last change of folders that the image keeps, in the model `journal`. `None` in
+    /// the model `strict`.
     journal_end: Option<ChangeNumber>,
-    /// Files that were already made. They are remembered because a file may have several names.
+    /// Files that were already created. They are kept here because a file may have several names.
     files: HashMap<NodeId, Tree>,
     image: Image,
 }
@@ -115,7 +117,7 @@ impl ImageMaker<'_> {
         numbers[kept]
     }
 
-    /// Draws the number of changes that are kept, out of `count` changes in order.
+    /// Draws how many changes are kept from a sequence of `count` changes.
     fn kept_count(&mut self, count: usize) -> usize {
         match self.survival {
             Survival::Nothing => 0,
@@ -201,7 +203,8 @@ impl ImageMaker<'_> {
         self.image.notes.push(note);
     }
 
-    /// Keeps any subset of the units that the changes wrote, each in any of its versions.
+    /// Keeps a random subset of the written units. Each kept unit gets a random one of its
+    /// versions.
     fn units(&mut self, changes: &[&FileChange], bytes: &mut Vec<u8>, unit: usize, path: &str) {
         let mut versions = UnitVersions::of(changes, bytes, unit);
         let percent = *self.chance.one_of(&[10, 50, 90]);
@@ -225,7 +228,7 @@ impl ImageMaker<'_> {
         }
     }
 
-    /// Notes a write if some of its units are there, and others are not.
+    /// Notes a torn write if the image has some of the write's units but not all.
     fn judge_torn(
         &mut self,
         kept: &BTreeMap<usize, usize>,
@@ -246,11 +249,12 @@ impl ImageMaker<'_> {
 
 /// Versions of the units that pending changes wrote.
 struct UnitVersions {
-    /// For each unit, the index of each change that wrote it, with the contents afterwards.
+    /// For each unit, all changes that wrote it: the index of the change, and the contents of the
+    /// unit after the change.
     units: BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
-    /// The file with all changes.
+    /// Contents of the file after all changes.
     full: Vec<u8>,
-    /// Least length of the file in bytes, at any time.
+    /// Minimum length in bytes that the file has had.
     shortest: usize,
 }
 

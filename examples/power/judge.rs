@@ -10,11 +10,11 @@ use crate::cluster::NAMES;
 use crate::fleet::{FailedStart, Fleet, PAUSE};
 use crate::history::{FoundValue, Loss, LossKind, WriteHistory};
 
-/// Number of keys of one read. Their values must fit into one answer.
+/// Number of keys in one read. Their values must fit into one answer.
 const KEYS_AT_ONCE: usize = 32;
-/// Longest time until an operation succeeds.
+/// Maximum time within which an operation must succeed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Longest time for which a replica may lack the leases that it needs to read by itself.
+/// Maximum time within which a replica must get the leases that it needs for local reads.
 const LEASES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Values of all keys, as one replica returned them.

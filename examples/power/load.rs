@@ -15,14 +15,15 @@ use crate::history::WriteHistory;
 const WRITERS: usize = 6;
 /// Number of keys that each writer writes again and again.
 const HOT_KEYS: u64 = 4;
-/// Lengths of values in bytes. The long ones fill segments of the log, and tear more often.
+/// Lengths of values in bytes. Long values fill segments of the log. Their writes are torn more
+/// often.
 const FILLERS: [usize; 8] = [0, 20, 100, 100, 1_000, 4_000, 20_000, 60_000];
 /// Timeout of one write.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Writes of the run, which all writers and the judge share.
+/// History of all writes of the run. All writers and the judge share this history.
 pub type SharedHistory = Rc<RefCell<WriteHistory>>;
 
 /// Returns the time of the monotonic clock in ns. The shim uses the same clock.
@@ -31,7 +32,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Writers at work. They end when the load is dropped.
+/// Running writers. They end when this value is dropped.
 pub struct Load {
     is_over: Rc<Cell<bool>>,
     tasks: Vec<JoinHandle<()>>,
@@ -58,7 +59,7 @@ impl Load {
         Load { is_over, tasks }
     }
 
-    /// Lets each writer finish its write.
+    /// Ends the load. Waits until each writer has finished its current write.
     pub async fn stop(mut self) {
         self.is_over.set(true);
         for task in std::mem::take(&mut self.tasks) {

@@ -3,7 +3,7 @@
 //!
 //! A shim records every file operation of the replicas. A power failure at any moment of the
 //! recording leaves a disk that has everything that was synced before, and a random part of the
-//! rest. `make power` runs it.
+//! rest. `make power` runs this program.
 
 mod chance;
 #[path = "../common/cluster.rs"]

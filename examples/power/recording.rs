@@ -1,5 +1,5 @@
-//! Recordings: the operations of all replicas of a cluster on their disks, over time. From a
-//! recording the disks at any moment can be made.
+//! Recordings: the operations of all replicas of a cluster on their disks, over time. The disks at
+//! any moment can be reconstructed from a recording.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::image::{Image, Survival};
 use crate::trace::{Contents, FileOperation, TraceRecord};
 use crate::tree::Tree;
 
-/// One process of a replica, from its start on.
+/// Recording of one replica process from its start.
 #[derive(Debug)]
 pub struct ReplicaRun {
     /// Time from which the disk has the contents `base`, in ns of the monotonic clock.
@@ -20,23 +20,23 @@ pub struct ReplicaRun {
     pub trace: Vec<TraceRecord>,
 }
 
-/// Processes of all replicas of a cluster.
+/// Recordings of all replica processes of a cluster.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// Runs of each replica, in order.
     pub replicas: Vec<Vec<ReplicaRun>>,
     pub from_ns: u64,
     pub to_ns: u64,
-    /// Time at which each replica had served; `None` if this never happened.
+    /// Time at which every replica had served a write; `None` if this never happened.
     pub ready_ns: Option<u64>,
 }
 
-/// Numbers of the operations of a recording.
+/// Counts of the operations in a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordingSums {
     pub operations: u64,
     pub syncs: u64,
-    /// Number of segments of the log that were put at their place.
+    /// Number of log segments that were renamed to their final path.
     pub segments: u64,
 }
 
@@ -81,7 +81,7 @@ impl Recording {
         moments
     }
 
-    /// Returns the disks at the begin of the recording.
+    /// Returns the disks at the beginning of the recording.
     pub fn play(&self, model: DiskModel, lies_from: impl Fn(usize) -> Option<u64>) -> Playback<'_> {
         let replicas = self.replicas.iter().enumerate();
         let replicas = replicas.map(|(replica, runs)| ReplicaPlayback {
@@ -98,7 +98,7 @@ impl Recording {
     }
 }
 
-/// Whether an operation puts a new segment of the log at its place.
+/// Whether an operation renames a new log segment to its final path.
 fn begins_segment(operation: &FileOperation) -> bool {
     matches!(operation, FileOperation::Rename { to, .. } if to.ends_with(".seg"))
 }
@@ -111,7 +111,7 @@ fn may_tear(operation: &FileOperation) -> bool {
     )
 }
 
-/// Whether an operation may make earlier ones durable, or take files away.
+/// Whether an operation may make earlier operations durable, or may remove a file.
 fn completes(operation: &FileOperation) -> bool {
     use FileOperation::{Remove, Rename, SyncBegin, SyncEnd};
     matches!(
@@ -120,7 +120,7 @@ fn completes(operation: &FileOperation) -> bool {
     )
 }
 
-/// State of the disks of all replicas at one moment. The moment can only be moved forwards.
+/// State of the disks of all replicas at one moment. The moment can only move forwards.
 pub struct Playback<'a> {
     replicas: Vec<ReplicaPlayback<'a>>,
 }
@@ -144,7 +144,7 @@ impl Playback<'_> {
         self.replicas.len()
     }
 
-    /// Draws the image of a replica's disk after a loss of power now.
+    /// Draws the image of a replica's disk after a loss of power at the current moment.
     pub fn image(&self, replica: usize, survival: Survival, chance: &mut Chance) -> Image {
         Image::draw(&self.replicas[replica].disk, survival, chance)
     }

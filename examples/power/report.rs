@@ -11,7 +11,7 @@ use crate::disk::DiskModel;
 use crate::provenance::{Program, command, machine};
 use crate::recording::RecordingSums;
 
-/// Figures of several power failures together.
+/// Sums over several power failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CutSums {
     cuts: u64,
@@ -64,12 +64,13 @@ pub struct PowerReport<'a> {
 }
 
 impl PowerReport<'_> {
-    /// Whether there was no violation, and each control showed that the judge can find one.
+    /// Whether all power failures were without a violation, and the judge found a violation in each
+    /// control.
     pub fn is_good(&self) -> bool {
         self.cuts.iter().all(Cut::is_good) && self.controls.iter().all(|it| it.violation.is_some())
     }
 
-    /// Returns the sums of all power failures, and of parts of them, each with its name.
+    /// Returns the sums over all power failures and over groups of them. Each sum has a name.
     fn sums(&self) -> Vec<(String, CutSums)> {
         let part = |name: &str, is_in: &dyn Fn(&Cut) -> bool| {
             let cuts = self.cuts.iter().filter(|cut| is_in(cut));
@@ -188,7 +189,7 @@ impl PowerReport<'_> {
         text
     }
 
-    /// Describes the numbers of recorded operations and of reads.
+    /// Describes the number of recorded operations and the number of reads.
     fn totals(&self) -> String {
         let RecordingSums {
             operations,

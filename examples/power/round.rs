@@ -15,10 +15,11 @@ use crate::load::{Load, SharedHistory, now_ns};
 use crate::recording::{Recording, ReplicaRun};
 use crate::tree::Tree;
 
-/// Time after the load until nothing is written any more, in ms. The state is flushed meanwhile.
+/// Pause in ms after the load. All writes to the disks end within this time, including a flush of
+/// the state.
 const SETTLES_MS: u64 = 800;
 
-/// Cluster that is recorded, and its disks at the begin.
+/// A cluster that is recorded, and its disks at the beginning.
 pub struct Round<'a> {
     pub plan: &'a Plan,
     pub number: u64,
@@ -30,7 +31,7 @@ pub struct Round<'a> {
     pub history: &'a SharedHistory,
 }
 
-/// A power failure, and the images of replicas.
+/// A power failure, and the images of the replicas' disks.
 pub type CutWithImages = (Cut, Vec<(usize, Image)>);
 
 /// A running cluster that is recorded.
@@ -84,7 +85,7 @@ impl RecordedCluster {
         Ok(())
     }
 
-    /// Reads the trace of a replica, which was killed.
+    /// Reads the trace of a killed replica.
     fn take_trace(&mut self, replica: usize) -> anyhow::Result<()> {
         let trace = self.fleet.trace(replica)?;
         if let Some(run) = self.recording.replicas[replica].last_mut() {
@@ -93,7 +94,8 @@ impl RecordedCluster {
         Ok(())
     }
 
-    /// Makes one replica lose power, and starts it on what its disk has kept. The others go on.
+    /// Makes one replica lose power, and restarts it with the contents that its disk has kept. The
+    /// other replicas continue.
     pub async fn cut_one(&mut self, cut: &mut Cut, chance: &mut Chance) -> anyhow::Result<Image> {
         let (replica, survival) = cut.survivals[0];
         self.fleet.kill(replica);
@@ -119,7 +121,8 @@ impl RecordedCluster {
         })
     }
 
-    /// Checks that the record leads to the files that are there. Otherwise the shim missed a change.
+    /// Checks that the recorded operations produce the files on the disk. If they do not, the shim
+    /// has missed a change.
     fn check_record(&self, replica: usize) -> anyhow::Result<()> {
         let found = Tree::read(&self.fleet.disk(replica))?;
         let disk = self.last_disk(replica);
@@ -144,7 +147,7 @@ impl RecordedCluster {
 }
 
 impl Round<'_> {
-    /// Creates a cut without a judgement.
+    /// Creates a cut that is not judged yet.
     pub fn cut(&self, kind: CutKind, phase: CutPhase, at_ms: f64) -> Cut {
         Cut {
             number: 0,
@@ -166,7 +169,7 @@ impl Round<'_> {
         }
     }
 
-    /// Creates a cut for a failure of a replica while the cluster is recorded.
+    /// Creates a cut for a replica that fails while the cluster is recorded.
     fn failed(&self, failure: &FailedStart) -> anyhow::Result<Cut> {
         let mut cut = self.cut(CutKind::OneOthersRun, self.phase(0, 1), 0.0);
         cut.note_failure(failure)?;
@@ -182,8 +185,8 @@ impl Round<'_> {
         }
     }
 
-    /// Records the cluster under load for the time of the plan. Meanwhile `live_cuts` replicas lose
-    /// power, one after the other. Returns the recording, and these power failures.
+    /// Records the cluster under load for the time of the plan. Meanwhile, single replicas lose
+    /// power, `live_cuts` times in all. Returns the recording and these power failures.
     pub async fn record(
         &self,
         live_cuts: usize,
@@ -238,7 +241,7 @@ impl Round<'_> {
         Ok((cut, vec![(replica, image)]))
     }
 
-    /// Judges the running cluster, of which single replicas have lost power.
+    /// Judges the running cluster after single replicas have lost power.
     async fn judge_running(
         &self,
         cluster: &mut RecordedCluster,

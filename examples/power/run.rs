@@ -1,4 +1,4 @@
-//! A run: rounds of power failures, until there were as many as were asked for.
+//! A run: rounds of power failures, until the requested number is reached.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -19,21 +19,23 @@ use crate::tree::Tree;
 
 /// Number of power failures of a round.
 const CUTS_A_ROUND: usize = 10;
-/// One in this many power failures of a round hits a replica while the others go on.
+/// In each round, one out of `LIVE_EVERY` power failures hits a single replica of the running
+/// cluster. The other replicas continue.
 const LIVE_EVERY: usize = 5;
-/// One in this many rounds begins with new disks. The others go on from an image.
+/// One out of `NEW_EVERY` rounds begins with new disks. The other rounds begin with an image of the
+/// previous round.
 const NEW_EVERY: u64 = 3;
-/// Share of the other power failures that hit only one replica, in percent.
+/// Percentage of the remaining power failures that hit only one replica.
 const ONE_PERCENT: u64 = 25;
 
-/// Disks from which the next round goes on.
+/// Disks for the next round.
 struct Chain {
     bases: Vec<Tree>,
     /// Whether all replicas have joined the cluster.
     is_joined: bool,
 }
 
-/// Power failures so far, and the disks from which the next round goes on.
+/// Power failures so far, and the disks for the next round.
 pub struct PowerRun<'a> {
     plan: &'a Plan,
     /// Folder for the evidence of violations.
@@ -42,10 +44,10 @@ pub struct PowerRun<'a> {
     chance: Chance,
     rounds: u64,
     history: SharedHistory,
-    /// `None`: the next round begins with new disks.
+    /// Disks for the next round; `None` if it begins with new disks.
     chain: Option<Chain>,
     pub cuts: Vec<Cut>,
-    /// Numbers of the recorded operations of all rounds.
+    /// Counts of the recorded operations in all rounds.
     pub recorded: RecordingSums,
 }
 
@@ -194,8 +196,8 @@ impl<'a> PowerRun<'a> {
         cut
     }
 
-    /// Adds a power failure, reports it, and keeps the evidence if it is a violation. `judged` is the
-    /// fleet that was judged, and `recorded` the one that lost power.
+    /// Adds a power failure, and reports it. Keeps the evidence if the power failure is a
+    /// violation. `judged` is the fleet that was judged. `recorded` is the fleet that lost power.
     fn add(
         &mut self,
         mut cut: Cut,
@@ -218,7 +220,7 @@ impl<'a> PowerRun<'a> {
     }
 }
 
-/// Whether all replicas had joined the cluster at a moment.
+/// Whether all replicas had joined the cluster at the time `at_ns`.
 fn is_joined_at(recording: &Recording, at_ns: u64) -> bool {
     recording.ready_ns.is_some_and(|ready_ns| ready_ns <= at_ns)
 }

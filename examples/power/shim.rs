@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 const SOURCE: &str = include_str!("shim.c");
-/// Longest time for which the shim delays a sync, in µs. Without the delay, few writes would wait
-/// for a sync when the power fails.
+/// Maximum delay of a sync by the shim, in µs. Without the delay, few writes would wait for a sync
+/// when the power fails.
 const DELAY_US: &str = "4000";
 
 /// The compiled shim.
@@ -44,7 +44,8 @@ impl Shim {
         Ok(Shim { library })
     }
 
-    /// Lets a process record the operations below `disk` in the file `trace`.
+    /// Makes a process record its operations below `disk`. The process writes the record to the
+    /// file `trace`.
     pub fn record(&self, process: &mut Command, disk: &Path, trace: &Path) {
         process.env("LD_PRELOAD", &self.library);
         process.env("POWER_ROOT", disk).env("POWER_TRACE", trace);

@@ -37,7 +37,7 @@ pub enum FileOperation {
         descriptor: i32,
         bytes: usize,
     },
-    /// Begin of a sync. The end has the same ticket.
+    /// Beginning of a sync. The end of the sync has the same ticket.
     SyncBegin {
         descriptor: i32,
         ticket: u64,
@@ -85,8 +85,8 @@ impl Contents {
     }
 }
 
-/// Parses a trace. A record at the end that is not whole is left out, because the process was
-/// killed before anything could depend on it.
+/// Parses a trace. An incomplete record at the end is ignored, because the process was killed
+/// before anything could depend on this record.
 ///
 /// # Errors
 /// A record shows an operation that the harness does not model.
@@ -192,8 +192,8 @@ fn opened(descriptor: i32, flags: u64, path: String) -> FileOperation {
     }
 }
 
-/// Converts a reservation of space. With the mode 0 it also makes the file longer; with the mode 1
-/// (`FALLOC_FL_KEEP_SIZE`) it changes no contents.
+/// Converts a reservation of space. With mode 0, the operation also extends the file. With mode 1
+/// (`FALLOC_FL_KEEP_SIZE`), it changes no contents.
 fn extended(descriptor: i32, bytes: usize, mode: u64) -> anyhow::Result<Option<FileOperation>> {
     match mode {
         0 => Ok(Some(FileOperation::Extend { descriptor, bytes })),

@@ -50,7 +50,7 @@ impl Tree {
         })
     }
 
-    /// Creates the files and folders at `path`, at which there must be nothing.
+    /// Creates the files and folders at `path`. Nothing may exist at this path yet.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let failed = || format!("writing an image to {}; is there space?", path.display());
         match self {

@@ -22,8 +22,8 @@ pub mod mutate;
 use std::io;
 use std::path::Path;
 
-/// A target for fuzzing: its name, its body (the function that is run with each input), and the
-/// seeds from which inputs are made.
+/// A target for fuzzing. The function `body` is called with each input. Inputs are made from the
+/// seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Name of the target. The cargo-fuzz target and the folders of inputs have the same name.
@@ -31,8 +31,8 @@ pub struct Target {
     /// Function that runs the body with an input. The function panics if a decoder violates a
     /// property.
     pub body: fn(&[u8]),
-    /// Function that returns the seeds: inputs that are well-formed, or wrong in a way that a
-    /// decoder might overlook.
+    /// Function that returns the seeds. A seed is a valid input, or has an error that a decoder
+    /// might overlook.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

@@ -8,25 +8,25 @@
 
 use bytes::Bytes;
 
-/// Number of bytes of memory that a decoder may use for any input. These bytes are for buffers
-/// while the input is read, and for the text of an error.
+/// Number of bytes of memory that a decoder may use even for an empty input. This memory is needed
+/// for read buffers and for the text of an error.
 pub const BASE_BYTES: usize = 64 << 10;
 
-/// Minimum number of bytes of an element in the input.
+/// Minimum encoded size of a list element, in bytes.
 const ELEMENT_BYTES_MIN: usize = 2;
-/// Ratio between the memory of a list that grows and the size of the list's elements. The old
-/// buffer is full and the new buffer is twice as large, so both together are three times as large
-/// as the elements.
+/// Maximum memory that a list uses while it grows, divided by the size of the list's elements. When
+/// a list grows, its elements are copied from a full buffer to a buffer of twice the size. Both
+/// buffers together are three times as large as the elements.
 const WHILE_GROWING: usize = 3;
 
-/// Returns the number of bytes of memory that a decoder may use for one byte of input, if this byte
-/// belongs to a list of `T` and `T` contains nothing larger.
+/// Returns the number of bytes of memory that a decoder may use for each byte of input. `T` must be
+/// the largest element of all lists in the input.
 pub const fn per_byte<T>() -> usize {
     WHILE_GROWING * size_of::<T>() / ELEMENT_BYTES_MIN
 }
 
-/// Runs a decoder with an input of `input` bytes, and checks its use of memory. Memory that the
-/// result holds is included.
+/// Runs a decoder with an input of `input` bytes, and checks its use of memory. The memory of the
+/// result is included.
 ///
 /// # Panics
 /// Panics if at any time the decoder holds more than [`BASE_BYTES`] plus `per_byte` for each byte
@@ -35,9 +35,10 @@ pub fn within<T>(input: usize, per_byte: usize, decode: impl FnOnce() -> T) -> T
     within_base(BASE_BYTES, input, per_byte, decode)
 }
 
-/// Does the same as [`within`], but allows `base` bytes for any input instead of [`BASE_BYTES`].
+/// Does the same as [`within`], but allows `base` bytes instead of [`BASE_BYTES`].
 ///
-/// # Panics Panics if the decoder exceeds the limit.
+/// # Panics
+/// Panics if the decoder exceeds the limit.
 pub fn within_base<T>(base: usize, input: usize, per_byte: usize, decode: impl FnOnce() -> T) -> T {
     let mut decoded = None;
     let taken = allocation_counter::measure(|| decoded = Some(decode())).bytes_max;
@@ -49,10 +50,11 @@ pub fn within_base<T>(base: usize, input: usize, per_byte: usize, decode: impl F
     decoded.expect("the decoder has returned")
 }
 
-/// Does the same as [`within`], for a decoder that keeps parts of its input. These parts belong to
-/// a copy of the input. This copy is not included in the memory.
+/// Does the same as [`within`], for a decoder that keeps parts of its input. The decoder gets a
+/// copy of the input. The memory of this copy is not counted.
 ///
-/// # Panics Panics if the decoder exceeds the limit.
+/// # Panics
+/// Panics if the decoder exceeds the limit.
 pub fn sharing<T>(input: &[u8], per_byte: usize, decode: impl FnOnce(Bytes) -> T) -> T {
     let shared = Bytes::copy_from_slice(input);
     within(input.len(), per_byte, || decode(shared))

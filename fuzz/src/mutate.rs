@@ -11,8 +11,8 @@ const INPUT_BYTES_MAX: usize = 64 << 10;
 /// input.
 const CHANGES_MAX: u32 = 4;
 
-/// Numbers at the limits of the ranges of lengths and counts. They are inserted as varints, as
-/// bytes in both orders, and as decimal digits.
+/// Boundary values for lengths and counts. They are inserted as varints, as big-endian or
+/// little-endian bytes, or as decimal digits.
 const EDGES: [u64; 14] = [
     0,
     1,

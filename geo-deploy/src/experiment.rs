@@ -62,7 +62,7 @@ pub struct Experiment {
     /// Name of the leader's site.
     #[serde(default = "default_leader")]
     pub leader: String,
-    /// Seed from which everything random is derived.
+    /// Seed of all random choices.
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// Number of runs of each strategy. Successive runs have successive seeds.
@@ -137,7 +137,7 @@ impl TimingOverrides {
     }
 }
 
-/// Distribution from which the random keys of a site's requests are taken.
+/// Probability distribution of the keys in a site's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
@@ -153,7 +153,7 @@ pub enum Distribution {
 pub struct WorkloadSpec {
     /// Number of keys.
     pub keys: u64,
-    /// Distribution from which the random keys of requests are taken.
+    /// Probability distribution of the keys in requests.
     #[serde(default = "default_distribution")]
     pub distribution: Distribution,
     /// Zipf's exponent.
@@ -367,11 +367,12 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Returns the experiment with overrides, each of which is `key=value`. Of two overrides of the
-    /// same key, the later one is used. A key is a dotted field (`lease.t_lease_ms`,
-    /// `strategies.QL.distribution`, `fault.1.at_s`), or one of `requests`, `warmup`, `rate`,
-    /// `seconds`, `warmup_s`, `keys`, `reads`, `clients`, `strategies` (`leader,all`, by label or
-    /// by name) and `topology` (a file).
+    /// Applies overrides to the experiment. Each override has the form `key=value`. If two
+    /// overrides have the same key, the later one is used. A key is a dotted field
+    /// (`lease.t_lease_ms`, `strategies.QL.distribution`, `fault.1.at_s`), or one of `requests`,
+    /// `warmup`, `rate`, `seconds`, `warmup_s`, `keys`, `reads`, `clients`, `strategies` and
+    /// `topology`. The value of `strategies` is a list of labels or names, for example
+    /// `leader,all`. The value of `topology` is the name of a file.
     pub fn with(self, sets: &[String]) -> Result<Experiment, ExperimentError> {
         let experiment = overrides::apply(self, sets)?;
         experiment.validate()?;

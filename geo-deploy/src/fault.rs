@@ -173,7 +173,7 @@ pub struct FaultSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub to: Vec<FaultTarget>,
-    /// Direction in which failing links fail.
+    /// Direction in which the links fail.
     #[serde(default)]
     pub direction: Direction,
     /// For `slow`: the extra delay of a message in one direction, in ms.

@@ -29,7 +29,7 @@ pub use state::{ClientPort, ClusterState, Lock};
 
 use supervisor::Supervisor;
 
-/// Timeout for the end of a cluster. Its replicas must end by themselves within this time.
+/// Timeout for a request to end a cluster. All replicas must end by themselves within this time.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
 /// Timeout for a request to the supervisor. It includes the time in which replicas report their
 /// roles.
@@ -49,8 +49,7 @@ pub fn experiment() -> anyhow::Result<Experiment> {
 /// Checks that no cluster is up in a directory.
 ///
 /// # Errors
-/// If a cluster is up, or if `state.json` is damaged, so that it is unknown whether a cluster is
-/// up.
+/// If a cluster is up, or if a damaged `state.json` does not show whether a cluster is up.
 pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
     if ClusterState::path(dir).exists() && ClusterState::load(dir)?.is_alive() {
         bail!(
@@ -170,8 +169,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks that a supervisor that does not answer has really ended. A running supervisor holds the
-/// lock of the directory.
+/// Checks that the supervisor has ended, because it does not answer. A running supervisor would
+/// hold the lock of the directory.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(
@@ -191,8 +190,8 @@ fn gone_message(dir: &Path) -> String {
     )
 }
 
-/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which replicas
-/// still answer: somebody started these replicas by hand.
+/// Ends the cluster in `dir` and waits until it has ended. Returns the ports of replicas that still
+/// answer. Somebody started these replicas by hand.
 ///
 /// # Errors
 /// If no cluster is up in `dir`, or its supervisor does not answer.
@@ -219,7 +218,8 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     Ok(state.still_open())
 }
 
-/// Returns the message for a user about replicas that still run although their cluster has ended.
+/// Returns a message about replicas that still run after the end of their cluster. The message is
+/// empty if there are no such replicas.
 pub fn orphans_message(left: &[ClientPort]) -> String {
     if left.is_empty() {
         return String::new();

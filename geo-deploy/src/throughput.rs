@@ -153,8 +153,8 @@ pub fn list() -> Vec<(&'static str, String)> {
 
 impl ThroughputExperiment {
     /// Returns the built-in throughput experiment named `name`, or the one in the TOML file `name`.
-    /// Returns `None` if there is no built-in throughput experiment of this name, and no file with
-    /// a field that only a throughput experiment has.
+    /// Returns `None` if `name` is neither a built-in throughput experiment nor a TOML file that
+    /// describes one.
     ///
     /// # Errors
     /// Returns an error if a field or an override is invalid.
@@ -168,9 +168,9 @@ impl ThroughputExperiment {
         Some(ThroughputExperiment::parse(name, &text).and_then(|it| it.with(sets)))
     }
 
-    /// Returns the text of a file. If the file cannot be read or is not TOML, no error is returned:
-    /// the caller then searches for an experiment of another kind, and this search reports the
-    /// error.
+    /// Returns the text of a TOML file that describes a throughput experiment; `None` for any other
+    /// file. The caller then searches for an experiment of another kind. That search reports an
+    /// error if the file cannot be read or is not TOML.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;
@@ -306,8 +306,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Checks the labels of the cases, which become names of directories. Also checks the settings
-    /// that replicas must accept.
+    /// Checks the labels of the cases, because labels are also names of directories. Also checks
+    /// the settings that replicas must accept.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {

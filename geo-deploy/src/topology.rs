@@ -151,8 +151,8 @@ impl Topology {
         self.local_rtt_ms
     }
 
-    /// Returns all sites other than `site`, the nearest to `site` first. Equally near sites are in
-    /// the topology's order.
+    /// Returns all other sites in ascending order of distance to `site`. Sites at the same distance
+    /// are in the topology's order.
     pub fn nearest_to(&self, site: usize) -> Vec<usize> {
         let mut others: Vec<usize> = (0..self.len()).filter(|&other| other != site).collect();
         others.sort_by(|&a, &b| self.rtt_ms(site, a).total_cmp(&self.rtt_ms(site, b)));

@@ -29,7 +29,7 @@ const SETS_MAX: usize = 1 << 10;
 /// Maximum number of keys that are examined.
 const KEYS_MAX: u64 = 2_000_000;
 
-/// Latency and shares that result from a choice of holders. Shares are from 0 to 1.
+/// Costs of one choice of holders: the mean latency of all operations, and the costs at each site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementCost {
     /// Mean latency of an operation, in ms.
@@ -38,7 +38,7 @@ pub struct PlacementCost {
     pub sites: Vec<SitePlacementCost>,
 }
 
-/// Latency and shares at one site, as they result from a choice of holders. Shares are from 0 to 1.
+/// Costs of one choice of holders for the clients of one site. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SitePlacementCost {
     /// Mean latency of an operation, in ms; 0 if the site sends no requests.
@@ -49,8 +49,7 @@ pub struct SitePlacementCost {
     pub writes_at_minimum: f64,
 }
 
-/// Latencies of operations on one key at each site, in ms. The key has one particular set of
-/// holders.
+/// Latencies of operations on one key at each site, in ms, for one set of holders.
 #[derive(Clone, Debug)]
 struct HolderCosts {
     holders: SiteSet,
@@ -75,7 +74,7 @@ pub struct PlacementModel<'a> {
 
 impl<'a> PlacementModel<'a> {
     /// Creates the model of a plan. Clients add `client_ms` to the latency of every operation.
-    /// Returns `None` if there are so many keys or sets of sites that they cannot all be examined.
+    /// Returns `None` if there are too many keys or sets of sites to examine.
     pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();

@@ -4,10 +4,10 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::Tally;
 
-/// Number of keys, more than a tally counts.
+/// Number of keys. A tally cannot count so many keys.
 const KEYS: u64 = 200_000;
 
-/// Returns a tally in which every key was read, some keys often.
+/// Returns a tally after reads of every key. Some keys were read often.
 fn tally() -> Tally {
     let mut tally = Tally::new(16 << 20);
     for key in 0..KEYS {

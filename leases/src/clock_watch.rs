@@ -13,15 +13,15 @@ use std::time::Duration;
 use crate::time::Time;
 
 /// Duration over which readings are compared. After a divergence, clocks must agree for this
-/// duration before they are trusted again. An error in a clock's rate is detected if it adds up to
-/// more than `rho` and [`SLACK`] allow within this duration.
+/// duration before they are trusted again. A clock with a wrong rate is detected if its error over
+/// this duration exceeds the difference that `rho` and [`SLACK`] allow.
 const SPAN: Duration = Duration::from_secs(10);
 /// Allowed difference between two readings, in addition to the difference that `rho` allows. Clocks
 /// are read one after the other, not at exactly the same time.
 const SLACK: Duration = Duration::from_millis(1);
-/// Amount by which the wall clock may be set while the clock of leases stays trusted. The wall
-/// clock cannot be used to measure rates. If the wall clock is set after a pause of the machine, it
-/// is set by more than this amount.
+/// Maximum change of the wall clock for which the clock of leases stays trusted. The wall clock
+/// cannot be used to measure rates. After a pause of the machine, the wall clock is set by more
+/// than this amount.
 const WALL_SLACK: Duration = Duration::from_millis(50);
 /// Minimum interval between two readings that are kept.
 const APART: Duration = Duration::from_millis(250);
@@ -83,7 +83,7 @@ pub struct ClockWatch {
     kept: VecDeque<AllClocks>,
     /// Divergence that made the clock untrusted; `None` if the clock is trusted.
     divergence: Option<Divergence>,
-    /// Whether the latest verdict reported to the replica was that the clock is not trusted.
+    /// Whether the latest verdict for the replica was that the clock is not trusted.
     reported_untrusted: bool,
 }
 

@@ -23,7 +23,7 @@ struct Secret {
 }
 
 /// Secret of every thread, until [`seed_thread`] replaces it. The numbers are the first digits of
-/// pi. Any other numbers would do.
+/// pi. Other numbers would be equally good.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),

@@ -81,8 +81,8 @@ impl RoundTrips {
         others
     }
 
-    /// Whether `other` has a different number of replicas or a clearly different round trip. A
-    /// round trip is clearly different if it differs by more than a twentieth plus half a
+    /// Whether `other` has a different number of replicas or a clearly different round trip. The
+    /// difference is clear if it is greater than 5% of the longer round trip plus half a
     /// millisecond.
     pub fn is_far_from(&self, other: &RoundTrips) -> bool {
         let far = |(a, b): (&f64, &f64)| (a - b).abs() > 0.5 + a.max(*b) / 20.0;
@@ -104,8 +104,8 @@ pub enum Replies {
 pub struct Distance {
     rtts: RoundTrips,
     leader: ReplicaId,
-    /// Times in ms, with a row for each collector and a column for each replica. A time begins when
-    /// the leader sends a message, and ends when the replica's reply arrives at the collector.
+    /// Times in ms, with a row for each collector and a column for each replica. Each time begins
+    /// when the leader sends a message, and ends when the replica's reply arrives at the collector.
     arrivals: Vec<f64>,
     /// For each collector, the time, in ms, until the collector has received the replies of the
     /// fastest majority.
@@ -173,9 +173,9 @@ impl Distance {
         }
     }
 
-    /// Returns how long, in ms, replica `at` holds back reads of a key because of a write by a
-    /// client at `origin`. This time begins when `at` learns of the write. The time ends when `at`
-    /// learns that the write is committed. `holders` hold the key.
+    /// Returns the time, in ms, for which replica `at` holds back reads of a key. These reads wait
+    /// for a write by a client at `origin`. The time begins when `at` learns of the write. It ends
+    /// when `at` learns that the write is committed. `holders` hold the key.
     pub fn blocked_ms(
         &self,
         at: ReplicaId,

@@ -5,7 +5,7 @@
 use crate::mutants::{Rule, off};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// The replicas that vote: at least one, at most 64.
+/// The replicas that vote. There are 1 to 64 of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Membership {
     voters: ReplicaSet,
@@ -44,7 +44,7 @@ impl Membership {
         self.voters.len()
     }
 
-    /// Returns the size of a majority: the smallest number such that any two groups of this many
+    /// Returns the size of a majority. This is the smallest size at which every two groups of
     /// voters overlap.
     #[inline]
     pub fn majority(self) -> usize {
@@ -89,8 +89,8 @@ pub fn majority(n: usize) -> usize {
     smallest_overlapping(n)
 }
 
-/// Rule H22: half of an even number of voters is no majority, because the other half would be one
-/// as well.
+/// Rule H22: half of an even number of voters is no majority, because the other half would then be
+/// a majority as well.
 #[inline]
 fn smallest_overlapping(n: usize) -> usize {
     if off(Rule::H22EvenHalf) {

@@ -121,8 +121,9 @@ pub const fn off(_: Rule) -> bool {
     false
 }
 
-/// Whether any rule is disabled in this thread. In that case, assertions about consequences of the
-/// rules are skipped: the oracles and directed tests should detect a mutant, not the assertions.
+/// Whether at least one rule is disabled in this thread. In that case, assertions about
+/// consequences of the rules are skipped: the oracles and directed tests should detect a mutant,
+/// not the assertions.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated() -> bool {
@@ -147,7 +148,7 @@ mod switched {
         OFF.get() == Some(rule)
     }
 
-    /// Whether any rule is disabled in this thread.
+    /// Whether at least one rule is disabled in this thread.
     pub fn mutated() -> bool {
         OFF.get().is_some()
     }

@@ -65,8 +65,7 @@ pub struct ClockBound {
 impl ClockBound {
     const MILLION: u128 = 1_000_000;
 
-    /// Maximum bound that is accepted. With clocks that may run at half the true rate, leases make
-    /// no sense.
+    /// Maximum accepted bound. Leases make no sense if clocks may run at half the true rate.
     pub const RHO_PPM_MAX: u32 = 500_000;
 
     /// Returns the duration that this clock must measure before `duration` has certainly passed on

@@ -11,11 +11,10 @@ struct Row {
     /// Name of the counter that contains the value of the limit.
     limit: &'static str,
     unit: &'static str,
-    /// Name of the counter that contains the part of the limit that is in use, and the divisor that
-    /// is applied to the counter's value.
+    /// Counter for the part of the limit that is in use: its name, and the divisor for its value.
     taken: Option<(&'static str, f64)>,
-    /// Names of the counters that grow when the limit takes effect. Next to each name is a word for
-    /// the counted events.
+    /// Counters that grow when the limit takes effect, as pairs: the name of the counter, and a
+    /// word for the counted events.
     acted: &'static [(&'static str, &'static str)],
 }
 

@@ -103,7 +103,7 @@ impl RecordPrinter<'_> {
         }
     }
 
-    /// Whether the command line chooses entries.
+    /// Whether the command line selects entries by slot or by log.
     fn chooses(&self) -> bool {
         let LogArgs { from, to, log, .. } = self.args;
         from.is_some() || to.is_some() || log.is_some()

@@ -12,9 +12,10 @@ struct OperationParts<'a> {
     name: &'static str,
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
-    /// Keys or fields of an operation that has several, each with its value if it has one.
+    /// Keys or fields with their values, for operations on several keys or fields. The value is
+    /// `None` if the operation has no values.
     items: Vec<(&'a [u8], Option<&'a [u8]>)>,
-    /// Further arguments, each with its name.
+    /// Names and values of further arguments.
     arguments: Vec<(&'static str, String)>,
 }
 

@@ -31,7 +31,7 @@ impl<'a> MemberNames<'a> {
         set.iter().map(|replica| self.replica(replica)).collect()
     }
 
-    /// Returns a set of replicas in words.
+    /// Returns the names of the replicas in a set as text.
     pub fn listed(&self, set: ReplicaSet) -> String {
         if set.is_empty() {
             return "nobody".to_owned();
@@ -200,18 +200,19 @@ pub fn file_of(segment: SegmentId) -> String {
     format!("log/{segment}.seg")
 }
 
-/// Returns the text of a life: a random number for which only equality matters.
+/// Returns a life as text. A life is a random number that is only compared with others for
+/// equality.
 pub fn life_text(life: u64) -> String {
     format!("{life:016x}")
 }
 
-/// Returns a number with the name of the things that it counts.
+/// Returns a count with the name of the counted things, such as `2 slots`.
 pub fn counted(count: usize, name: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {name}{ending}")
 }
 
-/// Returns a text in which escapes replace bytes that a terminal should not get.
+/// Returns bytes as text for a terminal. Escapes replace control characters and backslashes.
 pub fn printable(bytes: &[u8]) -> String {
     escaped(bytes, |letter| letter.is_control() || letter == '\\')
 }
@@ -222,7 +223,7 @@ pub fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", escaped(bytes, must_escape))
 }
 
-/// Returns bytes as a JSON string; or as `{"hex": ...}` if they are no UTF-8.
+/// Returns bytes as a JSON string, or as `{"hex": ...}` if they are not UTF-8.
 pub fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
@@ -263,7 +264,7 @@ pub fn problem_json(problem: &DirectoryProblem) -> Value {
     })
 }
 
-/// Returns an error if the directory has problems. Only the first one is described.
+/// Returns an error if the directory has problems. The error describes only the first problem.
 pub fn refuse(directory: &std::path::Path, problems: &[DirectoryProblem]) -> anyhow::Result<()> {
     let Some(first) = problems.first() else {
         return Ok(());

@@ -47,7 +47,7 @@ impl CampaignClock {
 pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     began: Instant,
-    /// Progress of the campaign when this run of the program began, as a share from 0 to 1.
+    /// Progress of the campaign when this run of the program began, from 0 to 1.
     began_at: f64,
     line: Instant,
 }

@@ -26,7 +26,7 @@ pub struct SeedFailure {
 }
 
 /// Suppresses the output of panics. A replica panics if one of its invariants is broken. In a
-/// simulated run, such a panic is reported as a violation, like any other violation.
+/// simulated run, such a panic is reported as a violation.
 pub fn keep_assertions_quiet() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -56,8 +56,8 @@ pub fn run(
     )
 }
 
-/// Number of seeds in which an oracle detected a violation, for each oracle that the control does
-/// not test.
+/// For each oracle that the control does not test, the number of seeds in which the oracle detected
+/// a violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
 /// Returns a function that runs a seed. The seed fails only if one of the control's own oracles,

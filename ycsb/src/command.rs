@@ -59,15 +59,17 @@ pub enum CommandError {
 }
 
 /// Carries out the workload of a command line. Warnings, the effective properties and the status
-/// are written to stderr. The report is written to `exportfile`, or to `out` if there is no such
-/// property or that file cannot be written. If `cancel` was raised, the report contains the
+/// are written to stderr. The report is written to the file that the property `exportfile` names.
+/// Without this property, the report is written to `out`. It is also written to `out` if the file
+/// cannot be written at the end of the run. If `cancel` was raised, the report contains the
 /// measurements up to that time. The report is written even if another file cannot be written.
 ///
 /// # Errors
 /// If the properties have a fault, no replica can be reached at the start, or a file cannot be
-/// written. An error about a file is returned only after the report is written. A failed operation
-/// is not an error of this function; the report contains the number of failed operations.
-/// [`BenchmarkOutcome::shortfall`] describes the goals that the run missed.
+/// written. An error about a file that is written during or after the run is returned only after
+/// the report is written. A failed operation is not an error of this function; the report contains
+/// the number of failed operations. [`BenchmarkOutcome::shortfall`] describes the goals that the
+/// run missed.
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
@@ -124,8 +126,8 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// Returns the addresses in turn, without end. Each address comes with the index and the
-/// description of the address's site.
+/// Returns the addresses in turn, without end. With each address, returns the index of its site,
+/// and the site.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {
@@ -150,7 +152,7 @@ struct Job<'a> {
 /// Runs a job against stores.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// If a file cannot be written, or a thread cannot be started.
 async fn carry_out<S: KvStore>(
     job: &Job<'_>,
     stores: Vec<SiteStore<S>>,

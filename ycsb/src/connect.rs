@@ -1,7 +1,7 @@
-//! Connects the threads of a run to replicas. First, a query to every address determines the
-//! replica at this address, so that no site is mistaken for another, and the distances between the
-//! replicas. Each thread then uses the replica of its own site. While that replica is dead, the
-//! thread uses the nearest other replica.
+//! Connects the threads of a run to replicas. First, every address is queried. The answers say
+//! which replica is at each address, so that no site is mistaken for another. They also contain the
+//! distances between the replicas. Each thread then uses the replica of its own site. While that
+//! replica is dead, the thread uses the nearest other replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,8 +30,7 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 struct ReplicaInfo {
     cluster: String,
     replica: String,
-    /// Names of the other replicas, with the round-trip time to each, in microseconds; 0 if the
-    /// time is not known.
+    /// Round-trip time to each other replica in microseconds, by name; 0 if the time is not known.
     peers: BTreeMap<String, u64>,
 }
 
@@ -132,10 +131,13 @@ impl AddressSurvey {
         })
     }
 
-    /// Returns the site of each address. If the properties do not name the site, the site has the
-    /// name of the replica.
+    /// Returns the site of each address. Suppose that the properties do not name the sites, and
+    /// that there are several addresses. Then each site gets the name of the replica at its
+    /// address, if this name is known.
     ///
-    /// # Errors If the properties give an address the name of another replica.
+    /// # Errors
+    /// If the properties name a site after one replica, but another replica is at the site's
+    /// address.
     pub fn sites(&self, settings: &Settings) -> Result<Vec<ClientSite>, CommandError> {
         let all = settings.sites.iter().zip(&self.replicas);
         let several = settings.sites.len() > 1;
@@ -211,8 +213,8 @@ impl AddressSurvey {
         order
     }
 
-    /// Opens all connections. Each connection gets an address and a thread of the operating system.
-    /// The addresses are assigned in turn, and so are the threads.
+    /// Opens all connections. The addresses are assigned to the connections in turn, and so are the
+    /// threads of the operating system.
     ///
     /// # Errors
     /// If no replica answers any more.
@@ -294,7 +296,7 @@ fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
 }
 
 /// Returns the replica at each address. If exactly one address does not answer, and exactly one
-/// known replica is not at any other address, that replica is assumed to be at that address.
+/// known replica was found at no address, that replica is assumed to be at the silent address.
 fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     let name = |found: &Result<ReplicaInfo, String>| Some(found.as_ref().ok()?.replica.clone());
     let mut replicas: Vec<Option<String>> = found.iter().map(name).collect();
@@ -312,8 +314,8 @@ fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
 }
 
 /// Describes a change at an address. `name` is the name of the replica at this address, if a query
-/// before the run has found the name. Without such a query, the client learns the name of a replica
-/// only when it first connects to the replica.
+/// before the run has found the name. Without such a query, the client learns the name only when it
+/// first connects to the replica.
 fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
     let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));

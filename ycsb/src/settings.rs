@@ -115,7 +115,8 @@ impl ClientSite {
 impl Settings {
     /// Reads the settings from the properties.
     ///
-    /// # Errors If a property does not parse, or no address is given.
+    /// # Errors
+    /// If a property does not parse, or no address is given.
     pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
         let addresses = addresses(properties)?;
         let target = target(properties)?;
@@ -217,8 +218,8 @@ impl Settings {
     }
 }
 
-/// Returns the path of a file from a property or, if it is not set, from a variable of the
-/// environment. An empty path means no file.
+/// Returns the path of a file from a property. If the property is not set, returns the path from a
+/// variable of the environment. An empty path means no file.
 fn file(properties: &Properties, property: &str, variable: &str) -> Option<PathBuf> {
     let named = properties.text(property).map(PathBuf::from);
     let variable = std::env::var_os(variable).filter(|file| !file.is_empty());
@@ -246,8 +247,7 @@ fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
 }
 
 /// Returns the site of each address. The property names one site for all addresses, or one site for
-/// each address. Without the property, if there are several addresses, their sites have numbers as
-/// names.
+/// each address. Without the property, the sites have numbers as names.
 fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, PropertyError> {
     let Some(text) = properties.text("site") else {
         return Ok((0..addresses)

@@ -1,5 +1,5 @@
-//! Display while a workload runs: YCSB's status line on stderr or, on a terminal, a bar that also
-//! shows latencies.
+//! Display while a workload runs: on a terminal a bar, which also shows latencies, otherwise YCSB's
+//! status line on stderr.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 /// A failure is early if it occurs within this time after the replica was chosen.
 const EARLY: Duration = Duration::from_secs(600);
-/// A replica must be healthy without a break for twice this time after its first early failure.
+/// After its first early failure, a replica must be healthy for twice this time without a break.
 /// Each further early failure doubles the required time.
 const BASE: Duration = Duration::from_secs(5);
-/// Maximum time for which a replica must be healthy without a break before it may be chosen again.
+/// A replica that has been healthy for this time without a break may always be chosen again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// A replica's early failures are forgotten after it has been healthy without a break for this
-/// time.
+/// A replica's early failures are forgotten after the replica has been healthy for this time
+/// without a break.
 const FORGET: Duration = Duration::from_secs(3600);
 
 /// Decides when a replica that failed may be chosen again. The replica may be chosen immediately,

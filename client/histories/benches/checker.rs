@@ -105,14 +105,14 @@ fn measure(name: &str, history: &History) {
     println!("{name:40} {seconds:6.2}  {:5.0}  {verdict}", peak_mib());
 }
 
-/// Resets the peak of this process's memory, as the kernel records it.
+/// Resets the peak memory use that the kernel records for this process.
 fn forget_peak() {
     if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {
         eprintln!("the peak counts from the start of the process: {error}");
     }
 }
 
-/// Returns the peak of this process's memory since `forget_peak`, in MiB.
+/// Returns the peak memory use of this process since the last call of `forget_peak`, in MiB.
 fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

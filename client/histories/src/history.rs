@@ -60,23 +60,24 @@ fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Effect of an operation according to its answer, or intended effect if there is no answer.
+/// Effect of an operation. If the operation has an answer, the effect according to the answer;
+/// otherwise the intended effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
-    /// Read the key, and found `value`.
+    /// The operation read the key and found `value`.
     Read {
         /// Value that was found; `None` if the key did not exist.
         value: Option<ValueId>,
     },
-    /// Wrote the key, whether or not it existed.
+    /// The operation wrote the key. The key did not need to exist.
     Write {
         /// Value that was written.
         value: ValueId,
     },
-    /// Removed the key, if it existed.
+    /// The operation removed the key, if the key existed.
     Delete,
-    /// Compare-and-swap by version. Here a value stands for its version, because no two writes have
-    /// the same value.
+    /// The operation was a compare-and-swap by version. Here a value stands for its version,
+    /// because no two writes have the same value.
     Cas {
         /// Value that is expected to be current; `None` if the key is expected to be absent.
         expected: Option<ValueId>,

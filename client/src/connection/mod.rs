@@ -57,8 +57,8 @@ pub(crate) struct DeadReplica {
     pub since: Instant,
     /// The latest reason why the replica is dead.
     pub reason: String,
-    /// Whether the replica sends greetings again, but must not be used yet: it has not answered any
-    /// request, or has been answering requests for too short a time.
+    /// Whether the replica sends greetings again, but must not be used yet. Either it has not
+    /// answered a request yet, or it has been answering requests for too short a time.
     pub greeted: bool,
     /// Refusal of this client's token, from the answer to the last greeting; `None` if the token
     /// was not refused.
@@ -105,7 +105,7 @@ pub(crate) struct ChangeNotifier {
     pub watcher: Watcher,
 }
 
-/// A replica that may be chosen for a request, with the facts that decide the choice.
+/// A replica that may be chosen for a request, with the facts on which the choice depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     /// Number by which hints name the replica. It is below 64.
@@ -118,7 +118,7 @@ pub(crate) struct Candidate {
     pub unsent: u64,
 }
 
-/// State that the callers and the task of a connection share.
+/// State shared by the callers and the task of a connection.
 pub(crate) struct Connection {
     pub address: String,
     notifier: Arc<ChangeNotifier>,
@@ -131,9 +131,9 @@ pub(crate) struct Connection {
     suspected: Notify,
     /// Notified when the last call has ended.
     emptied: Notify,
-    /// Numbers of reads and of writes that this replica left unanswered and another replica
-    /// answered. The number of reads is reset when this replica answers a read. The number of
-    /// writes is reset when this replica answers a write.
+    /// Number of missed reads, and number of missed writes. A request is missed if this replica
+    /// left it unanswered and another replica answered it. The number of reads is reset when this
+    /// replica answers a read. The number of writes is reset when this replica answers a write.
     missed: [AtomicU32; 2],
 }
 
@@ -183,7 +183,7 @@ impl Connection {
         matches!(self.table().state, ConnectionState::Up)
     }
 
-    /// Whether the replica is not known to be dead.
+    /// Whether the replica may serve: it is not known to be dead.
     pub fn may_serve(&self) -> bool {
         !matches!(self.table().state, ConnectionState::Dead(_))
     }
@@ -197,8 +197,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the replica sends greetings again, but must not be used yet: it has not
-    /// answered any request, or has been answering requests for too short a time.
+    /// Returns true if the replica sends greetings again, but must not be used yet. Either it has
+    /// not answered a request yet, or it has been answering requests for too short a time.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
@@ -218,8 +218,8 @@ impl Connection {
         self.table().last_heard
     }
 
-    /// Queues a request. If `hint` is set, the request also asks for a hint. The flag `sent` is set
-    /// when the call is dropped, if the request may have reached the server by then.
+    /// Queues a request. If `hint` is set, the request also asks for a hint. When the call is
+    /// dropped, the flag `sent` is set if the request may have reached the server.
     pub fn enqueue<'a>(
         &'a self,
         body: request::Body,
@@ -433,8 +433,8 @@ impl Connection {
         self.mark_dead(reason, None);
     }
 
-    /// Records that the replica refuses this client's token, and fails the calls that wait for it.
-    /// Another attempt would not help before the client has another token.
+    /// Records that the replica refuses this client's token, and fails the calls that wait for the
+    /// replica. Another attempt would not help before the client has another token.
     pub fn refused(&self, refusal: leasehold_wire::Error) {
         let reason = refusal.message.clone();
         self.mark_dead(&reason, Some(refusal));
@@ -504,8 +504,8 @@ impl Connection {
 }
 
 impl CallTable {
-    /// Marks a dead replica as in use again. Returns the time at which the replica died; `None` if
-    /// it was not dead.
+    /// Records that a dead replica is in use again. Returns the time at which the replica died;
+    /// `None` if it was not dead.
     fn revive(&mut self, began: Instant) -> Option<Instant> {
         let ConnectionState::Dead(dead) = &self.state else {
             return None;

@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Appends unsent calls to `writer`, up to the size of one write. Returns whether any call was
+    /// Appends unsent calls to `writer`, up to the size of one write. Returns whether a call was
     /// appended.
     fn feed(&self, writer: &mut FrameWriter<ClientWriteHalf>) -> bool {
         let mut table = self.table();
@@ -79,8 +79,8 @@ impl Connection {
             let body = pending.body.take();
             let hint = pending.hint;
             if let Err(error) = writer.feed(&Request { id, body, hint }) {
-                // Sizes are checked before a call is queued, so that check has a fault. The caller
-                // of this request will time out.
+                // Sizes are checked before a call is queued. An error here means that this earlier
+                // check has a fault. The caller of this request will time out.
                 tracing::error!(%error, "a request cannot be sent");
             }
         }

@@ -12,7 +12,7 @@ use tokio_util::codec::{Decoder, Encoder};
 /// Number of bytes that are read from a socket at a time. An idle connection keeps a buffer of this
 /// size.
 const READ_BYTES: usize = 32 << 10;
-/// Size above which a write buffer that grew in a burst is freed.
+/// Maximum capacity of a write buffer that is kept. A buffer that grew larger in a burst is freed.
 const WRITE_BYTES_KEPT: usize = 1 << 20;
 
 /// A `tokio_util` codec for frames, which decodes messages of type `In` and encodes messages of
@@ -73,8 +73,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.next_frame().await?.map(M::decode).transpose()?)
     }
 
-    /// Returns the next message if all of it has been read already, so that the caller can handle
-    /// messages together if they arrived together.
+    /// Returns the next message if it has been read completely. The caller can then handle messages
+    /// together if they arrived together.
     ///
     /// # Errors
     /// The same errors as [`FrameReader::next`].

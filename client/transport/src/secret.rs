@@ -85,7 +85,7 @@ pub enum PrivateFileError {
         /// Maximum length in bytes.
         bytes_max: usize,
     },
-    /// A token was given in place of the path. The message does not quote it.
+    /// A token was given in place of the path. The message does not quote the token.
     #[error(
         "a token was given where the path of its file belongs; others on this machine may have \
          seen it: revoke it, and give the new one's file"
@@ -104,7 +104,8 @@ pub enum PrivateFileError {
 
 /// Returns the text of a file that holds secrets, or digests of secrets.
 ///
-/// # Errors Returns an error if the file cannot be read, if it is not text, if it is longer than
+/// # Errors
+/// Returns an error if the file cannot be read, if it is not text, if it is longer than
 /// `bytes_max`, or if users other than its owner may read or write it.
 pub fn read_private(file: &Path, bytes_max: usize) -> Result<String, PrivateFileError> {
     let failed = |source| PrivateFileError::Read {

@@ -14,19 +14,19 @@ use prost::Message;
 
 use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
-/// Number of bytes of the length before each message.
+/// Size of the length prefix of each message, in bytes.
 const PREFIX_BYTES: usize = 4;
 /// Number of bytes of memory that may be reserved for each received byte of a frame.
 const RESERVED_PER_BYTE: usize = 4;
 
 /// Reason why a frame could not be read or written. Most of these errors make the connection
-/// unusable. Only `TooLong` from an encoder does not, because the encoder then wrote nothing.
+/// unusable. The exception is `TooLong` from an encoder, because the encoder then wrote nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length in the prefix, or the length of the message to send, is above the limit.
     #[error("frame of {length} bytes, the limit is {limit} bytes{}", hint(*length))]
     TooLong {
-        /// Number of bytes that the prefix claims, or that the message needs.
+        /// Number of bytes according to the prefix, or number of bytes of the message to send.
         length: usize,
         /// Maximum number of bytes of a frame.
         limit: usize,
@@ -39,9 +39,9 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Returns a hint for the reader of the error if the prefix is the beginning of a TLS record and
-/// not a length. A TLS record begins with its type and version (RFC 8446 §5.1). No frame is as long
-/// as these bytes would claim.
+/// Returns a hint for the error's text if the prefix is not a length, but the beginning of a TLS
+/// record. A TLS record begins with its type and version (RFC 8446 §5.1). A length with the same
+/// bytes would be above the limit.
 fn hint(length: usize) -> &'static str {
     match u32::try_from(length).map(u32::to_be_bytes) {
         Ok([0x14..=0x17, 3, ..]) => {

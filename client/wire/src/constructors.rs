@@ -32,7 +32,7 @@ impl Op {
     }
 
     /// Returns an operation that writes `value` to `key` if the key's version is `expected`. If
-    /// `expected` is `None`, it writes the value if the key does not exist.
+    /// `expected` is `None`, the key must not exist.
     pub fn cas(key: impl Into<Bytes>, value: impl Into<Bytes>, expected: Option<Version>) -> Op {
         Op::Cas(CompareAndSwap {
             key: key.into(),
@@ -133,13 +133,13 @@ impl Outcome {
         }))
     }
 
-    /// Creates the outcome of a read that found no such key.
+    /// Creates the outcome of a read that did not find the key.
     pub fn missing() -> Outcome {
         Outcome::of(outcome::Result::Missing(Missing {}))
     }
 
-    /// Creates the outcome of a compare-and-swap that wrote nothing. The compare-and-swap found the
-    /// version `actual`, or no such key if `actual` is `None`.
+    /// Creates the outcome of a compare-and-swap that wrote nothing. `actual` is the version of the
+    /// key; `None` if the key does not exist.
     pub fn mismatch(actual: Option<Version>) -> Outcome {
         Outcome::of(outcome::Result::Mismatch(Mismatch { actual }))
     }

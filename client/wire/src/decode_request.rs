@@ -14,13 +14,13 @@ use super::request::Body;
 use super::validate::{too_many, too_many_fields, too_many_holders};
 use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
-/// A decoded request. All its parts are present and well-formed, but its command may still be
-/// unacceptable, which [`validate`](fn@super::validate) checks.
+/// A decoded request. All its parts are present and well-formed. [`validate`](fn@super::validate)
+/// must still check whether its command is acceptable.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecodedRequest {
-    /// The request, decoded.
+    /// The decoded request.
     Request(Request),
-    /// The command has more parts than any command may have; it was not decoded.
+    /// The command has too many parts, so it was not decoded.
     Refused {
         /// Id of the request.
         id: u64,
@@ -125,10 +125,9 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     Some(decoded)
 }
 
-/// Returns the refusal of a request that has more parts or fields than any request may have; `None`
-/// for other requests. If an operation is encoded in several pieces, the parts of all pieces are
-/// added up, as in decoding. Superfluous fields are counted, too: the decoder would merge or skip
-/// each of them.
+/// Returns the refusal of a request that has too many parts or fields; `None` for other requests.
+/// If an operation is encoded in several pieces, the parts of all pieces are added up, as in
+/// decoding. Superfluous fields are counted, too: the decoder would merge or skip each of them.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
@@ -143,7 +142,7 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
 struct PartCounter {
     /// Number of fields that may still be counted.
     left: usize,
-    /// For each of [`OPERATIONS`], the number of parts counted so far.
+    /// Number of parts counted so far, for each of [`OPERATIONS`].
     parts: [usize; OPERATIONS.len()],
     holders: usize,
 }
@@ -232,7 +231,7 @@ impl PartCounter {
 }
 
 /// Returns the id of a request that is refused; 0 if the first field is not the id. Clients encode
-/// the id first, so the other fields, of which there may be millions, are not searched for it.
+/// the id first. The other fields are not searched, because there may be millions of them.
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
     let (field, wire_type) = encoding::decode_key(&mut request)?;
     let mut id = 0;
@@ -289,8 +288,8 @@ mod tests {
         }
     }
 
-    /// The decoder for Gets and the general decoder give the same result, also for a frame that is
-    /// cut off, or has one byte changed anywhere.
+    /// The decoder for Gets and the general decoder give the same result. This is also true for a
+    /// frame that is cut off, and for a frame with one changed byte.
     #[test]
     fn a_get_is_decoded_as_by_the_general_decoder() {
         let both = |frame: &[u8]| {
@@ -392,7 +391,8 @@ mod tests {
         assert_eq!(refused([&full[..], &[8, 7]].concat()), 0);
     }
 
-    /// No valid request has groups. They are refused because a group may hold any number of fields.
+    /// No valid request has groups. Groups are refused because a group may hold any number of
+    /// fields.
     #[test]
     fn groups_are_refused() {
         let group = |number: u8| [number << 3 | 3, 0x78, 1, number << 3 | 4];
@@ -450,7 +450,8 @@ mod tests {
         }
     }
 
-    /// Encodes a request with one operation, from its tag and its contents.
+    /// Encodes a request with one operation. `tag` and `contents` are the operation's tag and
+    /// contents.
     fn request_of(tag: u8, contents: Vec<u8>) -> Vec<u8> {
         [vec![8, 7], wrapped(0x12, wrapped(tag, contents))].concat()
     }

@@ -9,8 +9,8 @@ use super::{
     FRAME_BYTES_MAX, FrameError, Hint, Outcome, Response, Value, Version, encode_frame, outcome,
 };
 
-/// Maximum number of bytes before the value in a response, and also maximum number of bytes after
-/// it.
+/// Maximum number of bytes before the value in a response. It is also the maximum number of bytes
+/// after the value.
 const AROUND_BYTES: usize = 64;
 
 const RESPONSE_ID: u8 = 0x08;
@@ -132,7 +132,7 @@ impl ReverseWriter {
         self.varint(tag, length as u64);
     }
 
-    /// Writes a number field, which the protocol omits if the number is 0.
+    /// Writes the field of a number. The field is omitted if the number is 0.
     fn number(&mut self, tag: u8, number: u64) {
         if number != 0 {
             self.varint(tag, number);

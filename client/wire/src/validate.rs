@@ -28,8 +28,8 @@ pub const UNACKNOWLEDGED_MAX: u64 = 64;
 /// add when they forward the command.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses a request that no replica can execute for any client, before any work is spent on it.
-/// These requests are: commands that [`validate`] refuses, commands with more than
+/// Refuses a request that no replica can execute for any client, so that no work is spent on it.
+/// The following requests are refused: commands that [`validate`] refuses, commands with more than
 /// [`COMMAND_PARTS_MAX`] parts, writes with a session that would keep too many results, and
 /// operators' requests with names or keys that are too long.
 ///
@@ -50,8 +50,8 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     }
 }
 
-/// Refuses a command that is not acceptable in any state of the store, before any work is spent on
-/// it.
+/// Refuses a command that would be unacceptable in every state of the store, so that no work is
+/// spent on it.
 ///
 /// # Errors
 /// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent. The message names the field, its content and the
@@ -216,8 +216,7 @@ fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds the refusal of a command with `found` entries in `field`, where at most `most` entries
-/// are allowed.
+/// Builds the refusal of a command with `found` entries in `field`. The maximum is `most` entries.
 pub(super) fn too_many(field: &str, found: usize, most: usize) -> Error {
     bad_request(format!(
         "{field} has {found} entries, allowed are 1 to {most}: split it into several commands"

@@ -19,8 +19,9 @@ use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
 /// Number of pairs of connections for each replica. The first connection of each pair leads to this
-/// replica. The next constant is the number of merges that each connection sends in one round.
+/// replica.
 const PAIRS: u64 = 2;
+/// Number of merges that each connection sends in one round.
 const MERGES: u64 = 2_000;
 /// Minimum duration of a round. Without pauses between rounds, even small merges would keep the
 /// machine busy.
@@ -31,7 +32,7 @@ const VALUE_BYTES: usize = 240;
 /// Bit that is set in the session numbers of calm clients, which send only compare-and-swaps. The
 /// bit is not set in the session numbers of the pairs of connections, which send merges.
 const CALM: u64 = 1 << 7;
-/// Number of bytes in front of a frame that contain the length of its message.
+/// Size of the length prefix of a frame, in bytes.
 const LENGTH_BYTES: usize = 4;
 /// Interval between two compare-and-swaps of a calm client.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -125,8 +126,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Returns the record. It is written as a whole, because merges that build the record from its
-/// fields would be so large that they would have to wait at the replica.
+/// Returns the record. It is written as a whole. Merges that build it field by field would be so
+/// large that they would have to wait at the replica.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));

@@ -14,17 +14,17 @@ use super::pipeline::refusal;
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of the writers' connections. The next constant is the number of operations that are in
-/// flight on each connection.
+/// Number of connections of the writers.
 const CONNECTIONS: u64 = 200;
+/// Number of operations that are in flight on each connection of the writers.
 const IN_FLIGHT: u64 = 10;
-/// Number of sessions per second that are opened at all replicas together. The next constant is the
-/// interval between two groups of sessions.
+/// Number of sessions that are opened per second, at all replicas together.
 const SESSIONS_A_SECOND: u64 = 70_000;
+/// Interval between two groups of new sessions.
 const STEP: Duration = Duration::from_millis(10);
 /// Maximum number of unanswered requests, at all replicas together, while sessions are opened. The
-/// maximum is so low that the requests of other clients do not have to wait for a long queue of
-/// these requests.
+/// maximum is low, so that the requests of other clients do not wait behind a long queue of these
+/// requests.
 const UNANSWERED_MAX: u64 = 1_000;
 
 /// Runs 2,000 writers. Each writer sends its next write as soon as its previous write is answered.

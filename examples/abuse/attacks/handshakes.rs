@@ -25,11 +25,11 @@ const SILENT: usize = 20;
 const HALF_RECORD: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0];
 /// Number of complete handshakes per second at each client port.
 const HANDSHAKES_A_SECOND: u64 = 100;
-/// Number of connections per second that send something other than a hello.
+/// Number of connections that are opened per second. Each connection sends something other than a
+/// hello.
 const CONNECTS_A_SECOND: u64 = 500;
 
-/// Opens connections that send nothing, and connections that send a hello which is longer than
-/// allowed.
+/// Opens connections that send nothing, and connections that send too long a hello.
 pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     let silent = hold(target, b"");
     let mut read = 0.0;

@@ -15,13 +15,13 @@ use crate::wire::{Session, Wire, read, session_number, write};
 /// Number of keys in a command. If the program accepts fewer keys in a command, the keys are
 /// divided among several commands.
 const KEYS: u64 = 10_000;
-/// Number of clients in the second half of an attack with multi-puts. The next constant is the
-/// number of requests that each client has in flight.
+/// Number of clients in the second half of an attack with multi-puts.
 const WRITERS: u64 = 4;
+/// Number of multi-puts that each client has in flight in the second half of an attack.
 const WRITTEN_AT_ONCE: u64 = 8;
-/// Number of connections that read absent keys. The next constant is the number of multi-gets in
-/// flight on each connection.
+/// Number of connections that read absent keys.
 const READERS: u64 = 4;
+/// Number of multi-gets that are in flight on each connection.
 const READ_AT_ONCE: u64 = 2;
 
 /// The maximum number of keys in a command, and the resulting number of commands for all keys.

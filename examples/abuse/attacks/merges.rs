@@ -12,14 +12,14 @@ use super::pipeline::{Answers, Lane, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of connections to each replica. The next constant is the number of merges that are in
-/// flight on each connection. The limits allow no more merges: a connection may have 16 MiB in
-/// flight, and each request is charged with at least 4 KiB.
+/// Number of connections to each replica.
 const CONNECTIONS: u64 = 4;
+/// Number of merges that are in flight on each connection. The limits allow no more merges: a
+/// connection may have 16 MiB in flight, and each request is charged with at least 4 KiB.
 const IN_FLIGHT: u64 = 4_000;
-/// Small number of records of each shape. The next constant is a large number of records. A replica
-/// needs a long time to write so many records.
+/// Small number of records of each shape.
 pub const FEW: u64 = 4;
+/// Large number of records of each shape. A replica needs a long time to write all of them.
 pub const MANY: u64 = 64;
 
 /// Number and size of the fields of a record. Even with the merged field, both shapes are within
@@ -44,7 +44,7 @@ const SHAPES: [Shape; 2] = [
 ];
 
 /// Returns the key of the record that `number` selects. Successive numbers select the shapes in
-/// turn. Successive numbers of one shape select the `records` records of this shape in turn.
+/// turn. Of each shape, they select the `records` records in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;

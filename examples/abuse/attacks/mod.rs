@@ -28,7 +28,8 @@ use crate::aftermath::AftermathCheck;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
-/// Memory limit of a replica for the requests in flight of all its clients together, in MiB.
+/// Maximum memory, in MiB, that a replica uses for the requests in flight. The limit is for all
+/// clients of the replica together.
 const IN_FLIGHT_MIB: f64 = 512.0;
 /// Memory limit of a replica for one connection, in MiB. The limit applies to the connection's
 /// requests in flight, and to the answers that the client has not read.
@@ -43,7 +44,7 @@ pub struct Attack {
     /// Description of the attack, for the report.
     pub what: &'static str,
     pub setting: Setting,
-    /// Whether the attack has a preparation, which runs before anything is measured.
+    /// Whether the attack must be prepared before the measurements begin.
     pub prepares: bool,
     /// Duration of the attack, in seconds.
     pub seconds: u64,

@@ -13,9 +13,9 @@ use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, frame, session_number, write};
 
 const STEP: Duration = Duration::from_millis(10);
-/// Number of puts with small padding in one step. The next constant is the size of this padding,
-/// which replicas accept.
+/// Number of puts with small padding in one step.
 const SMALL_A_STEP: u64 = 20;
+/// Size of the small padding, in bytes. Replicas accept this size.
 const SMALL_PADDING: usize = 4_000;
 /// Interval, in steps, between two puts with far more padding.
 const STEPS_OF_LARGE: u64 = 10;
@@ -86,7 +86,7 @@ async fn puts_at(address: &str, number: u64, end: Instant) -> anyhow::Result<u64
     Ok(sent)
 }
 
-/// Returns the frame with `padding` more bytes.
+/// Returns the frame, extended by `padding` bytes.
 fn pad(frame: &[u8], padding: usize) -> anyhow::Result<BytesMut> {
     let (_, request) = frame.split_at(size_of::<u32>());
     let mut field = BytesMut::new();

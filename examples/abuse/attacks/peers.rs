@@ -24,13 +24,15 @@ use crate::figures::{Figures, figures};
 /// Number that no correct replica sends in any field.
 pub(super) const ABSURD: u64 = 1 << 56;
 /// Amount by which a forged number exceeds the highest known ballot round or a replica's present
-/// incarnation. A correct replica may exceed them by this amount after a long absence.
+/// incarnation. After a long absence, the numbers of a correct replica may be higher by this
+/// amount, too.
 const FAR: u64 = 1000;
 /// Replicated clock that is 17 years in the future, in ms. A replica might still accept this time.
 const FAR_MS: u64 = 1 << 39;
-/// Interval between two rounds of messages of the unauthenticated peer.
+/// Interval at which the unauthenticated peer sends its messages.
 pub(super) const EVERY: Duration = Duration::from_millis(200);
-/// Incarnation that no replica has.
+/// Number that join messages contain as the life of a data directory. No replica's directory has
+/// this number.
 const LIFE: u64 = 0xDEAD_BEEF_0BAD_F00D;
 
 /// Returns several hellos. In each of them a different field is wrong.

@@ -16,14 +16,14 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, read};
 
-/// Number of connections. The next constant is the number of requests that are in flight on each
-/// connection.
+/// Number of connections.
 const CONNECTIONS: u64 = 4;
+/// Number of requests that are in flight on each connection.
 const IN_FLIGHT: u64 = 16;
 /// Number of lease changes that wait at the same time. A replica accepts no more.
 const CHANGES: u64 = 64;
-/// Number of key ranges, which is nearly the maximum. The ranges have the longest first keys that
-/// the limit on the total length of all first keys allows.
+/// Number of key ranges, which is nearly the maximum. The first keys of the ranges are as long as
+/// the limit on their total length allows.
 const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
 /// Number of ranges to which the lease changes apply in turn. This number is so low that all

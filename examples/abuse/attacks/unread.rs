@@ -17,16 +17,16 @@ use super::memory::put_all;
 use crate::figures::{Figures, figures};
 use crate::wire::read;
 
-/// Number of connections that are open at the same time. The next constant is the time for which
-/// each connection sends requests.
+/// Number of connections that are open at the same time.
 const CONNECTIONS: u64 = 8;
+/// Time for which each connection sends requests.
 const SENDS_FOR: Duration = Duration::from_secs(1);
-/// Interval between two bursts of requests on a connection. The next constant is the number of
-/// requests in a burst.
+/// Interval between two bursts of requests on a connection.
 const BURST_EVERY: Duration = Duration::from_millis(20);
+/// Number of requests in a burst.
 const BURST: u64 = 50;
-/// Ratio of the number of all requests to the number of requests for the large value. The other
-/// requests are for the small value.
+/// One request in this number of requests is for the large value. The other requests are for the
+/// small value.
 const LARGE_ONE_IN: u64 = 10;
 const LARGE_BYTES: usize = 100_000;
 /// Maximum number of bytes of a handshake.

@@ -11,9 +11,9 @@ const WIDTH: f64 = 860.0;
 const BAR: f64 = 9.0;
 const GAP: f64 = 10.0;
 const TOP: f64 = 56.0;
-/// Latency at the lower end of the logarithmic axis, in ms. The next constant is the latency at the
-/// upper end.
+/// Latency at the lower end of the logarithmic axis, in ms.
 const FROM_MS: f64 = 0.1;
+/// Latency at the upper end of the logarithmic axis, in ms.
 const TO_MS: f64 = 10_000.0;
 const COLOURS: [&str; 3] = ["#d55e00", "#0072b2", "#00876c"];
 const QUIET: &str = "#c4c9cf";

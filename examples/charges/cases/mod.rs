@@ -14,12 +14,12 @@ use crate::cluster::LEADER;
 
 /// Index of a replica that holds no lease if only the leader holds leases.
 const FOLLOWER: usize = LEADER + 1;
-/// Number of small requests in a batch. As under load, one system call can transfer several
-/// requests of a batch.
+/// Number of small requests in a batch. One system call can transfer several requests of a batch,
+/// as it does under load.
 const BATCH: usize = 8;
-/// Maximum number of entries in a batch of larger requests. The next constant is the maximum number
-/// of bytes.
+/// Maximum number of entries in a batch of larger requests.
 const BATCH_ENTRIES: usize = 10_000;
+/// Maximum number of bytes in a batch of larger requests.
 const BATCH_BYTES: usize = 4 << 20;
 /// Ratio of each size to the previous size.
 const STEP: usize = 8;
@@ -31,7 +31,7 @@ pub fn key(number: usize) -> Bytes {
     format!("tiny-{:06}", number % KEYS).into()
 }
 
-/// State into which a cluster is brought before the cases that need this state.
+/// State of a cluster that a case requires before it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The leader holds leases on all keys.
@@ -66,7 +66,7 @@ pub struct Case {
     pub ask: Box<dyn Fn(&LaneTurn<'_>) -> CaseRequest>,
 }
 
-/// A lane of a connection that is about to send its next request.
+/// A lane that is about to send its next request on a connection.
 pub struct LaneTurn<'a> {
     /// Position of the lane's request in the batch.
     pub lane: usize,

@@ -57,8 +57,8 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Returns the name of a kind of reads at `replica`: `at_the_leader` if the replica is the leader,
-/// otherwise `elsewhere`.
+/// Returns the name for reads at `replica`: `at_the_leader` if the replica is the leader, otherwise
+/// `elsewhere`.
 fn named(replica: usize, at_the_leader: &'static str, elsewhere: &'static str) -> &'static str {
     if replica == LEADER {
         at_the_leader

@@ -67,7 +67,7 @@ fn cas(size: usize) -> Case {
     case
 }
 
-/// Returns the version of a key from an answer.
+/// Returns the version of a key that an answer contains.
 fn version(answer: &Response) -> Option<Version> {
     match answer.outcome.as_ref()?.result.as_ref()? {
         Answer::Written(version) => Some(*version),
@@ -84,8 +84,8 @@ fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
     (0..count).map(field).collect()
 }
 
-/// Creates a case that writes all fields of a record together. If a record has more fields than a
-/// merge accepts, the write is refused after the command was executed.
+/// Creates a case that writes all fields of a record together. If the record has more fields than a
+/// merge accepts, the write is refused when it is executed.
 fn put_fields(size: usize) -> Case {
     let key = |number| format!("fields-{size}-{number}");
     let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 8)));

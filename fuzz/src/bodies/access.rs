@@ -13,8 +13,8 @@ use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, decode_request};
 use super::decode_round_trip;
 use crate::memory;
 
-/// Number of bytes of memory that may be used for each byte of a TOML file. The limit is the same
-/// for all bodies that read TOML.
+/// Maximum memory for each byte of a TOML file, in bytes. The limit is the same for all bodies that
+/// read TOML.
 const TOML_PER_BYTE: usize = 512;
 /// Number of prefixes that a token may read. In the input, these prefixes come before the request.
 const PREFIXES: usize = 2;
@@ -37,9 +37,9 @@ pub fn tokens(input: &[u8]) {
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
-/// Decodes two prefixes, each after its length, and then a greeting or a request. For each key or
-/// range of the request, the rights of a token that may read these prefixes must agree with the
-/// prefixes.
+/// Decodes two prefixes, and then a greeting or a request. The length of each prefix precedes the
+/// prefix. For each key or range of the request, the rights of a token that may read these prefixes
+/// must agree with the prefixes.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();

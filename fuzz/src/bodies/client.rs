@@ -14,11 +14,11 @@ use prost::Message as _;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Number of bytes of memory that may be used for each byte of a request. The number follows from
-/// the largest element of any list in a request.
+/// Maximum memory for each byte of a request, in bytes. The limit is computed from the largest
+/// element that a list in a request can have.
 const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
-/// Number of bytes of memory that may be used for each byte of an answer. The number follows from
-/// the largest element of any list in an answer.
+/// Maximum memory for each byte of an answer, in bytes. The limit is computed from the largest
+/// element that a list in an answer can have.
 const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
 
 /// Decodes messages of a client: its greeting, and requests.
@@ -41,8 +41,8 @@ pub fn client_to_server(input: &[u8]) {
     }
 }
 
-/// Asserts that every peer accepts a command that a replica accepted from a client, and that the
-/// command fits into a frame between peers.
+/// Asserts two properties of a command that a replica accepted from a client: every peer accepts
+/// the command, and the command fits into a frame between peers.
 fn assert_peer_accepts(command: Command) {
     if validate(&command).is_err() {
         return;

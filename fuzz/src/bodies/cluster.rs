@@ -54,8 +54,8 @@ pub struct Cluster {
     now: Time,
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
-    /// Messages from the liar to the victim, if they are stored here instead of being delivered.
-    /// `None` if these messages are delivered.
+    /// Messages from the liar to the victim that were stored here and not delivered. `None` if such
+    /// messages are delivered.
     pub captured: Option<VecDeque<Envelope>>,
     /// Answers to clients. Each answer is stored with the replica that sent the answer.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
@@ -234,7 +234,7 @@ impl Cluster {
         self.deliver_all();
     }
 
-    /// Makes a client of this replica send the next of the sample commands.
+    /// Sends the next sample command as a client of this replica.
     pub fn ask_next(&mut self, id: ReplicaId) {
         let node = &mut self.nodes[id.index()];
         node.requested += 1;

@@ -15,19 +15,20 @@ use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
 
-/// Number of bytes of memory that may be used for each byte of a TOML file. The worst case is a
-/// document of one-letter keys without values: every few bytes become a table entry, which includes
-/// its position in the text. Errors also quote the text.
+/// Maximum memory for each byte of a TOML file, in bytes. The worst case is a document of
+/// one-letter keys without values. In this case, every few bytes become a table entry, and each
+/// entry contains its position in the text. Errors also quote the text.
 const TOML_PER_BYTE: usize = 512;
-/// Number of bytes of memory that may be used for each byte of a JSON file. The words of the file
-/// are stored, and errors quote them.
+/// Maximum memory for each byte of a JSON file, in bytes. The words of the file are stored, and
+/// errors quote them.
 const JSON_PER_BYTE: usize = 64;
 
 fn text(input: &[u8]) -> String {
     String::from_utf8_lossy(input).into_owned()
 }
 
-/// Decodes the configuration of a cluster, and derives the settings of each node from it.
+/// Decodes the configuration of a cluster, and derives the settings of each node from this
+/// configuration.
 pub fn cluster_config(input: &[u8]) {
     let text = text(input);
     let file = Path::new("/etc/leasehold/cluster.toml");

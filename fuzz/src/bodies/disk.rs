@@ -12,8 +12,8 @@ use leasehold_wire::Entry;
 use super::{decode_round_trip, peer};
 use crate::memory::{self, per_byte};
 
-/// Number of bytes of memory that may be used for each byte of a row. The row of a slot contains
-/// the value of an envelope; the row of a session contains outcomes.
+/// Maximum memory for each byte of a row, in bytes. The row of a slot contains the value of an
+/// envelope. The row of a session contains outcomes.
 const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
 
 /// Decodes the input as the contents of each kind of row.

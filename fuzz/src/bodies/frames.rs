@@ -13,9 +13,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
 
-/// Number of bytes of memory that may be used for each byte of a frame. A reader holds the bytes
-/// that have arrived, and reserves four times as many. The buffer at least doubles when it grows.
-/// While it grows, the old and the new buffer exist at the same time.
+/// Maximum memory for each byte of a frame, in bytes. A reader holds the bytes that have arrived,
+/// and reserves four times as many. The buffer at least doubles when it grows. While it grows, the
+/// old and the new buffer exist at the same time.
 const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
 /// Reads frames. The first byte of the input is the number of bytes that arrive at a time.
@@ -57,8 +57,8 @@ fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usi
     found
 }
 
-/// Asserts that the returned frames follow each other in the stream, and that the next frame, which
-/// was not returned, is incomplete or too long.
+/// Asserts that the returned frames follow each other in the stream. Also asserts that the rest of
+/// the stream contains no complete frame that could have been returned.
 fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     for &(length, checksum) in frames {
         let (prefix, rest) = stream.split_first_chunk().expect("a frame has a prefix");

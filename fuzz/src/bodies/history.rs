@@ -4,8 +4,8 @@ use leasehold_histories::History;
 
 use crate::memory;
 
-/// Number of bytes of memory that may be used for each byte of a history. An event has at least
-/// four bytes in the file, and 72 bytes in memory.
+/// Maximum memory for each byte of a history, in bytes. An event has at least four bytes in the
+/// file, and 72 bytes in memory.
 const PER_BYTE: usize = size_of::<leasehold_histories::HistoryEvent>() / 4;
 /// Maximum number of events of a history that is judged. A longer history is only decoded, because
 /// the checker may legitimately take long for it.

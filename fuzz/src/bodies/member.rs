@@ -16,11 +16,11 @@ use crate::memory;
 
 /// Maximum number of messages of one input.
 const FRAMES_MAX: usize = 64;
-/// Number of bytes of memory that three replicas may use for a step of time and the requests in
+/// Maximum memory, in bytes, that three replicas may use for a step of time and the requests in
 /// this step.
 const STEP_BYTES: usize = 256 << 10;
-/// Number of bytes of memory that may be used for each byte of a message. Other messages, and the
-/// logs, queues and disks of two replicas, contain copies of the message.
+/// Maximum memory for each byte of a message, in bytes. Other messages, and the logs, queues and
+/// disks of two replicas, contain copies of the message.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 
 /// Possible leaders at the time when the liar sends its first message.

@@ -8,9 +8,8 @@ use leasehold_wire::split_frame;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Number of bytes of memory that may be used for each byte of a message. It is computed for the
-/// largest element of any list, and includes the form into which the replica's core converts this
-/// element.
+/// Maximum memory for each byte of a message, in bytes. It is computed for the largest element that
+/// a list can have, and includes the form into which the replica's core converts this element.
 pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<ReportedEntry>();
 
 /// Decodes the greetings of both sides of a connection, and envelopes.

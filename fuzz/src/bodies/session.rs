@@ -27,11 +27,11 @@ use crate::memory;
 
 /// Maximum number of requests of one input.
 const REQUESTS_MAX: usize = 32;
-/// Number of bytes of memory that three replicas may use for one request, and for the time that
+/// Maximum memory, in bytes, that three replicas may use for one request, and for the time that
 /// passes after this request.
 const REQUEST_BYTES: usize = 256 << 10;
-/// Number of bytes of memory that may be used for each byte of a command. The command's frame,
-/// messages, and the logs and states of three replicas contain copies of the command.
+/// Maximum memory for each byte of a command, in bytes. The command's frame, messages, and the logs
+/// and states of three replicas contain copies of the command.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 const CONNECTION: u64 = 77;
 

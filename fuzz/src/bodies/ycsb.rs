@@ -17,19 +17,18 @@ use leasehold_ycsb::workload::CoreWorkload;
 
 use crate::memory;
 
-/// Number of bytes of memory that may be used for each byte of a property file. Every two bytes may
-/// be a property. The name, value and source of a property exist in three forms while the file is
-/// read.
+/// Maximum memory for each byte of a property file, in bytes. Every two bytes may be a property.
+/// The name, value and source of a property exist in three forms while the file is read.
 const PROPERTIES_PER_BYTE: usize = 512;
-/// Number of bytes of memory that may be used for each byte of a histogram of field lengths. Every
-/// four bytes may be a bucket, and there are two copies of each bucket while the list grows. An
-/// error also quotes a line.
+/// Maximum memory for each byte of a histogram of field lengths, in bytes. Every four bytes may be
+/// a bucket, and there are two copies of each bucket while the list grows. An error also quotes a
+/// line.
 const LENGTHS_PER_BYTE: usize = 16;
-/// Number of bytes of memory that may be used for each byte of an interval log. A line and its
-/// decoded form are in memory at the same time.
+/// Maximum memory for each byte of an interval log, in bytes. A line and its decoded form are in
+/// memory at the same time.
 const LOG_PER_BYTE: usize = 16;
-/// Number of bytes of memory that may be used for each line of a log. The line may be a histogram,
-/// which needs memory for the bytes, for the counts, and for the sum of histograms.
+/// Maximum memory for each line of a log, in bytes. The line may be a histogram, which needs memory
+/// for the bytes, for the counts, and for the sum of histograms.
 const LOG_PER_LINE: usize = 4 << 20;
 
 /// Decodes a property file. Then parses everything that the load generator reads from the

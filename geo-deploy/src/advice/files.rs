@@ -11,7 +11,8 @@ use crate::experiment::Experiment;
 use crate::run::MeasuredInterval;
 
 /// Maximum share of a site's measured operations that may be missing in a history. If a larger
-/// share is missing, the history is rejected as the history of another run.
+/// share is missing, the history is rejected: it belongs to another run, or was written by an older
+/// version of this program.
 const LOST_MAX: f64 = 0.05;
 
 /// Contents of `manifest.json` that a forecast uses.
@@ -63,9 +64,9 @@ pub struct Means {
     pub read_ms: f64,
     /// Mean latency of writes.
     pub write_ms: f64,
-    /// Share of reads that the client's own replica served.
+    /// Share of reads that were served by the client's own replica.
     pub local: f64,
-    /// Share of writes with the minimum latency that is possible for them.
+    /// Share of writes that had their minimum possible latency.
     pub at_minimum: f64,
 }
 
@@ -87,7 +88,7 @@ impl RunFigures {
     }
 }
 
-/// Contents of the files of a run in one directory.
+/// Contents of a run's files, and the directory of these files.
 pub(super) struct RunFiles {
     dir: PathBuf,
     pub(super) backend: String,
@@ -125,7 +126,8 @@ impl RunFiles {
         })
     }
 
-    /// Checks that the history contains about as many operations of each site as the run measured.
+    /// Checks, for each site, that the history has about as many measured operations as the summary
+    /// reports.
     pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;

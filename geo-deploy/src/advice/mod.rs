@@ -30,35 +30,35 @@ use files::RunFiles;
 /// all its keys are included.
 const KEYS_MAX: usize = 1 << 18;
 
-/// One run, and the forecasts from the demand of this run.
+/// One run, and the forecasts that follow from its demand.
 #[derive(Clone, Debug)]
 pub struct RunForecast {
     /// Label of the run.
     pub label: String,
     /// Strategy of the run.
     pub strategy: String,
-    /// Plan by which lease holders were chosen in the run; `None` if the run has several
-    /// strategies.
+    /// Plan that determined the lease holders in the run; `None` if the run has several strategies.
     pub plan: Option<HolderPlan>,
     /// Replica that led during the run.
     pub leader: ReplicaId,
     /// Mean latencies and shares of local reads that were measured in the run.
     pub measured: Means,
-    /// Number of operations from which the demand was counted.
+    /// Number of operations that were counted for the demand.
     pub operations: f64,
-    /// Forecasts for every strategy under every leader, from the demand of this run.
+    /// Forecasts for every combination of a strategy and a leader. They are based on the demand of
+    /// this run.
     pub forecasts: Vec<Forecast>,
 }
 
 impl RunForecast {
-    /// Returns the forecast for the plan and the leader of the run itself.
+    /// Returns the forecast for the run's own plan and leader.
     pub fn own(&self) -> Option<&Forecast> {
         let mut all = self.forecasts.iter();
         all.find(|one| Some(one.plan) == self.plan && one.leader == self.leader)
     }
 
-    /// Returns the error of the forecast mean latency, as a share of the measured mean. The error
-    /// is positive if the forecast is too high, and negative if it is too low.
+    /// Returns the relative error of the mean latency in the forecast. The error is positive if the
+    /// forecast is too high, and negative if it is too low.
     pub fn error(&self) -> Option<f64> {
         let own = self.own()?;
         Some(own.mean_ms / self.measured.mean_ms - 1.0)
@@ -70,15 +70,16 @@ impl RunForecast {
 pub struct ForecastReport {
     /// The experiment that was run.
     pub experiment: Experiment,
-    /// Forecasts, one for each strategy that was run, in the report's order.
+    /// Forecasts for the runs of the strategies, in the report's order.
     pub runs: Vec<RunForecast>,
 }
 
 /// Reads the files of a run in `dir`, and makes its forecasts.
 ///
 /// # Errors
-/// Returns an error if a file is missing, is damaged or contradicts another file, or if the run
-/// cannot be forecast: it consists of several runs, or it has keys that were never requested.
+/// Returns an error if a file is missing, is damaged or contradicts another file. Also returns an
+/// error if no forecast is possible: the strategies were run several times, or some keys were never
+/// requested.
 pub fn of_directory(dir: &Path) -> anyhow::Result<ForecastReport> {
     let files = RunFiles::load(dir)?;
     let runs = files.runs.iter().map(|run| {

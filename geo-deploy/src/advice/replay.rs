@@ -22,8 +22,8 @@ pub(super) fn site_of(event: &HistoryEvent, sites: usize) -> usize {
     event.process as usize % sites
 }
 
-/// Returns the demand that follows from the requests in a history up to the time `until`. The
-/// result covers at most `keys_max` keys.
+/// Computes the demand from the requests in a history up to the time `until`. The result covers at
+/// most `keys_max` keys.
 pub(super) fn profile(
     plan: &RunPlan<'_>,
     history: &History,

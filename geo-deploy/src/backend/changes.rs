@@ -12,8 +12,8 @@ use crate::experiment::StrategyChange;
 use crate::run::{MeasuredInterval, RunEvent, SwitchReads};
 
 impl RunPlan<'_> {
-    /// Returns the changes of strategy with their times in ns. The measured interval begins at
-    /// `begin_ns`.
+    /// Returns the changes of strategy. Each change is paired with its time in ns. The measured
+    /// interval begins at `begin_ns`.
     pub(crate) fn changes(&self, begin_ns: u64) -> impl Iterator<Item = (u64, &StrategyChange)> {
         let changes = self.strategy.change.iter();
         changes.map(move |change| {
@@ -22,7 +22,7 @@ impl RunPlan<'_> {
         })
     }
 
-    /// Returns the range of keys that a change concerns, in the form that replicas use.
+    /// Returns the key range of a change, in the form that replicas use.
     pub(crate) fn range(&self, change: &StrategyChange) -> KeyRange {
         let keys = self.experiment.workload.keys;
         let (from, to) = change.key_bounds(keys);
@@ -56,8 +56,8 @@ impl RunPlan<'_> {
         changes.filter(|c| c.at_s >= 0.0).map(event).collect()
     }
 
-    /// Divides the key space into the parts that some strategy of the experiment treats separately.
-    /// Returns the first key of each part. The first part begins at key 0.
+    /// Divides the key space where the key range of a change of strategy begins or ends. Returns
+    /// the first key of each part. The first part begins at key 0.
     pub(super) fn parts(&self) -> Vec<u64> {
         let keys = self.experiment.workload.keys;
         let plans = self.experiment.strategies.iter();
@@ -73,14 +73,16 @@ impl RunPlan<'_> {
 /// should not have affected. `operations` are all operations of a run, in order of their starts.
 /// `events` are the events that replicas announced.
 ///
-/// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key under the
-/// last configuration before the change, and also under the configurations that follow within one
-/// reconfiguration period after the change (or until the next change). Within one such period,
-/// replicas choose the holders for the new strategy once. On every backend, kept keys are inferred
-/// from reads: a key is kept if the site's last read of the key before the change was local, and
-/// the site's last read of the key in that period was local, too. Reads soon after a new
-/// configuration are ignored here, because they may have been served under a promise of the
-/// previous configuration.
+/// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key both before
+/// and after the change. It must hold the key under the last configuration before the change. It
+/// must also hold the key under the configurations that follow within one reconfiguration period
+/// after the change (or until the next change). Within one such period, replicas choose the holders
+/// for the new strategy once.
+///
+/// On every backend, kept keys are inferred from reads. A key is kept if two reads of the site were
+/// local: its last read of the key before the change, and its last read of the key in the period
+/// after the change. Reads soon after a new configuration are ignored here, because they may have
+/// been served under a promise of the previous configuration.
 pub(super) fn switch_reads(
     plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
@@ -112,10 +114,10 @@ pub(super) fn switch_reads(
     changes.iter().zip(starts.windows(2)).map(of).collect()
 }
 
-/// Returns the reads that one change affected. `times_ns` has four times: the first time from which
-/// reads show whether a site held the key before the change; the time of the change; the first time
-/// from which reads show whether a site held the key after the change; and the end of the settling
-/// time.
+/// Returns the number of reads of kept keys after a change, and the number of these reads that were
+/// not local. `times_ns` contains four times. From the first time to the second, reads show whether
+/// a site held the key before the change. The second time is the time of the change. From the third
+/// time to the fourth, reads show whether a site held the key after the change.
 fn of_change(
     change: &StrategyChange,
     operations: &[(Sample, u64)],

@@ -42,8 +42,8 @@ pub(crate) enum LeaseHolders {
     /// The replicas were asked about leases, but their answers leave the holders uncertain. Every
     /// key is treated as leased to every replica.
     Unknown,
-    /// For each key (the index is the ID of the key), the sites that may have held a lease on the
-    /// key. No other site held a lease on the key.
+    /// Sites that may have held a lease on each key. The index is the ID of the key. No other site
+    /// held a lease on the key.
     Known(Vec<SiteSet>),
 }
 
@@ -67,9 +67,9 @@ struct StartedFault {
 #[derive(Debug, Default)]
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
-    /// For each fault, in order of time: the time in ns at which the fault began, and the replicas
-    /// that may have held a lease on each key at that time. Empty if the replicas were not asked
-    /// about leases at one of the faults.
+    /// Time in ns at which each fault began, and the replicas that may have held a lease on each
+    /// key at that time. The faults are in order of time. The list is empty if the replicas were
+    /// not asked about leases at one of the faults.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -84,7 +84,7 @@ impl<'a> RunFaults<'a> {
         }
     }
 
-    /// Returns the beginnings and ends of all faults in order of time, with their times in ns. The
+    /// Returns the beginnings and ends of all faults, with their times in ns, in order of time. The
     /// measured interval begins at `begin_ns`.
     pub(crate) fn transitions(&self, begin_ns: u64) -> Vec<(u64, FaultTransition)> {
         let at_ns = |seconds: f64| begin_ns + (seconds * 1e9) as u64;
@@ -97,7 +97,7 @@ impl<'a> RunFaults<'a> {
                     .map(|until| (at_ns(until), FaultTransition::End(index))),
             );
         }
-        // At the same time, ends come before begins.
+        // If times are equal, ends of faults come before beginnings.
         transitions.sort_by_key(|(at_ns, transition)| {
             (*at_ns, matches!(transition, FaultTransition::Begin(_)))
         });
@@ -144,8 +144,7 @@ impl<'a> RunFaults<'a> {
         Ok(effects)
     }
 
-    /// Stores, for a fault, what is known about the replicas that may have held a lease on each key
-    /// when the fault began.
+    /// Stores the replicas that may have held a lease on each key when the fault `index` began.
     pub(crate) fn set_lease_holders(&mut self, index: usize, lease_holders: LeaseHolders) {
         if let Some(started) = self
             .started
@@ -232,9 +231,10 @@ impl<'a> RunFaults<'a> {
 }
 
 impl FaultOutcomes {
-    /// Returns the sites that may have held a lease on a key for an operation that ended at
-    /// `ended_ns`. The result is the set that was found at the last fault up to `ended_ns`, or at
-    /// the first fault if none had begun by then. `None` if the sites are not known.
+    /// Returns the sites that may have held a lease on a key when an operation ended at `ended_ns`;
+    /// `None` if they are not known. The result is the set that was found at the last fault up to
+    /// `ended_ns`. If no fault had begun by then, the result is the set that was found at the first
+    /// fault.
     pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
         let after = self.leases.partition_point(|(at_ns, _)| *at_ns <= ended_ns);
         let (_, holders) = self.leases.get(after.saturating_sub(1))?;
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Returns the outcome of the first fault of `fig7`, with two keys.
+    /// Begins the first fault of `fig7` in a plan with two keys. Returns the outcome.
     fn outcomes(lease_holders: LeaseHolders, later: Option<LeaseHolders>) -> FaultOutcomes {
         let experiment = Experiment::find("fig7").unwrap();
         let experiment = experiment.with(&["keys=2".to_owned()]).unwrap();

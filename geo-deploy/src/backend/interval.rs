@@ -12,14 +12,14 @@ use crate::experiment::MeasurementWindow;
 #[derive(Debug)]
 pub(crate) struct IntervalTracker {
     window: MeasurementWindow,
-    /// Number of clients that have not yet made all their warm-up requests. The field after this
-    /// one is the number of clients that have not yet made all their requests of any kind.
+    /// Number of clients that have not yet made all their warm-up requests.
     warming: u64,
+    /// Number of clients that have not yet made all their requests.
     unfinished: u64,
-    /// Number of requests that were made. The field after this one is the number of requests that
-    /// are to be made. Extra requests of a client that has already made all its planned requests
-    /// are not counted.
+    /// Number of requests that were made. A client may make more requests than planned. These extra
+    /// requests are not counted.
     made: u64,
+    /// Number of requests that all clients together should make.
     requested: u64,
     start_ns: u64,
     begin_ns: Option<u64>,
@@ -84,8 +84,8 @@ impl IntervalTracker {
         self.begin_ns
     }
 
-    /// Whether the interval has ended at `now_ns`. Operations that begin after its end are not
-    /// measured.
+    /// Whether the interval has ended at `now_ns`. Operations that begin after the end of the
+    /// interval are not measured.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.end_ns.is_some_and(|end_ns| now_ns >= end_ns)
     }

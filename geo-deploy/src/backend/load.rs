@@ -19,8 +19,7 @@ pub(crate) struct KeyRequest {
     pub(crate) value: ValueId,
 }
 
-/// A process in the sense of a history: the process executes one operation at a time. The ID of the
-/// process is unique in a run.
+/// A process of a history. It executes one operation at a time. Its ID is unique in a run.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
@@ -47,7 +46,7 @@ pub(crate) struct ProcessNumbers {
 }
 
 impl ProcessNumbers {
-    /// Creates an assignment of IDs for this number of sites. No process has an ID yet.
+    /// Creates the assignment for `sites` sites. No process has an ID yet.
     pub(crate) fn new(sites: usize) -> ProcessNumbers {
         ProcessNumbers {
             made: vec![0; sites],
@@ -66,7 +65,7 @@ impl ProcessNumbers {
     }
 }
 
-/// Stream of the requests of a client or of a site. The popular keys may change over time.
+/// Stream of requests from a client or a site. The popular keys may change over time.
 pub(crate) struct RequestStream {
     stream: SiteStream,
     swaps: Option<SwapSchedule>,
@@ -128,8 +127,8 @@ impl RequestStream {
     }
 }
 
-/// Returns the request streams of all clients of a closed loop, in order of sites. Next to each
-/// stream is the index of its site. Clients begin at `start_ns`.
+/// Returns the request stream of each client of a closed loop, in order of sites. Each stream is
+/// paired with the index of its site. Clients begin at `start_ns`.
 pub(crate) fn closed_loops(plan: &RunPlan<'_>, start_ns: u64) -> Vec<(usize, RequestStream)> {
     let clients = plan.experiment.workload.clients as usize;
     let of = |index: usize| {
@@ -152,8 +151,8 @@ pub(crate) struct OpenLoop<T> {
     /// Time at which the first request is due, in ns.
     first_ns: f64,
     due: u64,
-    /// Requests that became due while the maximum number of requests was in flight, and have not
-    /// been sent yet.
+    /// Requests that are due but were not sent yet. The maximum number of requests was in flight
+    /// when they became due.
     backlog: VecDeque<DueRequest>,
     /// Number of requests that had to wait in the backlog.
     pub(crate) queued: u64,
@@ -173,8 +172,7 @@ pub(crate) struct DueRequest {
 }
 
 impl<T> OpenLoop<T> {
-    /// Returns an open loop for each site of a plan that has a rate above 0. The loops begin at
-    /// `start_ns`.
+    /// Returns an open loop for each site with a rate above 0. The loops begin at `start_ns`.
     pub(crate) fn all(plan: &RunPlan<'_>, start_ns: u64) -> Vec<OpenLoop<T>> {
         let workload = &plan.experiment.workload;
         let n = plan.topology().len();
@@ -199,7 +197,7 @@ impl<T> OpenLoop<T> {
         names.iter().enumerate().filter_map(of).collect()
     }
 
-    /// Returns the number of requests that were sent and not answered.
+    /// Returns the number of requests that were sent but not answered.
     pub(crate) fn in_flight(&self) -> u32 {
         self.busy
     }
@@ -210,8 +208,8 @@ impl<T> OpenLoop<T> {
     }
 
     /// Returns the request that is due now, together with an idle sender. If no sender is idle,
-    /// `make` creates one. If the maximum number of requests is in flight, puts the request into
-    /// the backlog and returns `None`.
+    /// `make` creates one. If the maximum number of requests is in flight, this function puts the
+    /// request into the backlog and returns `None`.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, DueRequest)> {
         let due_ns = self.due_ns();
         let (kind, key) = self.requests.next(due_ns);
@@ -238,8 +236,7 @@ impl<T> OpenLoop<T> {
     }
 }
 
-/// Returns the note for a report about requests that waited at clients; `None` if no request
-/// waited.
+/// Returns a note about the requests that waited at clients; `None` if no request waited.
 pub(crate) fn queued_note(plan: &RunPlan<'_>, queued: &[(usize, u64)]) -> Option<String> {
     let names = plan.topology().names();
     let sites = queued.iter().filter(|(_, count)| *count > 0);

@@ -49,8 +49,8 @@ pub(super) fn read(plan: &RunPlan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Ru
         .collect()
 }
 
-/// Returns a note such as ", JP hold nothing" on the excluded replicas; empty if all replicas may
-/// hold leases.
+/// Returns a note about the excluded replicas, for example ", JP hold nothing". The note is empty
+/// if all replicas may hold leases.
 pub(super) fn excluded_note(plan: &RunPlan<'_>, excluded: impl Iterator<Item = usize>) -> String {
     let names = plan.topology().names();
     let without: Vec<&str> = excluded

@@ -26,8 +26,9 @@ const SLACK_S: f64 = 0.1;
 /// sends the request to another replica.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
-/// Returns the bound on the outage for the clients of each site, after a fault at the sites
-/// `failed`. `leader` is the leader at the time of the fault. Empty if no bound is guaranteed.
+/// Returns bounds on the outage of each site's clients after a fault at the sites `failed`.
+/// `leader` is the leader at the time of the fault. Returns an empty list if no bound is
+/// guaranteed.
 pub(crate) fn bounds(
     plan: &RunPlan<'_>,
     fault: &FaultSpec,

@@ -16,8 +16,8 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// Number of most popular keys of each site that are considered in the search for the most popular
-/// key over all sites.
+/// Number of candidates from each site in the search for the most popular key of all sites. The
+/// candidates are the most popular keys of the site.
 const CANDIDATES: u64 = 100;
 
 /// Plan by which a backend executes one run of one strategy.

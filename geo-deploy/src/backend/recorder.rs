@@ -22,7 +22,7 @@ use crate::wan::NetworkReport;
 /// Maximum number of operations for which memory is reserved in advance.
 const RESERVED_MAX: u64 = 1 << 22;
 
-/// Number of clients of each site that read keys at the end of a run with faults.
+/// Number of clients at each site for the reads at the end of a run with faults.
 pub(crate) const READERS: usize = 10;
 
 /// Note in a report about the reads at the end of a run. The text of the note is the same for every
@@ -67,7 +67,7 @@ pub(crate) struct RunContext<'a> {
 /// Recorder of the clients' requests in one run and of the answers to these requests.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// All operations, including warm-up. Next to each operation is the ID of its key.
+    /// All operations, including warm-up. Each operation is paired with the ID of its key.
     operations: Vec<(Sample, u64)>,
     history: History,
     /// Notes for the report.
@@ -150,9 +150,9 @@ impl Recorder {
         }
     }
 
-    /// Returns the share of reads that perfect bookkeeping would have made local, and the share of
-    /// writes that would have had their minimum latency. The shares are those of the operations
-    /// with indexes from `first` to `after`, excluding `after`. The bookkeeping also counts the
+    /// Returns the results that perfect bookkeeping would have reached: the share of local reads,
+    /// and the share of writes with their minimum latency. These shares cover the operations with
+    /// indexes from `first` (inclusive) to `after` (exclusive). The bookkeeping also counts the
     /// operations before `first`. Returns `None` if the strategy is not `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
@@ -201,7 +201,7 @@ fn swaps(plan: &RunPlan<'_>, measured: MeasuredInterval) -> Vec<run::RunEvent> {
 }
 
 /// Returns, for each operation, the index of the part of the key space that contains the
-/// operation's key. `parts` has the first key of each part. Returns an empty list if there are
+/// operation's key. `parts` contains the first key of each part. Returns an empty list if there are
 /// fewer than two parts.
 fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
     if parts.len() < 2 {
@@ -267,7 +267,7 @@ impl OperationRecord<'_> {
 }
 
 /// Returns the value that a read found; `None` if the answer says that the key is missing. Returns
-/// `ValueId::DAMAGED` for every other answer without a value that a write stored.
+/// `ValueId::DAMAGED` for every other answer.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
         Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),

@@ -47,7 +47,7 @@ impl EndedRuns {
         Some(format!("runs that had ended: {words}"))
     }
 
-    /// Returns one result for each strategy, with its runs joined.
+    /// Joins the runs of each strategy, and returns one result for each strategy.
     pub fn joined(self) -> Vec<RunResult> {
         let strategies = self.0.into_iter();
         strategies.filter_map(|(_, runs)| joined(runs)).collect()
@@ -74,8 +74,8 @@ fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
     Some(all)
 }
 
-/// Removes the events outside the measured interval of a run, and the shares that perfect
-/// bookkeeping would have reached. These shares are defined for a single run only.
+/// Removes the events outside the measured interval of a run. Also removes the results of perfect
+/// bookkeeping, because they are defined for a single run only.
 fn only_measured(mut ran: RunResult) -> RunResult {
     let MeasuredInterval { start_s, end_s } = ran.run.measured.unwrap_or_default();
     ran.events

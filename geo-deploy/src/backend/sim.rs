@@ -70,8 +70,8 @@ pub fn run(
     failed
 }
 
-/// Runs plans in parallel. Returns the results in the order in which the runs ended, each with the
-/// index of its plan. The results do not include stopped runs.
+/// Runs plans in parallel. Returns the results in the order in which the runs ended. Each result is
+/// paired with the index of its plan. The results do not include stopped runs.
 fn in_parallel(
     plans: &[RunPlan<'_>],
     progress: ProgressFn<'_>,
@@ -100,8 +100,8 @@ fn in_parallel(
     })
 }
 
-/// Reports progress. If a strategy has a single run, this is the progress of the run; otherwise it
-/// is the number of runs that have ended.
+/// Reporter of progress. For a strategy with a single run, it reports the progress of this run. For
+/// a strategy with several runs, it reports the number of runs that have ended.
 struct RepeatProgress<'a> {
     progress: ProgressFn<'a>,
     stop: &'a AtomicBool,

@@ -24,12 +24,12 @@ pub const COLD: Range<u64> = 48..2048;
 pub const GROUP_KEYS: u64 = 4;
 /// The first key of the first group.
 const GROUPS_FROM: u64 = 10_000;
-/// Share of the operations on hot keys among all operations on hot and cold keys.
+/// Probability that an operation on a hot or cold key uses a hot key.
 const HOT_SHARE: f64 = 0.7;
-/// Maximum number of keys for which a client remembers a state.
+/// Maximum number of key states that a client remembers.
 const BELIEFS_MAX: usize = 4096;
 
-/// Kinds of operations that a client of hot and cold keys sends, each with its relative frequency.
+/// Kinds of operations on hot and cold keys, with their relative frequencies.
 const SINGLE: [(OperationKind, u32); 7] = [
     (OperationKind::Get, 44),
     (OperationKind::Put, 22),
@@ -39,7 +39,7 @@ const SINGLE: [(OperationKind, u32); 7] = [
     (OperationKind::MultiGet, 5),
     (OperationKind::MultiPut, 6),
 ];
-/// Kinds of operations that a client of groups sends, each with its relative frequency.
+/// Kinds of operations on groups, with their relative frequencies.
 const GROUPED: [(OperationKind, u32); 7] = [
     (OperationKind::Get, 12),
     (OperationKind::Put, 10),
@@ -50,7 +50,7 @@ const GROUPED: [(OperationKind, u32); 7] = [
     (OperationKind::MultiPut, 25),
 ];
 
-/// Returns a random item. The probability of each item is in proportion to the weight next to it.
+/// Returns a random item. The probability of an item is proportional to the item's weight.
 pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
     let weights: u32 = all.iter().map(|(_, weight)| weight).sum();
     let mut left = rng.random_range(0..weights);
@@ -74,10 +74,10 @@ pub fn group_of(key: u64) -> Option<u64> {
     Some(key.checked_sub(GROUPS_FROM)? / GROUP_KEYS)
 }
 
-/// Groups on which clients work at the moment.
+/// Groups of keys that clients use at the moment.
 #[derive(Debug)]
 pub struct KeyGroups {
-    /// IDs of the current groups. Next to each ID is the number of operations that clients may
+    /// IDs of the current groups. Each ID is paired with the number of operations that clients may
     /// still send on the group.
     open: Vec<(u64, u32)>,
     begun: u64,
@@ -94,7 +94,7 @@ impl KeyGroups {
         }
     }
 
-    /// Returns the number of groups on which clients have begun to work so far.
+    /// Returns the number of groups that clients have begun to use so far.
     pub fn begun(&self) -> u64 {
         self.begun
     }
@@ -258,7 +258,7 @@ impl Chooser {
         }
     }
 
-    /// Forgets the state of keys after an operation on them with an unknown outcome.
+    /// Forgets the state of the keys of an operation with an unknown outcome.
     pub fn forget(&mut self, keys: &[u64]) {
         for key in keys {
             self.beliefs.remove(key);

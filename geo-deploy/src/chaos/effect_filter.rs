@@ -7,8 +7,8 @@ use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
-/// Maximum time from the start of a replica until the replica has opened its data, even on a busy
-/// machine. A replica on a full disk cannot start: it reports the full disk and ends.
+/// Maximum time that a replica needs to open its data after its start, even on a busy machine. A
+/// replica on a full disk cannot start: it reports the full disk and ends.
 const OPENED: Duration = Duration::from_secs(3);
 
 /// Filter that keeps only the effects of a fault that are possible now.

@@ -16,8 +16,8 @@ pub enum Falsification {
     LostWrite,
 }
 
-/// Falsifies a record. Returns false if this is impossible: there must be a key with two
-/// acknowledged writes, the second of which began after the first had ended.
+/// Falsifies a record. Returns false if the record has no suitable key. A suitable key has two
+/// acknowledged writes, and the second write began after the first had ended.
 pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
     let Some(pair) = last_write_pair(&record.history) else {
         return false;
@@ -34,7 +34,7 @@ pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
     true
 }
 
-/// Two acknowledged writes of a key, the second of which began after the first had ended.
+/// Two acknowledged writes of a key. The second write began after the first had ended.
 struct WritePair {
     key: u64,
     old: ValueId,
@@ -83,8 +83,8 @@ impl WritePair {
         }
     }
 
-    /// Returns `event`. If it is a read that found the new value, the old value replaces the new
-    /// one.
+    /// Returns `event`. If the event is a read of the new value, the read returns the old value
+    /// instead.
     fn lose(&self, event: &HistoryEvent) -> HistoryEvent {
         let new = HistoryAction::Read {
             value: Some(self.new),

@@ -11,7 +11,7 @@ use crate::backend::local::LocalCluster;
 use crate::fault::{Effect, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
-/// Begins and ends the faults of a schedule.
+/// Injector that begins and ends the faults of a schedule.
 pub struct FaultInjector<'a> {
     topology: &'a Topology,
     rng: Pcg64Mcg,
@@ -29,7 +29,8 @@ pub struct FaultAccount {
     /// Number of faults that could not begin. Either the targets of such a fault were down already,
     /// or no replica had the role that the fault names.
     pub skipped: u64,
-    /// Log of the beginnings and ends of faults: one line for each, with the time.
+    /// Log of the faults. It has one line for each beginning and each end of a fault, with the
+    /// time.
     pub log: Vec<String>,
 }
 
@@ -91,7 +92,7 @@ impl<'a> FaultInjector<'a> {
     /// Ends all active faults. Drops the faults that have not begun.
     ///
     /// # Errors
-    /// As [`FaultInjector::step`].
+    /// Returns an error in the same cases as [`FaultInjector::step`].
     pub fn heal(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
         self.waiting.clear();
         self.end(cluster, f64::INFINITY, now_s)
@@ -167,7 +168,8 @@ impl<'a> FaultInjector<'a> {
         self.account.log.push(format!("{now_s:9.3} s  {words}"));
     }
 
-    /// Describes the fault, with the replicas to which its roles were resolved.
+    /// Describes the fault. The description names the sites that were chosen for the roles of the
+    /// fault.
     fn words(&self, fault: &FaultSpec, effects: &[Effect]) -> String {
         let names = self.topology.names();
         let by_name =
@@ -192,7 +194,7 @@ fn link(effect: Effect, names: &[&str]) -> String {
     sites.join(">")
 }
 
-/// Returns the kind of a fault, as [`FaultAccount::begun`] names it.
+/// Returns the name of a fault's kind. [`FaultAccount::begun`] uses this name.
 fn kind(fault: &FaultSpec) -> String {
     let name = fault.action.name();
     match (fault.action, fault.direction) {

@@ -17,7 +17,7 @@ use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
 
-/// Time within which each replica must serve again after all faults have ended.
+/// Maximum time from the end of all faults until each replica serves requests again.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// Timeout of one attempt of a read or write.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -34,21 +34,21 @@ const READERS_FROM: u32 = 1 << 16;
 /// All entries that were read through one replica: keys, values and versions.
 type Dump = Vec<(Bytes, Bytes, Option<Version>)>;
 
-/// Checks at the end of a round: that every replica serves, and that all replicas have the same
-/// data.
+/// Final check of a round. It checks that every replica serves requests, and that all replicas have
+/// the same data.
 pub struct FinalCheck<'a> {
-    /// Cluster of the round, without faults.
+    /// Cluster of the round. All faults have ended.
     pub cluster: &'a mut LocalCluster,
     /// Sites of the replicas.
     pub sites: &'a Topology,
     /// Time at which the round began.
     pub began: Instant,
-    /// Number of groups of keys on which clients have begun to work.
+    /// Number of groups of keys that clients have begun to use.
     pub groups: u64,
 }
 
-/// Violations by replicas, such as different data at two replicas. Each is described by one
-/// message.
+/// Violations by replicas, such as different data at two replicas. Each violation is described by
+/// one message.
 pub type ReplicaViolations = Vec<String>;
 
 impl FinalCheck<'_> {
@@ -210,8 +210,8 @@ fn by_group(parts: Parts) -> Vec<Parts> {
         .collect()
 }
 
-/// Returns a message for each replica with entries or versions that differ from those of the first
-/// replica.
+/// Compares the entries and versions of all replicas with those of the first replica. Returns a
+/// message for each replica that differs.
 fn differences(dumps: &[Dump], names: &[&str]) -> ReplicaViolations {
     let mut violations = ReplicaViolations::new();
     let others = dumps.iter().enumerate().skip(1);

@@ -27,8 +27,8 @@ pub struct Judgement {
     pub transactions: usize,
     /// Number of groups that were judged.
     pub groups: usize,
-    /// Reasons for checks without a result, one for each such check. For example, a check took too
-    /// long.
+    /// Reasons why checks had no result, one reason for each such check. For example, a check took
+    /// too long.
     pub undecided: Vec<String>,
     /// Descriptions of violations: answers that a correct store could not have given, and histories
     /// that the checkers found to be incorrect.

@@ -21,10 +21,10 @@ use crate::backend::local::ClientAccess;
 
 /// Time that a client waits after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Largest delay for which a client compensates. A delayed client compensates by sending the next
-/// operations at shorter intervals.
+/// Maximum delay that a client can catch up. A delayed client sends the next operations at shorter
+/// intervals.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
-/// Timeouts of clients. Some are short, and leave many operations with an unknown outcome.
+/// Timeouts of clients. If a timeout is short, many operations have an unknown outcome.
 const TIMEOUTS: [Duration; 3] = [
     Duration::from_millis(600),
     Duration::from_secs(2),
@@ -36,15 +36,16 @@ const SESSION_OPERATIONS: u64 = 400;
 /// on each group.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// Number of clients at a site for each client that works on groups of keys. The next constant is
-/// the number of clients for each client that roams.
+/// Ratio of all clients at a site to those that use groups of keys.
 const GROUPED_EVERY: usize = 4;
+/// Ratio of all clients at a site to the roaming clients.
 const ROAMING_EVERY: usize = 3;
 /// Divisor of a client's timeout. If a roaming client has no answer after its timeout divided by
 /// `ROAM_AFTER`, it sends the request to another replica, too.
 const ROAM_AFTER: u32 = 4;
 
-/// Rate of operations, number of clients, and addresses of the replicas.
+/// Settings of the load: the rate of operations, the number of clients, and the addresses of the
+/// replicas.
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
     /// Settings that clients of the cluster need besides the addresses of the replicas.
@@ -60,7 +61,7 @@ pub struct LoadSettings {
     pub seed: u64,
 }
 
-/// Load of a round: its running clients.
+/// Running clients of a round.
 pub struct LoadGenerator {
     shared: Rc<SharedLoadState>,
     tasks: Vec<JoinHandle<()>>,
@@ -98,7 +99,7 @@ impl LoadGenerator {
     }
 
     /// Ends all clients as soon as their current operations are answered or abandoned. Returns the
-    /// record and the number of groups of keys that were begun.
+    /// record and the number of groups of keys that clients have begun to use.
     ///
     /// # Errors
     /// If a client has panicked.

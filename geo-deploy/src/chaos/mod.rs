@@ -40,8 +40,8 @@ use crate::backend::local::{DownReason, LocalCluster, ProcessEvent};
 use crate::experiment::Experiment;
 use crate::topology::Topology;
 
-/// Returns the default settings of a round's cluster, with the strategies. Each round uses the next
-/// strategy.
+/// Returns the default experiment: the settings of a round's cluster, and the strategies. Each
+/// round uses the next strategy.
 ///
 /// # Errors
 /// Returns an error only if the file that is built into this program is invalid.
@@ -52,7 +52,7 @@ pub fn experiment() -> anyhow::Result<Experiment> {
     )?)
 }
 
-/// Polls the processes of a cluster at these sites.
+/// Polls the processes of a cluster. `sites` contains the sites of its replicas.
 ///
 /// # Errors
 /// If a process has ended by itself.

@@ -31,7 +31,7 @@ pub enum OperationOutcome {
 pub struct OutcomeCounts {
     /// Number of operations that were answered.
     pub answered: u64,
-    /// Number of operations for which it is unknown whether they were executed.
+    /// Number of operations with an unknown outcome. They may have been executed.
     pub unknown: u64,
     /// Number of operations that failed without an effect.
     pub failed: u64,
@@ -77,7 +77,7 @@ pub struct CompletedOperation {
 pub struct RoundRecord {
     /// Operations on hot and cold keys, one event for each key.
     pub history: History,
-    /// For each group (the key is the ID of the group), the operations on the keys of the group.
+    /// Operations on the keys of each group. The map's key is the ID of the group.
     pub groups: BTreeMap<u64, Vec<Transaction>>,
     /// Numbers of operations, by kind and outcome.
     pub counts: BTreeMap<OperationKind, OutcomeCounts>,
@@ -85,13 +85,13 @@ pub struct RoundRecord {
     pub wrong: Vec<String>,
     /// Number of answers that were served on each path.
     pub paths: BTreeMap<Path, u64>,
-    /// Longest times without an answer, one entry for each site. The first value of an entry is for
-    /// the clients that use only the site's replica, the second is for the clients that also use
-    /// other replicas.
+    /// Longest periods without an answer, by site. The first value of an entry is for the clients
+    /// that use only the site's replica. The second value is for the clients that also use other
+    /// replicas.
     pub gaps: Vec<[AnswerGap; 2]>,
 }
 
-/// Longest time in which clients of one kind at a site got no answer, since the clients began.
+/// Longest period in which the clients of one kind at a site got no answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerGap {
     last_ns: u64,
@@ -113,7 +113,7 @@ impl AnswerGap {
 }
 
 impl RoundRecord {
-    /// Creates the record for clients at `sites` sites that begin at `now_ns`.
+    /// Creates the record of a round with `sites` sites. The clients begin at `now_ns`.
     pub fn new(sites: usize, now_ns: u64) -> RoundRecord {
         let gap = AnswerGap {
             last_ns: now_ns,
@@ -125,7 +125,7 @@ impl RoundRecord {
         }
     }
 
-    /// Adds to the record an operation that ended.
+    /// Adds an ended operation to the record.
     pub fn add(&mut self, operation: &CompletedOperation) {
         let counts = self.counts.entry(operation.kind).or_default();
         match &operation.end {
@@ -142,7 +142,7 @@ impl RoundRecord {
         }
     }
 
-    /// Ends the record after the clients have ended. At each site, the present time without an
+    /// Ends the record after the clients have ended. At each site, the current period without an
     /// answer ends at `now_ns`.
     pub fn close(&mut self, now_ns: u64) {
         let gaps = self.gaps.iter_mut().flatten();

@@ -86,8 +86,8 @@ pub struct OperationRequest {
     pub expected: Belief,
 }
 
-/// Actions of an operation on single keys: for each key, the value that was read, or the write that
-/// was performed.
+/// Actions of an operation, one for each key. An action is the value that was read, or the write
+/// that was performed.
 pub type Parts = Vec<(u64, HistoryAction)>;
 
 /// Error for an answer that a correct store could not have given in any state. The message contains

@@ -37,7 +37,8 @@ pub struct RoundResult {
     pub memory_bytes: u64,
     /// Verdict on the history of the clients.
     pub judged: Judgement,
-    /// Violations by replicas, such as excessive memory use. Each is described by one message.
+    /// Violations by replicas, such as excessive memory use. Each violation is described by one
+    /// message.
     pub broken: Vec<String>,
     /// Directory with the evidence of a violation; `None` if there is no violation.
     pub kept: Option<PathBuf>,

@@ -17,8 +17,8 @@ use crate::fault::Effect;
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
-/// Maximum memory of a replica, in bytes. Clients have written only some MiB, so more is a
-/// violation.
+/// Maximum memory of a replica, in bytes. Clients have written only a few MiB, so a higher memory
+/// use is a violation.
 const MEMORY_MAX: u64 = 1 << 30;
 
 /// Progress of a round.

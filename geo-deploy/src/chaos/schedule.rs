@@ -25,8 +25,8 @@ const DRAWS_MAX: usize = 8;
 /// that they are easy to read.
 const PER_SECOND: f64 = 1e3;
 
-/// Kinds of faults. Next to each kind are the shortest and the longest duration of such a fault in
-/// seconds, and the relative frequency of the kind.
+/// Kinds of faults. The two numbers after each kind are the shortest and the longest duration of
+/// such a fault, in seconds. The last number is the relative frequency of the kind.
 const KINDS: [((FaultKind, f64, f64), u32); 9] = [
     ((FaultKind::Of(FaultAction::Kill), 0.05, 5.0), 22),
     ((FaultKind::Of(FaultAction::Stop), 0.05, 4.0), 9),

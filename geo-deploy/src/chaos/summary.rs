@@ -201,8 +201,8 @@ impl ChaosSummary {
     }
 }
 
-/// If `outage` is longer than the outage in `longest`, replaces the values in `longest` by `round`
-/// (the sequence number of the round) and `outage`.
+/// Replaces `longest` by `round` and `outage` if this outage is longer. `round` is the sequence
+/// number of the round.
 fn longer(longest: &mut (u32, SiteOutage), round: u32, outage: &SiteOutage) {
     if outage.seconds > longest.1.seconds {
         *longest = (round, outage.clone());

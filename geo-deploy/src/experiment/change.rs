@@ -39,8 +39,8 @@ impl StrategyChange {
         self.keys == all_keys()
     }
 
-    /// Describes the change in the form that marks and events use, for example "quorum" or "all for
-    /// keys 50% to 100%".
+    /// Describes the change, for example "quorum" or "all for keys 50% to 100%". Marks in figures
+    /// and events contain this text.
     pub(crate) fn words(&self) -> String {
         if self.covers_all_keys() {
             return self.strategy.clone();

@@ -83,7 +83,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// Returns the lowest rate of a site that sends requests; `None` in a closed loop.
+    /// Returns the lowest rate among the sites that send requests; `None` in a closed loop.
     fn lowest_rate(&self) -> Option<f64> {
         match self.rate.as_ref()? {
             RequestRate::Equal(rate) => Some(*rate),

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::{Experiment, ExperimentError, StrategyPlan, plain};
 use crate::topology::Topology;
 
-/// Short names of fields. Next to each short name is the dotted name of the field.
+/// Short names of fields. Each short name is paired with the dotted name of the field.
 const ALIASES: [(&str, &str); 8] = [
     ("requests", "workload.requests"),
     ("warmup", "workload.warmup"),
@@ -208,7 +208,7 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// Parses a value as in a file, except that a bare word is a string.
+/// Parses a value in the syntax of experiment files. Unlike in files, a bare word is a string.
 fn read(text: &str, present: Option<&Value>) -> Value {
     let parsed = from_toml::<Table>(&format!("v = {text}"));
     let parsed = parsed.ok().and_then(|mut table| table.remove("v"));

@@ -1,8 +1,8 @@
 //! Descriptions of accepted values in plain words. They replace the names of Rust types in the
 //! parser's messages.
 
-/// Names of types in the parser's messages, each with a description of the accepted value. Longer
-/// names are listed first.
+/// Names that the parser's messages use for types. Each name is paired with a description of the
+/// accepted values. Longer names are listed first.
 const TYPES: [(&str, &str); 17] = [
     ("usize", WHOLE),
     ("u64", WHOLE),
@@ -25,8 +25,8 @@ const TYPES: [(&str, &str); 17] = [
 const WHOLE: &str = "a whole number, 0 or more";
 const TEXT: &str = "a text";
 
-/// Names that the parser's messages use for the kind of value that was found. Next to each name is
-/// a description.
+/// Names that the parser's messages use for the kind of a found value. Each name is paired with a
+/// description.
 const FOUND: [(&str, &str); 7] = [
     ("string ", "the text "),
     ("integer ", "the whole number "),
@@ -62,7 +62,7 @@ pub(super) fn words(message: &str) -> String {
     format!("{found} was given, and {expected} is expected")
 }
 
-/// Returns the found and the expected value of a message that starts with `begin`.
+/// Splits a message that starts with `begin` into the found value and the expected value.
 fn split<'a>(message: &'a str, begin: &str) -> Option<(&'a str, &'a str)> {
     message.strip_prefix(begin)?.split_once(", expected ")
 }

@@ -56,7 +56,7 @@ impl Experiment {
     }
 }
 
-/// Describes the omitted fields of faults. The text `of` is put before the names of these fields.
+/// Describes the omitted fields of faults. The names of these fields begin with the prefix `of`.
 fn of_faults(of: &str, faults: &[FaultSpec]) -> Vec<String> {
     let mut notes = Vec::new();
     for (number, fault) in (1..).zip(faults) {

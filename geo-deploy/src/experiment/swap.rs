@@ -6,15 +6,15 @@ use super::validate::check;
 use super::{ExperimentError, MeasurementWindow, WorkloadSpec};
 use crate::topology::Topology;
 
-/// Two sites that repeatedly exchange their orders of popularity: after an exchange, the keys that
-/// were popular at one site are popular at the other.
+/// Two sites that repeatedly exchange their popular keys. After an exchange, the keys that were
+/// popular at one site are popular at the other site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeySwap {
     /// Names of the two sites.
     pub sites: [String; 2],
-    /// Time between two exchanges, in s. The time from the beginning of the measured interval to
-    /// the first exchange is the same.
+    /// Time between two exchanges, in s. The first exchange occurs when this time has passed since
+    /// the beginning of the measured interval.
     pub every_s: f64,
 }
 

@@ -64,7 +64,7 @@ impl Experiment {
         )
     }
 
-    /// Checks faults. In errors, the text `of` is put before the names of the faults' fields.
+    /// Checks faults. In errors, the names of the faults' fields begin with the prefix `of`.
     fn validate_faults(&self, of: &str, faults: &[FaultSpec]) -> Result<(), ExperimentError> {
         fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
             field: format!("{of}{}", refused.field),
@@ -175,7 +175,7 @@ impl StrategyPlan {
         })
     }
 
-    /// Returns the full name of a field of this strategy, as overrides write it.
+    /// Returns the full name of a field of this strategy, in the form that overrides use.
     pub(super) fn field(&self, name: &str) -> String {
         format!("strategies.{}.{name}", self.label)
     }

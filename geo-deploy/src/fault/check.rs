@@ -109,8 +109,8 @@ fn check_targets(
 }
 
 /// Checks that no site is both a target and at the far end of the failing links: a site has no link
-/// to itself. Roles are compared only by name, because it is not known before the fault begins
-/// which site has a role.
+/// to itself. Roles are compared only by name, because the sites with these roles are not known
+/// before the fault begins.
 fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
     let everyone = fault.target.contains(&FaultTarget::All);
     require(
@@ -157,8 +157,8 @@ fn check_links(fault: &FaultSpec) -> Result<(), Problem> {
 }
 
 /// Checks that two faults of processes do not overlap at a replica: for example, a dead process
-/// cannot be paused. Roles are compared only by name, because it is not known before a fault begins
-/// which replica has a role.
+/// cannot be paused. Roles are compared only by name, because the replicas with these roles are not
+/// known before a fault begins.
 fn check_overlap(fault: &FaultSpec, other: &FaultSpec, number: usize) -> Result<(), Problem> {
     if fault.action.affects_links() || other.action.affects_links() {
         return Ok(());

@@ -29,7 +29,8 @@ impl Class {
     }
 }
 
-/// Sorted latencies of answered operations, and the numbers of failed and of timed-out operations.
+/// Sorted latencies of answered operations. The number of failed operations and the number of
+/// timed-out operations are stored, too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latencies {
     sorted_ns: Vec<u64>,

@@ -219,8 +219,9 @@ impl LogAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Returns the values at which grid lines are drawn. The flag next to a value is true if the
-    /// grid line has a label. An axis that spans fewer powers of ten has more lines for each power.
+    /// Returns the values at which grid lines are drawn. Each value is paired with a flag, which is
+    /// true if the grid line has a label. An axis that spans fewer powers of ten has more lines for
+    /// each power.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
         let steps: &[f64] = if decades < 1.3 {

@@ -83,8 +83,8 @@ struct Bucket {
     answered: u64,
 }
 
-/// Returns the timeline, with one line for each run, site, operation and bucket of 100 ms in which
-/// an operation started or succeeded.
+/// Returns the timeline, with one line for each run, site, operation and bucket. A bucket is an
+/// interval of 100 ms in which an operation started or succeeded.
 ///
 /// `start_s` is the beginning of the bucket, in seconds since the run began. `started`, `failed`,
 /// `timed_out` and the latencies are those of the operations that *started* in the bucket. The
@@ -178,7 +178,7 @@ pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     csv
 }
 
-/// Returns the events, with one JSON object for each.
+/// Returns the events as JSON objects, one object for each line.
 pub(super) fn events_jsonl(report: &ExperimentReport) -> anyhow::Result<String> {
     let mut lines = String::new();
     for event in report.all_events() {

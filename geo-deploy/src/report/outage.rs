@@ -59,11 +59,11 @@ pub struct Outage {
     pub at_failed_site: bool,
     /// Number of operations of the group that were due at some time in the window of the fault.
     pub due: u64,
-    /// Number of failed operations, among the operations that `due` includes.
+    /// Number of due operations that failed.
     pub failed: u64,
-    /// Number of timed-out operations, among the operations that `due` includes.
+    /// Number of due operations that timed out.
     pub timed_out: u64,
-    /// Length of the outage, in s: the longest time in which an operation was due but none
+    /// Length of the outage, in s: the longest time in which an operation was due, but no operation
     /// succeeded.
     pub outage_s: f64,
     /// Longest wait, in s: the longest time for which a single operation was due.
@@ -169,11 +169,11 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
     all
 }
 
-/// Splits the operations of a site and class into two groups: operations on keys that were leased
-/// to a site of the fault, and other operations. The first group also contains writes in flight
-/// through a failed replica, because the client sends such a write again. A leader that has
-/// received a write twice cannot report the result before it has executed all earlier slots. Some
-/// of these slots may be blocked.
+/// Splits the operations of a site and class into three groups: operations on keys that were leased
+/// to a failed site, other operations, and operations for which the holders are not known. The
+/// first group also contains writes that were in flight through a failed replica, because the
+/// client sends such a write again. A leader that has received a write twice cannot report the
+/// result before it has executed all earlier slots. Some of these slots may be blocked.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -192,8 +192,8 @@ fn by_lease(
     })
 }
 
-/// Returns the bound that is guaranteed for a group. Returns the greater of the two bounds if it is
-/// not known whether the keys were leased.
+/// Returns the bound that is guaranteed for a group. If it is not known whether the keys were
+/// leased, returns the greater of the two bounds.
 fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f64> {
     let (held, other) = match class {
         Class::Reads => (bound.leased_reads_s, bound.other_reads_s),
@@ -293,8 +293,8 @@ impl FaultWindow {
         (before, median_ms(ops, third, self.end))
     }
 
-    /// Returns the length of the outage, in ns: the longest time in which an operation was due but
-    /// none succeeded.
+    /// Returns the length of the outage, in ns: the longest time in which an operation was due, but
+    /// no operation succeeded.
     fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
         // At equal times, ends come before starts: a client that sends its next request immediately
         // was not waiting in between.

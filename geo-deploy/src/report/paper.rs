@@ -18,8 +18,8 @@ const LOCAL_READS: f64 = 80.0;
 /// §5.2: "over 70% of updates have the minimum latency".
 const WRITES_AT_MINIMUM: f64 = 70.0;
 
-/// Returns the share of fast reads at a site, in percent, as the paper reports it; `None` if the
-/// run does not repeat the paper's experiment.
+/// Returns the paper's value for the share of fast reads at a site, in percent; `None` if the run
+/// does not repeat the paper's experiment.
 pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &str) -> Option<f64> {
     match repeated(report, run)? {
         "table2" => TABLE_2
@@ -30,8 +30,8 @@ pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &s
     }
 }
 
-/// Returns the share of writes at the minimum latency over all sites, in percent, as the paper
-/// reports it; `None` if the run does not repeat the paper's experiment.
+/// Returns the paper's value for the share of writes at their minimum latency, over all sites, in
+/// percent; `None` if the run does not repeat the paper's experiment.
 pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) -> Option<f64> {
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }

@@ -25,8 +25,8 @@ const SOMETIMES: [&str; 3] = ["timeline.csv", "outages.csv", "course.csv"];
 /// an interrupted experiment.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// Creates the directory `out` if necessary. Checks that a report, and histories with these names,
-/// can be written to this directory.
+/// Creates the directory `out` if necessary. Checks that a report and these histories can be
+/// written to the directory.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be written, or if a file with one of the names does not

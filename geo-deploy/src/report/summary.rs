@@ -76,8 +76,8 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of writes at their minimum latency among all writes.
     pub min_latency_fraction: f64,
-    /// Computed mean latencies if the true rates of requests were known: one for the strategy's
-    /// choice of holders, and one for the best choice of holders.
+    /// Mean latencies that are computed from the true rates of requests. One is for the strategy's
+    /// choice of holders, the other is for the best choice of holders.
     pub true_rates: Option<PlacementComparison>,
     /// Adaptation to each change of the clients' requests: the time until the strategy's mean
     /// latency was about as low as before the change.
@@ -99,7 +99,8 @@ pub struct RunSummary {
     /// All outages that faults caused for clients (`outages.csv`).
     #[serde(skip)]
     pub outages: Vec<Outage>,
-    /// Summaries of the outages, one for each kind of fault, site and group of operations.
+    /// Summaries of the outages. There is one summary for each combination of fault, site and group
+    /// of operations. Faults with the same description are combined.
     #[serde(rename = "outages", skip_serializing_if = "Vec::is_empty")]
     pub outage_groups: Vec<OutageGroup>,
     /// Counters by name, summed over all replicas.

@@ -134,7 +134,8 @@ impl Lettering {
     }
 }
 
-/// Distance in pixels below which two steps of a line are drawn as one.
+/// Minimum distance between two steps of a line, in pixels. Steps with a smaller distance are drawn
+/// as one step.
 const STAIR_PX: f64 = 0.3;
 
 /// A drawing in progress. Coordinates are in pixels from the top left.

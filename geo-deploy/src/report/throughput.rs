@@ -28,7 +28,7 @@ const TOP: f64 = 64.0;
 const PLOT_HEIGHT: f64 = 220.0;
 const HEIGHT: f64 = TOP + PLOT_HEIGHT + 60.0;
 
-/// A case, with the medians of its runs.
+/// A case, and the medians of its runs.
 #[derive(Clone, Debug, Serialize)]
 struct CaseRow {
     label: String,
@@ -47,7 +47,7 @@ pub struct ThroughputReport {
     rows: Vec<CaseRow>,
 }
 
-/// Function that returns one of the values of a throughput.
+/// Function that returns one value of a throughput measurement.
 type Value = fn(&OperationThroughput) -> f64;
 
 fn median(

@@ -13,11 +13,11 @@ use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Maximum length, in s, of a stretch of time for which a mean is shown.
 const STRETCH_S: f64 = 5.0;
-/// Maximum ratio of the mean latency after a change to the mean latency before the change. Up to
-/// this ratio, a strategy is regarded as being as good as before.
+/// Maximum ratio of the mean latency after a change to the mean latency before the change. If this
+/// ratio is not exceeded, the strategy is as good as before.
 const AS_BEFORE: f64 = 1.1;
-/// Number of reconfiguration periods after a change within which the strategy `cost` must be as
-/// good as before.
+/// Maximum time, in reconfiguration periods, until the strategy `cost` is as good as before a
+/// change.
 const PERIODS_MAX: f64 = 2.0;
 
 /// A deliberate change by clients or operators. A fault is not such a change.
@@ -72,11 +72,12 @@ pub struct Adaptation {
     pub steady_ms: f64,
     /// Greatest mean latency of a stretch of time after the change, in ms.
     pub worst_ms: f64,
-    /// Time in s from the change to the first stretch in which the strategy was as good as before.
-    /// The mean latency of this stretch, and the mean from this stretch to the next change, exceed
-    /// the steady mean by at most a tenth. `None` if there is no such stretch.
+    /// Time in s from the change to the first stretch in which the strategy was as good as before;
+    /// `None` if there is no such stretch. In such a stretch, neither of two means exceeds the
+    /// steady mean by more than a tenth: the mean latency of this stretch, and the mean latency
+    /// from this stretch to the next change.
     pub back_after_s: Option<f64>,
-    /// The same time as `back_after_s`, as a number of reconfiguration periods.
+    /// The time `back_after_s`, in reconfiguration periods.
     pub back_after_periods: Option<f64>,
     /// Whether the strategy was as good as before within the required time; `None` if no time is
     /// required for this strategy.
@@ -240,8 +241,8 @@ pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
 }
 
 /// Returns one line for each strategy and stretch:
-/// `strategy,start_s,end_s,operations,mean_ms,local`. Times are since the beginning of the measured
-/// interval.
+/// `strategy,start_s,end_s,operations,mean_ms,local`. Times are measured from the beginning of the
+/// measured interval.
 pub(super) fn csv(report: &ExperimentReport) -> String {
     let mut csv = String::from("strategy,start_s,end_s,operations,mean_ms,local\n");
     for run in &report.runs {

@@ -109,7 +109,7 @@ struct Ledger {
     bounds: Bounds,
     n: usize,
     leader: usize,
-    /// Sites other than the leader's, the nearest to the leader first. Of two sites with the same
+    /// Sites other than the leader's, the nearest to the leader first. If two sites have the same
     /// number of reads, the site that is earlier in this list is preferred.
     nearest: Vec<usize>,
     /// For each key, the index of its first entry in `counts`.

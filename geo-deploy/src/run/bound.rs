@@ -74,30 +74,30 @@ impl Bounds {
         Bounds(Distance::new(rtts, replica(leader)))
     }
 
-    /// Returns the least latency, in ms, of a write by a client at `origin`. The sites `holders`
-    /// hold the key.
+    /// Returns the minimum possible latency, in ms, of a write by a client at `origin`. The sites
+    /// `holders` hold the key.
     pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
         let Bounds(distance) = self;
         distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
     }
 
-    /// Returns the least latency, in ms, of a write at `origin` under any strategy. This is the
-    /// latency of a write to a key that only the leader holds.
+    /// Returns the minimum possible latency, in ms, of a write at `origin` under any strategy. This
+    /// is the latency of a write to a key that only the leader holds.
     pub fn write_min_ms(&self, origin: usize) -> f64 {
         let alone = SiteSet::one(self.0.leader().index());
         self.write_ms(origin, alone, Replies::LeaderAndOrigin)
     }
 
-    /// Returns the least latency, in ms, of a read at `origin`: 0 at a holder, otherwise the round
-    /// trip to the nearest holder; `None` if no site holds the key.
+    /// Returns the minimum possible latency, in ms, of a read at `origin`: 0 at a holder, otherwise
+    /// the round trip to the nearest holder; `None` if no site holds the key.
     pub fn read_ms(&self, origin: usize, holders: SiteSet) -> Option<f64> {
         let held = holders != SiteSet::EMPTY;
         held.then(|| self.any_read_ms(origin, holders))
     }
 
-    /// Returns the least latency, in ms, of a read at `origin`. Unlike [`Bounds::read_ms`], this
-    /// function also has a result for keys without holders. A read of such a key is served by the
-    /// leader after it has asked a majority.
+    /// Returns the minimum possible latency, in ms, of a read at `origin`. Unlike
+    /// [`Bounds::read_ms`], this function also has a result for keys without holders. A read of
+    /// such a key is served by the leader after it has asked a majority.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }

@@ -65,7 +65,7 @@ impl RunEvent {
     pub const FAULT: &str = "fault";
     /// A fault ends. [`StrategyRun::fault_events`] makes these events.
     pub const FAULT_END: &str = "fault-end";
-    /// A replica begins to campaign or to lead.
+    /// A replica starts an election, or becomes the leader.
     pub const ELECTION: &str = "election";
     /// A new lease configuration is in force. Such events are frequent, and do not disturb clients.
     pub const CONFIGURATION: &str = "configuration";
@@ -89,7 +89,7 @@ pub struct MeasuredInterval {
     pub end_s: f64,
 }
 
-/// Fault of a run, with the times at which it really began and ended.
+/// Fault of a run, and the times at which the fault really began and ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultSpan {
     /// Time at which the fault began, in seconds since the run began.
@@ -136,12 +136,12 @@ pub struct StrategyRun {
     pub issued: u64,
     /// All operations that started in the measured interval, including failed operations.
     pub samples: Vec<Sample>,
-    /// For each sample, the sites that held a lease on its key when a fault began. This fault is
-    /// the last one that began before the operation ended. If there was no such fault, it is the
+    /// Sites that held a lease on the key of each sample, at the beginning of a fault. This fault
+    /// is the last one that began before the operation ended. If there was no such fault, it is the
     /// first fault of the run. Empty if the holders are not known.
     pub leased_to: Vec<SiteSet>,
-    /// First key of each part of the key space. Parts are treated separately by at least one
-    /// strategy of the experiment. If there are fewer than two entries, the key space has no parts.
+    /// First key of each part of the key space. A part begins where the key range of a change of
+    /// strategy begins or ends. If there are fewer than two entries, the key space has no parts.
     pub parts: Vec<u64>,
     /// For each sample, the index in `parts` of the part that contains the sample's key. Empty if
     /// there is only one part.
@@ -268,6 +268,6 @@ pub struct SwitchReads {
     /// Number of reads in the settling time after the change. Only keys that the reading site held
     /// both before and after the change are included.
     pub reads: u64,
-    /// Number of non-local reads, among those that `reads` includes.
+    /// Number of reads in `reads` that were not local.
     pub lost: u64,
 }

@@ -22,8 +22,8 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of connections that are served at the same time; other connections wait. The WAN
 /// needs the remaining file descriptors.
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum length of a request, in bytes. It suffices for a fault that names every site of the
-/// largest cluster.
+/// Maximum length of a request, in bytes. This length is enough for a fault that targets every site
+/// of the largest cluster.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -37,9 +37,10 @@ pub enum ControlRequest {
     Down,
     /// Report the state of the replicas, and the current faults.
     Status,
-    /// Begin a fault now. The fault ends by itself at the time `until_s`, in seconds from now.
+    /// Begin a fault now. If the fault has a time `until_s`, the fault ends by itself after this
+    /// number of seconds.
     Begin {
-        /// Fault that is to begin.
+        /// The fault to begin.
         fault: FaultSpec,
         /// Key for the role `holder`, which refers to a holder of this key. If `None`, the role
         /// refers to a holder of the hottest key.
@@ -53,7 +54,7 @@ pub enum ControlRequest {
     Heal(Vec<u64>),
 }
 
-/// Answer of a supervisor.
+/// Response of a supervisor to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlResponse {

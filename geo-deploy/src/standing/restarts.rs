@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Delay before a replica is started again after its first death. The delay doubles after each
 /// further death in a row.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Number of deaths in a row after which a replica is no longer started again.
+/// Number of consecutive deaths after which a replica stays down.
 const DEATHS_MAX: u32 = 5;
 /// Running time after which the earlier deaths of a replica are forgotten.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);

@@ -17,8 +17,8 @@ use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
 use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
-/// Longest time that replicas take to end after their supervisor has died. A planned end takes at
-/// most 2 s; the rest of the time is for closing the storage.
+/// Maximum time from the death of a supervisor to the end of its replicas. A planned end takes at
+/// most 2 s. The remaining time is for closing the storage.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Address at which the clients of a site connect.
@@ -230,8 +230,7 @@ impl Lock {
         Ok(Lock(file))
     }
 
-    /// Takes the lock with which a run excludes other runs from `dir`. No lock file is created in
-    /// `dir`.
+    /// Takes the lock that keeps other runs out of `dir`. No lock file is created in `dir`.
     ///
     /// # Errors
     /// If another run has the lock.

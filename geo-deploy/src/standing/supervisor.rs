@@ -81,7 +81,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends all replicas, whether they run or are paused.
+    /// Ends all replicas, including paused replicas.
     pub fn end(&mut self) {
         self.cluster.stop();
     }
@@ -221,7 +221,7 @@ impl<'a> Supervisor<'a> {
         vec![line]
     }
 
-    /// Starts or resumes the replicas that the targets name.
+    /// Starts or resumes the targeted replicas.
     async fn start_or_resume(
         &mut self,
         targets: &[FaultTarget],
@@ -314,7 +314,7 @@ impl<'a> Supervisor<'a> {
         lines
     }
 
-    /// Returns a warning if less than a majority of the replicas runs; otherwise `None`.
+    /// Returns a warning if no majority of the replicas is running; otherwise `None`.
     fn majority_lost(&self) -> Option<String> {
         let statuses = self.cluster.process_statuses();
         let n = statuses.len();

@@ -35,19 +35,19 @@ pub enum TopologyError {
     )]
     SiteName {
         found: String,
-        /// Position of the site in the list, from 1.
+        /// Position of the site in the list, counted from 1.
         position: usize,
     },
     /// Two sites have the same name.
     #[error("sites: {name:?} stands at places {first} and {second}; rename one of them")]
     DuplicateSite {
         name: String,
-        /// First position of the name, from 1.
+        /// Position of the first site with this name, counted from 1.
         first: usize,
-        /// Second position of the name, from 1.
+        /// Position of the second site with this name, counted from 1.
         second: usize,
     },
-    /// A round trip names a site that is not listed.
+    /// A round trip refers to a site that is not listed.
     #[error(
         "rtt_ms.{from}.{to}: no site is called {unknown:?}; the sites are {known}; correct the name, or add it to sites"
     )]

@@ -106,8 +106,8 @@ impl NetworkReport {
         }
     }
 
-    /// Returns the median round trips in ms, by the indices of both sites. The value is 0 if both
-    /// sites are the same, or if there are no probes between them.
+    /// Returns the matrix of median round trips between sites, in ms. A value is 0 if both sites
+    /// are the same, or if there are no probes between the two sites.
     pub fn matrix_ms(&self, sites: usize) -> Vec<Vec<f64>> {
         let mut rows = vec![vec![0.0; sites]; sites];
         for pair in &self.pairs {

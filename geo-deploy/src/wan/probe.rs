@@ -70,7 +70,7 @@ pub(super) struct Probes(Mutex<Vec<Probe>>);
 impl Probes {
     /// Returns the probes that were sent in the given time. Omits probes that were sent over links
     /// with cuts or losses, and probes during which the settings of a link changed. An overdue
-    /// probe is included; the time since it was sent is used as its round-trip time.
+    /// probe is included. Its round-trip time is the time since the probe was sent.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);

@@ -10,15 +10,15 @@ use crate::types::{ReplicaId, ReplicaSet};
 
 /// Latencies with one set of holders, for every origin, in ms.
 struct HolderLatencies {
-    /// Latency of reads, without the time for which the reads wait for writes.
+    /// Latency of reads. The time that reads wait for writes is not included.
     read_ms: Vec<f64>,
     /// For each origin, the replica that serves reads under a lease; `None` if the leader confirms
     /// the reads.
     served_by: Vec<Option<ReplicaId>>,
     write_ms: Vec<f64>,
     at_minimum: Vec<bool>,
-    /// Time, in ms, for which a holder holds back reads because of a write. There is a row for each
-    /// replica as the holder, with a column for each origin of the write.
+    /// Time, in ms, that reads at a holder wait for a write. There is a row for each holder, and a
+    /// column for each origin of the write.
     blocked_ms: Vec<Vec<f64>>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> ForecastSum<'a> {
         }
     }
 
-    /// Adds the keys of `group`, which are held by `holders`.
+    /// Adds the keys of `group`, with `holders` as their holders.
     pub(super) fn add(&mut self, group: &KeyGroup, holders: ReplicaSet) {
         let (distance, conditions) = (self.distance, self.conditions);
         let by_holders = self.by_holders.entry(holders);

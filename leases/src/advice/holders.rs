@@ -118,8 +118,7 @@ impl PlanChooser {
     }
 }
 
-/// Converts a count, which is never negative, to an integer. The integers have the same order as
-/// the counts.
+/// Converts a non-negative count to an integer. The integers have the same order as the counts.
 fn ordered(count: f32) -> u32 {
     count.to_bits()
 }

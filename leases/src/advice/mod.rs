@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Tolerance, in ms, for writes at minimum latency. The latency of such a write exceeds the lowest
-/// latency that any strategy allows by no more than this tolerance.
+/// Tolerance, in ms, for writes at minimum latency. Such a write may take this much longer than the
+/// lowest latency of all strategies.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions for a forecast, in addition to the demand.
@@ -62,9 +62,9 @@ pub struct Forecast {
     pub local: f64,
     /// Share of writes with the minimum latency that is possible under this leader.
     pub at_minimum: f64,
-    /// For each replica, the share of writes that would wait until the replica's leases end, if the
-    /// replica failed. The share for the leader is 0, because under every plan writes would wait
-    /// for a new leader.
+    /// For each replica, the share of writes that would be delayed if the replica failed. These
+    /// writes would wait until the leases of the failed replica end. The leader's share is 0,
+    /// because under every plan all writes would wait for a new leader.
     pub stalled: Vec<f64>,
     /// For each replica, the forecast for its clients.
     pub sites: Vec<SiteForecast>,
@@ -96,8 +96,8 @@ impl Forecast {
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// Returns the number of replicas, other than the leader, that can fail without making a write
-    /// wait. The failure of each replica is considered alone.
+    /// Returns the number of replicas that can fail alone without delaying a write. The leader is
+    /// not included.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)
@@ -119,7 +119,8 @@ impl SiteForecast {
 /// Returns a forecast for every plan under every leader. The forecasts are in the order of `plans`.
 /// Forecasts for the same plan are in the order of leaders.
 ///
-/// # Panics If the profile and the round trips belong to different numbers of replicas.
+/// # Panics
+/// If the profile and the round trips belong to different numbers of replicas.
 pub fn forecasts(
     conditions: &Conditions,
     profile: &Profile,
@@ -136,7 +137,8 @@ pub fn forecasts(
 
 /// Returns the forecast for one plan under one leader.
 ///
-/// # Panics If the profile and the round trips belong to different numbers of replicas.
+/// # Panics
+/// If the profile and the round trips belong to different numbers of replicas.
 pub fn forecast(
     conditions: &Conditions,
     profile: &Profile,

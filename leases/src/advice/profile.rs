@@ -153,8 +153,8 @@ impl ProfileBuilder {
         }
     }
 
-    /// Adds a key with its operations so far for each origin, its expected rates, and its current
-    /// holders.
+    /// Adds a key. `counts` are the operations on the key so far, for each origin. `rates` are the
+    /// expected rates of the key, and `holders` are its current holders.
     pub fn add(
         &mut self,
         key: &[u8],
@@ -185,9 +185,9 @@ impl ProfileBuilder {
     }
 
     /// Returns the profile of the keys that were added. `unrequested` represents the keys that no
-    /// client has requested. It must have no counts. `totals` are the rates of all operations for
-    /// each origin, in operations a second. The expected rates of the added keys are scaled so that
-    /// the rates of all keys add up to `totals`.
+    /// client has requested. Its number of reads must be 0 for every origin. `totals` are the rates
+    /// of all operations for each origin, in operations a second. The expected rates of the added
+    /// keys are scaled so that the rates of all keys add up to `totals`.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
         let threshold = if self.sampled.len() > self.keys_max {
             self.sampled.pop().map_or(0.0, |sampled| sampled.priority)
@@ -218,8 +218,8 @@ fn requested_by(keys: &[KeyGroup], origin: usize) -> f32 {
     keys.iter().map(of).sum()
 }
 
-/// Scales the rates of operations by clients of `origin` on these keys, so that their sum is
-/// `total` operations a second.
+/// Scales the rates of operations by clients of `origin` on these keys. After that, the sum of
+/// these rates is `total` operations a second.
 fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     let sum = requested_by(keys, origin);
     if sum <= 0.0 {
@@ -232,7 +232,8 @@ fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     }
 }
 
-/// Returns a pseudo-random number above 0, and not above 1. The number depends only on the key.
+/// Returns a pseudo-random number that is greater than 0 and at most 1. The number depends only on
+/// the key.
 fn chance(key: &[u8]) -> f32 {
     let hash = FixedState::default().hash_one(key) >> 40;
     (hash + 1) as f32 / (1_u64 << 24) as f32

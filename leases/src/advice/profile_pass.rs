@@ -6,9 +6,9 @@ use super::{KeyGroup, Profile, ProfileBuilder};
 use crate::demand::{Demand, Estimator};
 use crate::types::ReplicaSet;
 
-/// Minimum that is assumed for the number of keys that no client has requested. Clients may also
-/// request keys that do not exist. With this many keys, no single key is requested so often that
-/// its reads would wait for its writes.
+/// Minimum number of unrequested keys that a profile assumes. Clients may also request keys that do
+/// not exist. With this many keys, no single key is requested so often that its reads would wait
+/// for its writes.
 const UNREQUESTED_MIN: usize = 1000;
 
 /// A pass over all keys in the demand, in steps. Between steps, the leader can do its other work.
@@ -16,7 +16,7 @@ const UNREQUESTED_MIN: usize = 1000;
 pub struct ProfilePass {
     estimator: Estimator,
     builder: ProfileBuilder,
-    /// Place of the next key that the pass looks at, among all keys in the demand.
+    /// Place, in the demand, of the next key that the pass looks at.
     place: usize,
     n: usize,
 }
@@ -52,7 +52,7 @@ impl ProfilePass {
     }
 
     /// Returns the profile, after all keys have been looked at. `keys` is the total number of keys.
-    /// `holders` hold the keys that no client has requested.
+    /// `holders` are the holders of the keys that no client has requested.
     pub fn finish(self, demand: &Demand, keys: usize, holders: ReplicaSet) -> Profile {
         let keys = keys.saturating_sub(demand.len()).max(UNREQUESTED_MIN) as f32;
         let together = self.estimator.unrequested();

@@ -27,15 +27,15 @@ pub struct RangeChange {
     /// changes.
     pub strategy: Option<StrategySpec>,
     /// Holders of keys that are not listed. The replicas are *named*. A role such as "the leader"
-    /// would not do, because a new leader must respect the lease of the old one.
+    /// is not sufficient, because a new leader must respect the lease of the old leader.
     pub defaults: Option<ReplicaSet>,
     /// Whether all listed keys of the range are removed from the list.
     pub clear: bool,
 }
 
 impl ConfigChange {
-    /// Maximum number of [`ranges`](Self::ranges) of one change: two changes (one of the strategy,
-    /// one of the holders) for each range that a configuration may have.
+    /// Maximum number of [`ranges`](Self::ranges) of one change. For each range of a configuration,
+    /// there may be a change of the strategy and a change of the holders.
     pub const RANGES_MAX: usize = 2 * super::policy::RANGES_MAX;
 
     /// Returns a change that makes `defaults` the holders of every key that is not listed.

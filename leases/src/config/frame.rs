@@ -50,9 +50,9 @@ impl Frame {
     }
 
     /// Applies `change` to this configuration, and returns the next configuration. The change was
-    /// written by a peer, so it may be invalid. Names of replicas that do not exist are ignored.
-    /// Durations that cannot work are ignored, and so are the changes of ranges if there would be
-    /// too many ranges. The caller must then add the holders of single keys to the result.
+    /// written by a peer, so it may be invalid. Replicas that do not exist are ignored. Durations
+    /// that cannot work are ignored. If there would be too many ranges, all changes of ranges are
+    /// ignored. The caller must then add the holders of single keys to the result.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -84,9 +84,9 @@ impl Frame {
         }
     }
 
-    /// Sets the excluded replicas. §3.7: earlier configurations assigned keys to a suspect, so the
-    /// suspect receives no further promises under any earlier configuration, regardless of how far
-    /// the suspect's own log lags.
+    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under earlier
+    /// configurations, because these assigned keys to the suspect. This is true even if the
+    /// suspect's own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;

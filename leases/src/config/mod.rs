@@ -102,9 +102,8 @@ impl KeyView<'_> {
     }
 }
 
-/// Rule H12: every configuration names its own default holders. If the default holders of the
-/// newest configuration were used for an older one, an older leader that still has a lease would be
-/// omitted.
+/// Rule H12: every configuration has its own default holders. The default holders of the newest
+/// configuration may omit an older leader that still has a lease.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
     if off(Rule::H12NamedLeader) {
@@ -181,8 +180,8 @@ impl Configs {
         self.last().wants_demand
     }
 
-    /// Returns the holders, under the newest configuration, of unlisted keys in the range that
-    /// contains `key`.
+    /// Returns the holders of unlisted keys in the range that contains `key`, under the newest
+    /// configuration.
     pub fn unlisted(&self, key: &[u8]) -> ReplicaSet {
         self.last().policy(key).defaults.minus(self.excluded())
     }
@@ -271,8 +270,8 @@ impl Configs {
         }
     }
 
-    /// Lists single keys with their holders in the configuration of `frame`, and includes them in
-    /// the counts of holders.
+    /// Lists single keys with their holders in the configuration of `frame`. Also includes these
+    /// keys in the counts of holders.
     fn list(&mut self, frame: &mut Frame, quorums: &[(ReplicaSet, Vec<Key>)]) {
         let mut touched = Vec::new();
         for (holders, keys) in quorums {
@@ -332,8 +331,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Drops superseded versions of each key that a configuration up to `oldest` changed. The
-    /// remaining configurations use no versions older than the one that `oldest` uses.
+    /// Drops superseded versions of each key that a configuration up to `oldest` changed.
+    /// Configurations from `oldest` on do not use the dropped versions.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();

@@ -26,10 +26,11 @@ pub struct LeaseParams {
 /// Reason why durations are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamsError {
-    /// With an interval of zero, a replica would do nothing but renew promises.
+    /// The renewal interval or the lease duration is zero. A replica would do nothing but renew
+    /// promises.
     #[error("the renewal interval and the lease must be longer than nothing")]
     Zero,
-    /// The lease would lapse between any two renewals.
+    /// The lease would end before its next renewal.
     #[error("the lease must be longer than the interval between its renewals")]
     LapsesBetweenRenewals,
     /// Each renewal would find the newest ack too old, so every promise would need a new guard.
@@ -38,8 +39,7 @@ pub enum ParamsError {
     /// A replica that answers every renewal would be suspected between two renewals.
     #[error("the grace must be longer than the interval between renewals")]
     GraceBelowRenewal,
-    /// Clock rates may differ so much that no finite extension of the durations makes up for the
-    /// difference.
+    /// Clock rates may differ so much that no finite extension of the durations is sufficient.
     #[error("clock rates may differ by at most {} ppm", ClockBound::RHO_PPM_MAX)]
     Drift,
 }

@@ -41,7 +41,7 @@ impl KeyRange {
         self.from.as_ref() <= key && self.to.as_ref().is_none_or(|to| key < to.as_ref())
     }
 
-    /// Whether any possible key is in both ranges.
+    /// Whether at least one possible key is in both ranges.
     pub fn overlaps(&self, other: &KeyRange) -> bool {
         let begins_before =
             |a: &KeyRange, b: &KeyRange| b.to.as_ref().is_none_or(|to| a.from < *to);
@@ -152,8 +152,8 @@ impl<T> RangeMap<T> {
         );
     }
 
-    /// Returns a map with the same ranges, and with the values that `value` returns for the values
-    /// of this map.
+    /// Returns a map with the same ranges. The function `value` returns the new value of a range
+    /// for its old value.
     pub fn map<U>(&self, mut value: impl FnMut(&T) -> U) -> RangeMap<U> {
         let starts = self.starts.iter();
         RangeMap {
@@ -186,8 +186,8 @@ impl<T> RangeMap<T> {
         &mut self.starts[index].1
     }
 
-    /// Merges neighbouring ranges for which `join` returns true. `join` may then add the second
-    /// range's value to the first range's value.
+    /// Merges neighbouring ranges for which `join` returns true. A merged range keeps the value of
+    /// the first range, which `join` may change.
     pub fn merge(&mut self, join: impl Fn(&mut T, &T) -> bool) {
         self.starts
             .dedup_by(|next, before| join(&mut before.1, &next.1));
@@ -299,7 +299,8 @@ mod tests {
         assert!(RangeMap::uniform(7).range_of(b"any").is_all());
     }
 
-    /// Updates every range between a few keys, and compares with a plain list of keys and values.
+    /// Updates every range between a few keys. Compares the map with a plain list of keys and
+    /// values.
     #[test]
     fn an_update_changes_the_keys_of_its_range_and_no_other() {
         let keys = ["", "a", "f", "fz", "p", "z"];

@@ -51,8 +51,8 @@ pub struct CostSettings {
     /// Minimum number of replicas that hold no lease on a key. If only such replicas fail, a write
     /// to the key need not wait for a lease to end.
     pub spare: u8,
-    /// Whether a site's demand for a key that it requests rarely or never is estimated from the
-    /// site's demand for all keys. If this is false, the counts so far are used as the future
+    /// Whether demand is estimated for keys that a site requests rarely or never. The estimate uses
+    /// the site's demand for all keys. If this is false, the counts so far are used as the future
     /// demand. That is only useful for showing the benefit of the estimate.
     pub prior: bool,
 }
@@ -127,7 +127,8 @@ impl StrategySpec {
         }
     }
 
-    /// Describes the strategy's settings in words; empty if the strategy has no settings.
+    /// Describes the strategy's settings in words. The text is empty if the strategy has no
+    /// settings.
     pub fn settings(&self) -> String {
         match self {
             StrategySpec::Quorum { unlisted } => match unlisted {

@@ -23,8 +23,8 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Updates the counts of the pass when the holders of the key at `place` change from `before`
-    /// (`None` if the key was not listed) to `after`.
+    /// Updates the counts of the pass for a change of the holders of the key at `place`. `before`
+    /// are the old holders; `None` if the key was not listed. `after` are the new holders.
     pub(super) fn note(
         &mut self,
         place: usize,
@@ -42,7 +42,7 @@ impl Sweep {
 }
 
 impl Configs {
-    /// Whether a pass over the listed keys is under way, so that
+    /// Whether a pass over the listed keys is under way. If so,
     /// [`forget_before`](Self::forget_before) should be called again.
     pub fn is_sweeping(&self) -> bool {
         self.sweep.is_some()
@@ -74,10 +74,9 @@ impl Configs {
         }
     }
 
-    /// Forgets the versions of a key that no configuration uses any more. These versions were
-    /// listed before the key's range was cleared, and the range is already cleared in the oldest
-    /// configuration that is kept. Returns the key and its holders, if the key is listed in the
-    /// newest configuration.
+    /// Forgets unused versions of a key. These versions were listed before the key's range was
+    /// cleared, and the oldest configuration that is kept has already cleared the range. Returns
+    /// the key and its holders, if the key is listed in the newest configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;

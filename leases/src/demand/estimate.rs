@@ -31,13 +31,12 @@ const BELIEVED: f32 = 3.0;
 /// are still unrequested have lower rates.
 const ENOUGH: f32 = 1000.0;
 
-/// Prior estimate of the number of operations on a key that was not requested yet, within the
-/// counting period.
+/// Prior estimate of the number of operations on one unrequested key in the counting period.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the origin's share of reads when the share of reads of one key is estimated. The
-/// weight is a number of operations. The weight of the key's own share is the number of operations
-/// on the key.
+/// Weight of the origin's share of reads in the estimate of one key's share of reads. The weight is
+/// a number of operations. The weight of the key's own share is the number of operations on the
+/// key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -72,12 +71,12 @@ impl Histogram {
 /// key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
-    /// Number of keys and their counts, as of the last pass over all keys.
+    /// Histogram of the keys, from the last pass over all keys.
     keys: Histogram,
     /// Number of operations on keys of each bucket.
     requests: [f32; BUCKETS],
     /// For each bucket, the number of operations that would be expected if every key were requested
-    /// at the rate that its count suggests. This rate is the count divided by the counting period.
+    /// at its counted rate. The counted rate is the count divided by the counting period.
     expected: [f32; BUCKETS],
     /// Time, in seconds, for which keys of the lowest bucket were observed, summed over these keys.
     uncounted_for: f32,
@@ -93,7 +92,7 @@ pub(super) struct Calibration {
 }
 
 impl Calibration {
-    /// Adds a time, in seconds, for which the keys were observed.
+    /// Adds `seconds` to the time for which the keys were observed.
     pub(super) fn observe_for(&mut self, seconds: f32) {
         self.window += seconds;
         self.since_pass += seconds;

@@ -11,8 +11,8 @@ const WINDOW: u32 = 128;
 /// Number of windows before the first judgement. In these windows the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Decrease of the mean share of the requested keys in all counts, as a logarithm to base 2. This
-/// value means a decrease to a quarter. Such a decrease is considered a change of habits.
+/// Decrease of the mean share of the requested keys, as a logarithm to base 2. The value 2 means
+/// that the mean share falls to a quarter. Such a decrease is considered a change of habits.
 const DROP_LOG2: f32 = 2.0;
 
 /// Weight of the latest window in the usual mean.
@@ -28,7 +28,7 @@ pub(super) struct ShiftDetector {
     log2_shares: f32,
     /// Number of windows since the counts began.
     windows: u32,
-    /// Usual mean of the logarithm (log2) of the share that an operation's key has in all counts.
+    /// Usual mean of the logarithms in a window (see `log2_shares`).
     usual: f32,
 }
 

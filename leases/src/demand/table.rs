@@ -22,8 +22,8 @@ const FORGET: f32 = 256.0;
 /// The maximum is far below the largest number that a count can hold.
 const WEIGHT_MAX: f32 = 1e15;
 
-/// Memory, in bytes, that a key needs in addition to its own bytes and its counts: for its place
-/// and hash, and for the allocator's overhead.
+/// Memory, in bytes, for the place and the hash of a key, and for the allocator's overhead. The
+/// bytes of the key itself and its counts are not included.
 const ENTRY_BYTES: usize = 72;
 
 /// Number of operations.
@@ -207,7 +207,7 @@ impl Demand {
         self.compare_with_hottest(row);
     }
 
-    /// Adds a row for a new key. Returns its place.
+    /// Adds a row for a new key. Returns the place of the row.
     fn insert(&mut self, key: &[u8]) -> usize {
         let bytes = self.bytes_of(key);
         while self.budget.lacks(bytes) && !self.rows.is_empty() {
@@ -285,8 +285,8 @@ impl Demand {
         Estimator::new(origins.map(|origin| (&origin.calibration, origin.total)))
     }
 
-    /// Iterates over the rates of all operations of each origin, in operations a second, in order
-    /// of origin.
+    /// Iterates over the rates of all operations, in operations a second. There is one rate for
+    /// each origin, in order.
     pub fn rates(&self) -> impl Iterator<Item = f32> {
         self.origins.iter().map(|origin| {
             let window = origin.calibration.window().max(1.0);

@@ -8,8 +8,8 @@ use crate::growing::GrowingIndexMap;
 use crate::hashing::SeededState;
 use crate::types::Key;
 
-/// Memory, in bytes, that a key needs in addition to its own bytes: for its place, counts and hash,
-/// and for the allocator's overhead.
+/// Memory, in bytes, for the place, the counts and the hash of a key, and for the allocator's
+/// overhead. The bytes of the key itself are not included.
 const ENTRY_BYTES: usize = 72;
 
 /// Maximum number of keys that are counted at a time. A report looks at each key, which takes about
@@ -42,7 +42,7 @@ impl KeyCount {
 /// Counts of operations by one replica's own clients, since the replica's last report.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Counts, indexed by the hash of the key. Counting a read therefore does not access the key
+    /// Counts, indexed by the hash of the key. So a read is counted without access to the key
     /// itself, which is usually not in the processor's cache. Two keys with the same 64-bit hash
     /// share a count.
     counts: GrowingIndexMap<u64, KeyCount>,
@@ -53,9 +53,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Creates an empty tally for up to 65,536 keys, which uses up to about `bytes_max` bytes. When
-    /// there is no more space, keys with few operations are evicted to make space for new keys. The
-    /// operations on evicted keys are reported as one sum.
+    /// Creates an empty tally for up to 65,536 keys. The tally uses up to about `bytes_max` bytes.
+    /// When there is no more space, keys with few operations are evicted to make space for new
+    /// keys. The operations on evicted keys are reported as one sum.
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: GrowingIndexMap::default(),
@@ -169,8 +169,8 @@ impl Tally {
         deltas
     }
 
-    /// Returns the minimum number of operations of a key that is included in the report. The
-    /// minimum is chosen such that the report has a size of about `bytes_max` bytes.
+    /// Returns the minimum number of operations with which a key is included in the report. With
+    /// this minimum, the report has a size of about `bytes_max` bytes.
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());

@@ -6,9 +6,8 @@ use hashbrown::HashTable;
 /// split. Splitting it takes a fraction of a millisecond.
 pub(super) const MEAN: usize = 800;
 
-/// Index of the lowest bit of a hash that is used to choose a segment. Lower bits choose a place
-/// within the segment. `hashbrown` uses the highest seven bits to distinguish entries of
-/// neighbouring places.
+/// Index of the lowest hash bit that chooses a segment. Lower bits choose a place within the
+/// segment. `hashbrown` uses the highest seven bits to distinguish entries of neighbouring places.
 const SEGMENT_BIT: u32 = 24;
 
 /// Entries, indexed by their hashes. The caller provides the hash of each entry.
@@ -16,8 +15,8 @@ const SEGMENT_BIT: u32 = 24;
 pub(super) struct Table<T> {
     /// Segments. There are none before the first insertion.
     segments: Vec<HashTable<T>>,
-    /// Mask of the bits that choose a segment: the lowest power of two that is not below the number
-    /// of segments, minus one.
+    /// Mask of the bits that choose a segment. The mask is a power of two, minus one. This power is
+    /// the lowest one that is not below the number of segments.
     mask: usize,
     len: usize,
 }

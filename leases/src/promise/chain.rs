@@ -12,9 +12,9 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, Slot};
 
-/// Maximum number of windows that are remembered for each grantor. At any sensible rate of renewal,
-/// this many windows cover a round trip. A promise that names an older window is refused, so the
-/// grantor must send a guard again.
+/// Maximum number of windows that are remembered for each grantor. At sensible rates of renewal,
+/// this number of windows covers a round trip. A promise that refers to an older window is refused,
+/// so the grantor must send a guard again.
 const WINDOWS_MAX: usize = 1024;
 
 /// Maximum number of configurations that are remembered for each grantor. It is rare that more
@@ -120,8 +120,8 @@ impl Chain {
         }
     }
 
-    /// Whether a promise under a configuration newer than `config` is unexpired. A correct grantor
-    /// never returns to an older configuration.
+    /// Whether there is an unexpired promise under a configuration newer than `config`. A correct
+    /// grantor never returns to an older configuration.
     fn believes_newer_than(&self, config: ConfigId, now: Time) -> bool {
         let mut newer = self.records.iter().filter(|record| record.config > config);
         newer.any(|record| now < record.expires)
@@ -223,7 +223,7 @@ impl Chain {
         Some((expires, barrier))
     }
 
-    /// Whether any promise is unexpired.
+    /// Whether there is an unexpired promise.
     pub(super) fn is_live(&self, now: Time) -> bool {
         self.records.iter().any(|record| now < record.expires)
     }

@@ -18,9 +18,9 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// Highest accepted slot. The accepted slots are the slots accepted in the log, the slots of
-    /// accepts that are being written to disk, and the slot of the snapshot. §3.6: a promise
-    /// contains the highest slot that was accepted before the promise.
+    /// Highest accepted slot. Slots that are still being written to disk and the slot of the
+    /// snapshot are also accepted slots. §3.6: a promise contains the highest slot that was
+    /// accepted before the promise.
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. Its storage must accept writes, and its
     /// configuration log must not have lagged behind the leader's for `t_grace`.
@@ -41,8 +41,8 @@ pub struct Grantor {
     /// Time until which unknown grants may be in force. Such grants were made by an earlier run
     /// (§3.7), or were measured by a clock that was not trusted. `None` if all grants are known.
     restart_wait: Option<Time>,
-    /// Longest restart wait that any promise has required, including promises of earlier runs. This
-    /// value is durable.
+    /// Longest restart wait that a promise of this replica has required. Promises of earlier runs
+    /// are included. This value is durable.
     longest_wait: Duration,
     /// Whether a grant ended outside [`poll`](Grantor::poll), and `poll` has not reported this yet.
     ended: bool,
@@ -92,8 +92,8 @@ impl Grantor {
     }
 
     /// Records that the clock is trusted again from the time `now`. Acks are forgotten, because
-    /// their ages were measured by a clock that was not trusted. A holder could rely on a promise
-    /// that builds on such an ack for longer than the grant is kept.
+    /// their ages were measured by a clock that was not trusted. If a promise were built on such an
+    /// ack, its holder could rely on the promise after the grant has ended.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
         for peer in &mut self.peers {
@@ -113,12 +113,12 @@ impl Grantor {
     }
 
     /// Handles a holder's answer. Returns whether a grant ended or became shorter. The caller has
-    /// checked that the message names the current incarnations of both replicas.
+    /// checked that the message contains the current incarnations of both replicas.
     pub fn handle(&mut self, now: Time, holder: ReplicaId, message: &LeaseMessage) -> bool {
         let next = self.next_sequence;
         let peer = &mut self.peers[holder.index()];
         match *message {
-            // The message refers to a sequence that was never sent.
+            // The message refers to a sequence number that was never sent.
             LeaseMessage::GuardAck { sequence, .. }
             | LeaseMessage::PromiseAck { sequence, .. }
             | LeaseMessage::Relinquish { up_to: sequence }
@@ -136,14 +136,15 @@ impl Grantor {
                 peer.shorten(now, sequence)
             }
             LeaseMessage::Relinquish { up_to } => peer.relinquish(up_to),
-            // The holder takes no further message of this run, including those on their way.
+            // The holder accepts no further messages of this run, including messages on their way.
             LeaseMessage::Leave { .. } => peer.relinquish(next - 1),
             LeaseMessage::Guard { .. } | LeaseMessage::Promise(_) => false,
         }
     }
 
     /// Appends to `out` the messages that are due. Returns whether a grant or the restart wait has
-    /// ended since the last call, so that accepted slots may need to wait for fewer replicas.
+    /// ended since the last call. After such an end, accepted slots may need to wait for fewer
+    /// replicas.
     pub fn poll(
         &mut self,
         now: Time,
@@ -170,12 +171,13 @@ impl Grantor {
         lapsed
     }
 
-    /// Returns a promise if one can be made, and otherwise a guard, which the holder acknowledges.
+    /// Returns a promise if one can be made; otherwise returns a guard. The holder acknowledges a
+    /// guard.
     fn renew(&mut self, now: Time, holder: ReplicaId, context: &PollContext<'_>) -> LeaseMessage {
         let newest = context.configs.params(context.configs.newest());
         let peer = &mut self.peers[holder.index()];
-        // The holder may only know an older configuration, with shorter leases than the newest
-        // one's. They must be renewed at their own, shorter interval.
+        // The holder may know only an older configuration, with shorter leases than under the
+        // newest one. These leases must be renewed at their own, shorter interval.
         let config = rules::both_know(peer.known, context.configs.newest());
         peer.next_send = now + newest.renew.min(context.configs.params(config).renew);
         peer.promise_due = false;
@@ -275,12 +277,12 @@ impl Grantor {
         });
     }
 
-    /// Returns the highest sequence number of all messages to any holder.
+    /// Returns the highest sequence number of all messages to all holders.
     pub fn last_sequence(&self) -> u64 {
         self.next_sequence - 1
     }
 
-    /// Whether a grant of any run of this replica may still be in force.
+    /// Whether a grant of this replica, from this run or an earlier run, may still be in force.
     pub fn may_be_believed(&self, now: Time) -> bool {
         let granted = |(_, peer): (ReplicaId, &Peer)| peer.grants.live(now).next().is_some();
         self.in_restart_wait(now) || self.by_holder().any(granted)
@@ -320,24 +322,24 @@ impl Grantor {
         suspected.map(|(holder, _)| holder).collect()
     }
 
-    /// Iterates over the grants to `holder`: the configuration of each grant, and the time until
-    /// which the grant is kept, by this replica's clock.
+    /// Iterates over the configurations and the end times of the grants to `holder`. The end times
+    /// are times of this replica's clock.
     #[inline]
     pub fn granted_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         let grants = self.peers[holder.index()].grants.iter();
         grants.map(|grant| (grant.config, grant.expires))
     }
 
-    /// Returns the time until which `holder` may rely on promises of this replica, by this
-    /// replica's clock; `None` if there are no grants to `holder`.
+    /// Returns the time, by this replica's clock, until which `holder` may rely on promises of this
+    /// replica; `None` if there are no grants to `holder`.
     pub fn granted_until(&self, holder: ReplicaId) -> Option<Time> {
         self.granted_to(holder).map(|(_, expires)| expires).max()
     }
 
     /// Panics if the state is invalid. Each holder's grants must be in ascending order of sequence
-    /// number and of configuration. Grants and acks must not have sequence numbers that were never
-    /// sent or that the holder has given back. Cost: a few comparisons for each grant. There are
-    /// one or two grants for each replica.
+    /// number and of configuration. The sequence numbers of grants and acks must have been sent,
+    /// and the holder must not have given them back. Cost: a few comparisons for each grant. There
+    /// are one or two grants for each replica.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch

@@ -35,8 +35,8 @@ impl Grants {
         self.0.is_empty()
     }
 
-    /// Registers the grant of a promise that is about to be sent. A further promise never shortens
-    /// a grant, because the earlier promise may arrive later than the further one.
+    /// Registers the grant of a promise that is about to be sent. A new promise never shortens a
+    /// grant, because an earlier promise may arrive after the new promise.
     pub(super) fn register(&mut self, promised: Grant) {
         let mut grants = self.0.iter_mut();
         match grants.find(|grant| rules::same_grant(grant.config, promised.config)) {
@@ -68,7 +68,7 @@ impl Grants {
     }
 
     /// Drops the grants that the holder has given back by a Relinquish. These are the grants with
-    /// sequence numbers up to `up_to`. Returns whether any grant was dropped.
+    /// sequence numbers up to `up_to`. Returns whether a grant was dropped.
     pub(super) fn drop_up_to(&mut self, up_to: u64) -> bool {
         let before = self.0.len();
         self.0
@@ -76,7 +76,7 @@ impl Grants {
         self.0.len() < before
     }
 
-    /// Drops grants that have expired. Returns whether any grant was dropped.
+    /// Drops grants that have expired. Returns whether a grant was dropped.
     pub(super) fn lapse(&mut self, now: Time) -> bool {
         let before = self.0.len();
         self.0.retain(|grant| now < grant.expires);

@@ -63,7 +63,7 @@ impl Holder {
 
     /// Handles a guard or promise of a grantor. Returns the ack; `None` if the message is refused.
     /// `known` is the newest configuration known on this replica. The caller has checked that the
-    /// message names the current incarnations of both replicas.
+    /// message contains the current incarnations of both replicas.
     pub fn handle(
         &mut self,
         now: Time,
@@ -214,8 +214,8 @@ impl Holder {
         live.filter_map(Chain::oldest_config).min()
     }
 
-    /// Iterates over the promises of `grantor`: the configuration of each promise, and the time at
-    /// which it ends, by this replica's clock. Expired promises are included while they are
+    /// Iterates over the configurations and the end times of the promises of `grantor`. The end
+    /// times are times of this replica's clock. Expired promises are included while they are
     /// remembered.
     #[inline]
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
@@ -249,8 +249,8 @@ impl Holder {
 
 /// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
 /// of these grantors, the end of the promise and the barrier of the chain. Grantors with barriers
-/// that this replica has not passed are ignored. The permit ends when the promises of fewer than
-/// `needed` of the other grantors remain.
+/// that this replica has not passed are ignored. The permit ends when fewer than `needed` of the
+/// other grantors still have an unexpired promise.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,

@@ -24,7 +24,7 @@ impl LiveGrants {
         }
     }
 
-    /// Collects the grants in force, each with its holder and its configuration.
+    /// Collects the grants in force, given as pairs of a holder and a configuration.
     pub(super) fn of(grants: impl Iterator<Item = (ReplicaId, ConfigId)>) -> LiveGrants {
         let mut by_config: SmallVec<[(ConfigId, ReplicaSet); 2]> = SmallVec::new();
         for (holder, granted) in grants {
@@ -60,7 +60,7 @@ impl LiveGrants {
         tag
     }
 
-    /// Returns the largest tag that any batch can have.
+    /// Returns the largest tag that a batch can have.
     fn most(&self) -> ReplicaSet {
         let granted = self.by_config.iter().map(|(_, granted)| *granted);
         granted.fold(ReplicaSet::EMPTY, ReplicaSet::union)

@@ -29,8 +29,8 @@ pub enum LeaseMessage {
         /// The newest configuration that the holder knows.
         known: ConfigId,
     },
-    /// From the holder: the holder has erased the grantor's promises up to this sequence number and
-    /// refuses them from now on, so the grantor may drop the corresponding grants.
+    /// From the holder: the holder has erased the grantor's promises up to this sequence number,
+    /// and refuses them from now on. So the grantor may drop the corresponding grants.
     Relinquish {
         /// Highest sequence number of all promises that were given back.
         up_to: u64,
@@ -46,8 +46,8 @@ pub enum LeaseMessage {
     },
 }
 
-/// A promise. It names the ack on which it builds, its durations, its configuration, and the
-/// grantor's highest accepted slot.
+/// A promise. It contains the sequence number of the ack on which it builds, the durations, the
+/// configuration, and the grantor's highest accepted slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// Sequence number that the grantor gave to this message.

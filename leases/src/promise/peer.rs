@@ -29,7 +29,7 @@ pub(super) struct LatestPromise {
 pub(super) struct Peer {
     pub(super) incarnation: Incarnation,
     pub(super) base: Option<LatestAck>,
-    /// The newest configuration that the holder has reported as known to it.
+    /// The newest configuration that the holder knows, according to its acks.
     pub(super) known: ConfigId,
     pub(super) latest: Option<LatestPromise>,
     pub(super) grants: Grants,
@@ -37,8 +37,8 @@ pub(super) struct Peer {
     /// numbers up to this one.
     relinquished: u64,
     pub(super) next_send: Time,
-    /// Whether the holder has just acknowledged a guard, so that the promise which builds on this
-    /// ack is due.
+    /// Whether the holder has just acknowledged a guard. If so, the promise that builds on this ack
+    /// is due.
     pub(super) promise_due: bool,
     pub(super) last_reply: Time,
     pub(super) suspected: bool,
@@ -91,8 +91,8 @@ impl Peer {
     }
 
     /// Handles the holder's Relinquish of all sequence numbers up to `up_to`. Returns whether a
-    /// grant ended. The holder would refuse a promise that names an erased window, but the promise
-    /// would still bind this replica. So the next promise needs a new guard.
+    /// grant ended. The holder would refuse a promise that refers to an erased window, but the
+    /// promise would still bind this replica. So the next promise needs a new guard.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);

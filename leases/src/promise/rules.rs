@@ -36,13 +36,13 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
 }
 
 /// Rule H68: a promise requires a restart wait that follows from its durations. The restart wait of
-/// a replica is the longest that any of its promises required. If durations become shorter, this
-/// affects only later promises. Earlier grants still need the longer wait.
+/// a replica is the longest of the restart waits that its promises required. If durations become
+/// shorter, this affects only later promises. Earlier grants still need the longer wait.
 pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
 
-/// Rule H32: a Relinquish ends the grants up to the sequence number that it names, and no later
+/// Rule H32: a Relinquish ends the grants up to the sequence number that it contains, and no later
 /// grants.
 pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)
@@ -83,21 +83,21 @@ pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
     sequence > taken || off(Rule::H02Repeats)
 }
 
-/// Rule H35: the window of a promise is measured from the ack that the promise names. A mutant
+/// Rule H35: the window of a promise is measured from the ack to which the promise refers. A mutant
 /// measures it from the newest ack.
 pub(super) fn counts_from_newest_ack() -> bool {
     off(Rule::H35NamedAck)
 }
 
-/// Rule H16: a promise is refused if its window is not remembered. In that case the ack that the
-/// promise names was sent by an earlier run, or the window was erased. A mutant acts as if the ack
-/// had been sent at `now`.
+/// Rule H16: a promise is refused if its window is not remembered. In that case the ack to which
+/// the promise refers was sent by an earlier run, or the window was erased. A mutant acts as if the
+/// ack had been sent at `now`.
 pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
     off(Rule::H16OldPromise).then_some(now)
 }
 
 /// Rule H04: a promise is accepted only within the window of its ack, measured from when this
-/// replica sent the ack. A promise that lay in a buffer for longer is late.
+/// replica sent the ack. A promise that stayed in a buffer for longer is late.
 pub(super) fn is_in_time(now: Time, opened: Time, promise: &Promise) -> bool {
     now < opened + promise.t0 + promise.t_guard || off(Rule::H04LatePromise)
 }
@@ -107,8 +107,8 @@ pub(super) fn relinquishing_erases() -> bool {
     !off(Rule::H40Chain)
 }
 
-/// Rule H05: a lapse ends the chain, because the grantor may have accepted writes after the lapse
-/// without demanding that the holder be notified.
+/// Rule H05: a lapse ends the chain, because the grantor may have accepted writes after the lapse.
+/// The holder may not have been notified of these writes.
 pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }

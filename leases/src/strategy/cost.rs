@@ -10,7 +10,7 @@ use crate::config::CostSettings;
 use crate::demand::{Estimator, Rates, Row, as_counted};
 use crate::types::ReplicaSet;
 
-/// Minimum saving for which the holders of a key are changed, as a share of the key's cost.
+/// Minimum saving, as a share of a key's cost, for which the holders of the key are changed.
 const HYSTERESIS: f32 = 0.02;
 
 /// The strategy `cost` with its settings, in one situation.
@@ -58,7 +58,8 @@ impl Tables<'_> {
 }
 
 impl Cost {
-    /// Creates the chooser for the strategy. `current_holders` hold the keys that are not listed.
+    /// Creates the chooser for the strategy. `current_holders` are the holders of keys that are not
+    /// listed.
     pub(super) fn new(
         settings: CostSettings,
         tables: &mut Tables<'_>,

@@ -84,7 +84,7 @@ impl Costs {
         costs
     }
 
-    /// Whether all sets of holders are compared if there are `n` replicas.
+    /// Whether all sets of holders are compared in a cluster of `n` replicas.
     pub fn tabulates(n: usize) -> bool {
         n <= EXHAUSTIVE_MAX
     }
@@ -111,8 +111,8 @@ impl Costs {
         self.best = kept;
     }
 
-    /// Whether `one` is at least as good as `other` for every operation, and is smaller, or better
-    /// for some operation.
+    /// Whether `one` is at least as good as `other` for every operation, and better for some
+    /// operation. Among equally good sets, a smaller set beats a larger one.
     fn beats(&self, one: ReplicaSet, other: ReplicaSet) -> bool {
         let (a, b) = (&self.all[one.0 as usize], &self.all[other.0 as usize]);
         let no_worse = a.iter().zip(b).all(|(a, b)| a <= b);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     proptest! {
-        /// The table omits no set that is better than those it contains.
+        /// No set outside the table is better than the best set in the table.
         #[test]
         fn no_set_costs_less_than_the_best((n, cells, rates, leader) in cases()) {
             let costs = costs(rtts(n, &cells), leader, NEUTRAL);

@@ -6,7 +6,7 @@ use super::chooser::HolderChange;
 use crate::types::Key;
 
 /// Maximum number of changes of a pass that are kept. The changes with the largest gains are kept.
-/// Before the next pass, fewer changes than this maximum can be made.
+/// A leader cannot make so many changes before the next pass.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Maximum number of changes that are kept in the order of their keys, regardless of gain.
@@ -36,7 +36,7 @@ pub(super) struct RoundRobin {
 
 /// All changes that a pass has gathered.
 pub(super) struct GatheredChanges {
-    /// Changes with the largest gains, at most [`KEYS_MAX`] of them, in no particular order.
+    /// Changes with the largest gains, up to [`KEYS_MAX`], in no particular order.
     pub(super) changes: Vec<(Key, HolderChange)>,
     /// Whether further changes were dropped.
     pub(super) dropped: bool,

@@ -17,8 +17,8 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// about a millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// Divisor of the part of a configuration that is reserved for changes in the order of their keys.
-/// A divisor of 8 reserves one eighth.
+/// Divisor that determines the part of a configuration for changes in the order of their keys. A
+/// divisor of 8 reserves one eighth.
 const ROUND_ROBIN_SHARE: usize = 8;
 
 /// Number of bytes for a key in a configuration, in addition to the bytes of the key itself.
@@ -70,8 +70,8 @@ impl RemainingChanges {
         self.of
     }
 
-    /// Records that the last change was proposed as the next configuration, on which further
-    /// changes are based.
+    /// Records that the last change was proposed as the next configuration. Further changes are
+    /// based on that configuration.
     pub fn proposed(&mut self) {
         self.of = ConfigId(self.of.0 + 1);
     }
@@ -81,7 +81,7 @@ impl RemainingChanges {
         self.changes.is_empty()
     }
 
-    /// Whether the pass found further changes that are not kept here, so that another pass should
+    /// Whether the pass found further changes that are not kept here. If so, another pass should
     /// follow.
     pub fn has_more(&self) -> bool {
         self.dropped
@@ -97,7 +97,8 @@ impl RemainingChanges {
     /// is up to about `bytes` bytes. Unless `bytes` is 0, at least one key is changed, regardless
     /// of its length.
     ///
-    /// # Panics If another configuration is in force than the one that these changes are based on.
+    /// # Panics
+    /// If the configuration in force is not the one that these changes are based on.
     pub fn next(&mut self, current: &Configs, bytes: usize) -> ConfigChange {
         let keys = self.next_keys(current, bytes);
         let last = self.is_empty() && !self.dropped;
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
     use crate::strategy::gathered_changes::{KEYS_MAX, Listing};
 
-    /// Keys with this number or a higher one always have another change after a change was made.
+    /// Keys with this number or a higher number always need another change after each change.
     const NEVER_ENDS: u32 = 10_000;
     const BYTES: usize = 10_000;
 

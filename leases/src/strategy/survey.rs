@@ -21,8 +21,8 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 pub struct SurveyResult {
     /// Changes of the next configuration.
     pub change: ConfigChange,
-    /// Changes that did not fit in the next configuration, for later ones; `None` if all changes
-    /// fit.
+    /// Changes for later configurations, because these changes did not fit in the next one; `None`
+    /// if all changes fit.
     pub remaining: Option<RemainingChanges>,
 }
 
@@ -42,13 +42,13 @@ struct RangeTarget {
 /// A pass in progress.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// Changes by the operator, which the result of the pass will include.
+    /// Changes by the operator. The result of the pass will include these changes.
     change: ConfigChange,
     situation: Situation,
     /// The configuration that the pass will change.
     of: ConfigId,
     targets: RangeMap<RangeTarget>,
-    /// Place of the next key that the pass looks at, among all keys in the demand.
+    /// Place, in the demand, of the next key that the pass looks at.
     place: usize,
     /// Number of listed keys that the pass has not looked at yet. These keys have the lowest
     /// places.
@@ -102,7 +102,7 @@ impl Survey {
         self.of
     }
 
-    /// Abandons the pass, and returns the operator's change with which it began.
+    /// Abandons the pass. Returns the operator's change with which the pass began.
     pub fn into_change(self) -> ConfigChange {
         self.change
     }
@@ -134,7 +134,7 @@ impl Survey {
 
     /// Looks at listed keys that no client requests now. If an earlier leader listed a key with
     /// holders that do not include the current leader, adds the current leader. Otherwise, this
-    /// leader would hold the key only after a client requests it.
+    /// leader would hold the key only after a client requests the key.
     fn look_at_listed(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let leader = self.situation.leader;
         let end = self.listed_left.saturating_sub(keys);
@@ -182,8 +182,9 @@ impl Survey {
     /// Ends the pass. Returns the changes of the next configuration. The total size of the changed
     /// keys is up to about `bytes` bytes.
     ///
-    /// # Panics If listed keys remain to be looked at, or if another configuration is in force than
-    /// the one on which the pass is based.
+    /// # Panics
+    /// If listed keys remain to be looked at, or if the configuration in force is not the one on
+    /// which the pass is based.
     pub fn finish(self, current: &Configs, bytes: usize) -> SurveyResult {
         assert_eq!(self.listed_left, 0, "every listed key was looked at");
         let mut change = self.change;
@@ -210,8 +211,8 @@ impl Survey {
 }
 
 impl RangeTarget {
-    /// Returns the change that adds the leader to `current_holders`, which hold a key without the
-    /// leader. No client reads the key now, so the change has no gain yet.
+    /// Returns the change that adds the leader to `current_holders`. These replicas hold a key that
+    /// the leader does not hold. No client reads the key now, so the change has no gain yet.
     fn keep(&self, current_holders: ReplicaSet) -> HolderChange {
         HolderChange {
             holders: self.chooser.keep(current_holders),

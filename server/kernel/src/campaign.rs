@@ -43,7 +43,7 @@ pub struct Progress<S, F> {
 
 impl<S: Sums, F> Progress<S, F> {
     /// Creates the progress of a campaign that continues at seed `next`, with the sums of the seeds
-    /// before it.
+    /// before `next`.
     pub fn new(goal: Goal, next: u64, sums: S) -> Progress<S, F> {
         Progress {
             goal,
@@ -87,7 +87,7 @@ impl<S: Sums, F> Progress<S, F> {
         waiting.filter_map(|result| result.as_ref().err()).collect()
     }
 
-    /// Whether no further seeds need to be started: a seed has failed, or the results so far reach
+    /// Whether the campaign needs no further seeds, because a seed has failed or the results reach
     /// the goal.
     pub fn is_enough(&self) -> bool {
         self.failed > 0 || self.reaches(self.done.1)

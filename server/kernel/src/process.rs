@@ -37,8 +37,8 @@ pub struct Process<M, I, A> {
     /// Number of times that the process was started.
     run: u64,
     pause: Option<Pause<I, A>>,
-    /// The trap that is set, and the number of actions that the process still performs before the
-    /// trap's fault.
+    /// The current trap, and the number of actions that the process still performs before the fault
+    /// of the trap.
     trap: Option<(u32, Trap)>,
 }
 
@@ -81,7 +81,7 @@ impl<M, I, A> Process<M, I, A> {
         &self.clock
     }
 
-    /// Replaces the clock of a process that is down, because its computer was restarted.
+    /// Replaces the clock after a restart of the process's computer. The process must be down.
     pub fn replace_clock(&mut self, clock: Clock) {
         assert!(self.machine.is_none(), "a running process keeps its clock");
         self.clock = clock;

@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 
 /// Number of bits of an event's place. The place is a part of the event's number in the heap.
 const PLACE_BITS: u32 = 24;
-/// Number of bits of the count of events that were scheduled before an event. This count is a part
-/// of the event's number in the heap.
+/// Number of bits of an event's rank. The rank is the number of events that were scheduled before
+/// this event. It is a part of the event's number in the heap.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the

@@ -23,9 +23,9 @@ pub struct Plan<F> {
     /// Enabled kinds of faults. The second value is the mean time between two faults of the kind,
     /// in ns.
     pub faults: Vec<(F, u64)>,
-    /// Maximum duration of an outage that a fault causes, in ns. An outage also takes no longer
-    /// than half the mean time between two faults of its kind, so that the system can recover
-    /// before the next fault.
+    /// Maximum duration of an outage that a fault causes, in ns. Each outage is also limited to
+    /// half the mean time between two faults of its kind, so that the system can recover before the
+    /// next fault.
     pub outage_ns: u64,
 }
 
@@ -102,8 +102,8 @@ impl<F: Copy> Flap<F> {
         }
     }
 
-    /// Begins another failure of the process. Returns the time until the next one, in ns; `None` if
-    /// the process has failed often enough and does not fail again.
+    /// Begins the next failure of the process. Returns the time, in ns, until the following
+    /// failure; `None` if no failure was left.
     pub fn fail(&mut self) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
         Some(self.down_ns + self.well_ns)

@@ -20,7 +20,7 @@ pub struct LogFacts {
     pub log_starts: BTreeMap<(LogId, Ballot), Slot>,
     /// Restart wait that the replica recorded last; `None` if it recorded none.
     pub restart_wait: Option<Duration>,
-    /// Random number that identifies the data directory of each other replica (its life).
+    /// Life of each other replica: the random number that identifies the replica's data directory.
     pub lives: BTreeMap<ReplicaId, u64>,
     /// Whether the replica has joined the cluster with this directory.
     pub joined: bool,

@@ -17,7 +17,7 @@ pub struct FoundGroup {
     pub offset: usize,
     /// Number of the group.
     pub number: u64,
-    /// Whether the segment begins with this group, which restates facts.
+    /// Whether this group is the head of its segment. A head restates facts.
     pub is_head: bool,
     /// Number of the last group that was synced before this group was written.
     pub synced: u64,
@@ -61,7 +61,8 @@ impl FoundRecord<'_> {
             .is_some_and(|(_, seal, body)| record::checksum(self.segment, body) == seal)
     }
 
-    /// Decodes the record as the entry of a slot, as a replica that reads it does.
+    /// Decodes the record as the entry of a slot, in the same way as a replica that reads the
+    /// record.
     ///
     /// # Errors
     /// Any [`EntryProblem`].
@@ -70,22 +71,23 @@ impl FoundRecord<'_> {
     }
 }
 
-/// Bytes behind the last whole group of a segment. A crash has left them in the middle of a write.
+/// Bytes after the last complete group of a segment. They are the remains of a write that a crash
+/// interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TornWrite {
     /// Segment with the bytes.
     pub segment: SegmentId,
     /// Offset in the segment at which the write began, in bytes.
     pub offset: usize,
-    /// Number of bytes up to the last one that is not zero.
+    /// Number of bytes up to the last nonzero byte.
     pub bytes: usize,
     /// Number of the group; `None` if its header is torn, too.
     pub group: Option<u64>,
 }
 
 impl TornWrite {
-    /// Returns the torn write that begins at `offset`; `None` if only zeros follow, or what an earlier
-    /// use of the file has left.
+    /// Returns the torn write that begins at `offset`. Returns `None` if only zeros follow, or only
+    /// data from an earlier use of the file.
     pub(crate) fn find(reader: &SegmentReader<'_>, offset: usize) -> Option<TornWrite> {
         let behind = reader.bytes.get(offset..)?;
         let used = behind.iter().rposition(|byte| *byte != 0)? + 1;
@@ -106,8 +108,8 @@ impl TornWrite {
     }
 }
 
-/// Returns further damage in a segment, behind the place at which its chain of groups was broken at
-/// byte `from`. [`LogRecovery`](crate::LogRecovery) reports only the first place.
+/// Returns the damage in a segment after byte `from`, at which the chain of groups is broken.
+/// [`LogRecovery`](crate::LogRecovery) reports only the first damage.
 pub fn damage_behind(life: u64, id: SegmentId, bytes: &[u8], from: usize) -> Vec<LogDamage> {
     let reader = SegmentReader { life, id, bytes };
     let mut found = Vec::new();

@@ -19,8 +19,8 @@ pub struct RecordPlace {
 }
 
 impl RecordPlace {
-    /// Whether this place holds no record: its segment has the number 0, and segments are numbered
-    /// from 1.
+    /// Whether this place has no record. Such a place has segment number 0, and segments are
+    /// numbered from 1.
     fn is_vacant(&self) -> bool {
         self.segment == SegmentId(0)
     }
@@ -39,7 +39,7 @@ pub(crate) struct IndexChange {
 }
 
 /// Places of the entries of both logs. They are stored in blocks of [`BLOCK`] successive slots,
-/// because most slots of a log are in use. The place of an entry then takes 12 bytes.
+/// because most slots of a log are in use. In a block, the place of an entry needs 12 bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryIndex {
     blocks: BTreeMap<(LogId, u64), Block>,

@@ -30,8 +30,8 @@ struct Unsynced {
 }
 
 impl MemoryDisk {
-    /// Performs a write. A segment that the write begins is durable at once. It is filled with
-    /// zeros, or with the contents of a removed segment of the same length.
+    /// Performs a write. If the write begins a segment, the new segment is durable at once. The new
+    /// segment contains zeros, or the contents of a removed segment of the same length.
     pub fn write(&mut self, write: &LogWrite) {
         if let Some(bytes) = write.begins {
             let spare = self.spare.take().filter(|spare| spare.len() == bytes);
@@ -60,9 +60,9 @@ impl MemoryDisk {
         self.write_sectors(|| true);
     }
 
-    /// Loses the sectors of unsynced writes for which `survives` returns false. `survives` is
-    /// called once for each sector of these writes, in order. Segments that were removed since the
-    /// last sync are there again.
+    /// Handles a crash. A sector of an unsynced write is lost if `survives` returns false for it.
+    /// `survives` is called once for each of these sectors, in order. Segments that were removed
+    /// since the last sync exist again.
     pub fn crash(&mut self, survives: impl FnMut() -> bool) {
         self.segments.extend(self.removed.drain(..));
         self.write_sectors(survives);

@@ -48,7 +48,7 @@ pub enum Fact {
     ForgetLogStarts {
         /// Log in which the ballots began.
         log: LogId,
-        /// Lowest ballot that is still remembered.
+        /// Exclusive upper bound of the forgotten ballots.
         below: Ballot,
     },
     /// Restart wait.
@@ -62,7 +62,7 @@ pub enum Fact {
     },
     /// The replica has joined.
     Joined,
-    /// Incarnation of the run that wrote the fact first.
+    /// Incarnation of the run that first wrote this fact.
     Incarnation(Incarnation),
     /// Commit points of both logs.
     Committed(PerLog<Slot>),
@@ -87,12 +87,12 @@ pub enum LogRecord<'a> {
         /// Slot of the entry.
         slot: Slot,
     },
-    /// A fact that is no entry.
+    /// A fact about the replica.
     Fact(Fact),
 }
 
-/// Record that the log stores. It stores all records of a replica except records of the executed
-/// state.
+/// Record in the form in which the log stores it. The log stores all records of a replica except
+/// records of the executed state.
 pub(crate) enum Logged<'a> {
     Entry {
         log: LogId,
@@ -241,8 +241,8 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     Some((length, u32::from_le_bytes(*seal), rest))
 }
 
-/// Returns the record in `body`, from which the frame was removed; `None` if there is no record of
-/// a known kind.
+/// Decodes the record in `body`, which does not include the frame. Returns `None` if there is no
+/// record of a known kind.
 pub(crate) fn decode(body: &[u8]) -> Option<LogRecord<'_>> {
     let (kind, rest) = body.split_first()?;
     let mut reader = Reader(rest);

@@ -25,8 +25,8 @@ pub struct LogDamage {
     pub problem: String,
 }
 
-/// Facts about a log from the marker file. They determine which groups and segments of the log must
-/// be present.
+/// Facts about a log from the marker file. These facts determine which groups and segments of the
+/// log must be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     /// Number of the last group that was acknowledged; 0 if there is none.
@@ -210,9 +210,9 @@ impl LogRecovery {
         }
     }
 
-    /// Checks the bytes behind the end of the chain. These may be a torn group and later groups
-    /// that were written without a sync. If one of these groups shows that a group after the end
-    /// was synced, synced bytes are lost.
+    /// Checks the bytes after the end of the chain. They may be a torn group and later groups that
+    /// were written without a sync. If one of these groups shows that a group after the end was
+    /// synced, synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());
@@ -243,8 +243,8 @@ impl LogRecovery {
         self.chain.number
     }
 
-    /// Returns the offset at which the groups end in the segment `id`, which was read last; 0 if it
-    /// has no whole head.
+    /// Returns the end offset of the last group in the segment `id`, which was read last. Returns 0
+    /// if the segment has no complete head.
     pub fn end(&self, id: SegmentId) -> usize {
         if self.unborn == Some(id) { 0 } else { self.end }
     }
@@ -259,7 +259,7 @@ impl LogRecovery {
     /// lengths in `segment_bytes`.
     ///
     /// # Errors
-    /// Groups or segments are missing that must be present according to `marked`.
+    /// Fails if groups or segments are missing that `marked` requires.
     pub fn finish(
         self,
         marked: Marked,

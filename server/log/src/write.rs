@@ -35,11 +35,10 @@ pub struct LogWriter {
     pub(crate) index: EntryIndex,
     /// All segments; the last one may be partly in use.
     pub(crate) segments: BTreeMap<SegmentId, Segment>,
-    /// Offset, in the last segment that the start of this run found, at which that segment's last
-    /// group ends.
+    /// Offset at which the last group ends, in the last segment that the start of this run found.
     pub(crate) found_end: usize,
-    /// Offset in the last segment at which the next group begins; `None` if the next group begins
-    /// a segment, because no write of this run has begun one yet.
+    /// Offset in the last segment at which the next group begins. `None` if this run has not begun
+    /// a segment yet. In that case, the next group begins a segment.
     pub(crate) end: Option<usize>,
     /// Last group that was written.
     pub(crate) chain: ChainEnd,
@@ -47,12 +46,12 @@ pub struct LogWriter {
     pub(crate) synced: u64,
 }
 
-/// A segment, as the writer knows it.
+/// Length of a segment, and bounds for the slots in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     /// Length in bytes.
     pub(crate) bytes: usize,
-    /// For each log, no slot above this one was written or erased in the segment.
+    /// For each log, an upper bound for the slots that were written or erased in the segment.
     pub(crate) highest: PerLog<Slot>,
 }
 
@@ -64,7 +63,7 @@ impl Segment {
         }
     }
 
-    /// Notes a change of the index that a record in this segment makes.
+    /// Notes a change that a record in this segment makes to the index.
     pub(crate) fn note(&mut self, change: &IndexChange) {
         let highest = &mut self.highest[change.log];
         *highest = change.slot.max(*highest);
@@ -142,12 +141,12 @@ impl LogWriter {
         next.next_multiple_of(group::ALIGNMENT)
     }
 
-    /// Sets the maximum length of further segments in bytes.
+    /// Sets the maximum length, in bytes, of segments that are created later.
     pub fn set_segment_bytes_max(&mut self, max: usize) {
         self.segment_bytes.max = max;
     }
 
-    /// Returns the number of unused bytes in the last segment.
+    /// Returns the number of unused bytes in the last segment; 0 before the first write of a run.
     pub fn left_bytes(&self) -> usize {
         let last = self
             .segments
@@ -180,15 +179,15 @@ impl LogWriter {
     }
 
     /// Forgets the entries of both logs up to these slots. Returns the segments that are no longer
-    /// part of the log: they hold no other entries that count, and every later segment restates
-    /// their facts. The last segment always stays.
+    /// part of the log. They hold no other current entries, and every later segment restates their
+    /// facts. The last segment always stays.
     ///
-    /// The caller must sync everything written so far first, or else the head of the segment with
-    /// which the log begins may be lost. It removes the files only when a start can know that they
-    /// are not missing ([`Marked::first`](crate::Marked)).
+    /// The caller must first sync everything that was written so far. Otherwise, the head of the
+    /// segment with which the log begins may be lost. The caller may remove the files only when a
+    /// start can know that they are not needed ([`Marked::first`](crate::Marked)).
     ///
     /// # Panics
-    /// If anything is not synced.
+    /// Panics if a write is not synced.
     pub fn truncate(&mut self, slots: PerLog<Slot>) -> Vec<(SegmentId, usize)> {
         assert_eq!(self.synced, self.chain.number, "everything is synced");
         for (log, last) in slots.each() {
@@ -213,8 +212,8 @@ impl LogWriter {
         first.is_some_and(|(id, segment)| !self.needs(*id, segment, slots))
     }
 
-    /// Whether a segment holds an entry above these slots that counts. An entry that was replaced or
-    /// erased does not count.
+    /// Whether a segment holds a current entry above these slots. An entry that was replaced or
+    /// erased is not current.
     fn needs(&self, id: SegmentId, segment: &Segment, slots: PerLog<Slot>) -> bool {
         LogId::ALL.into_iter().any(|log| {
             let above = self.index.entries(log, slots[log].next());
@@ -292,7 +291,7 @@ impl Plan<'_> {
     }
 
     /// Appends the head of a segment. The head contains only the facts of completed writes. If the
-    /// group behind the head is torn, no later start may use the facts of that group (hazard 118).
+    /// group after the head is torn, no later start may use the facts of that group (hazard 118).
     fn head(&mut self, next: &[Logged<'_>]) {
         let mut facts = self.log.facts.clone();
         if off(Rule::H118Heads) {

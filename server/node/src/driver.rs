@@ -38,8 +38,8 @@ use leasehold_replica::shell::{
 };
 
 /// Maximum sleep between two event-loop iterations. While the machine is suspended, the timer is
-/// paused but leases continue to expire. So this maximum bounds the delay with which the end of a
-/// lease is noticed.
+/// paused but leases continue to expire. With this maximum, the node notices the end of a lease
+/// soon after the machine resumes.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The replica and all parts of the node around it.
@@ -77,8 +77,8 @@ struct Scratch {
 }
 
 impl Driver {
-    /// Runs the loop until `shutdown` completes. Then hands over the duties for which other
-    /// replicas rely on this one, and closes the storage.
+    /// Runs the loop until `shutdown` completes. Then hands over the duties that other replicas
+    /// depend on, and closes the storage.
     ///
     /// # Errors
     /// Fails if the storage has failed or turns out to have been wiped.
@@ -279,8 +279,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the answers to reads with permits that are still valid. Returns the other reads to the
-    /// replica.
+    /// Sends the answer to each read if its permit is still valid. Otherwise returns the read to
+    /// the replica.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {
@@ -332,9 +332,9 @@ impl Driver {
 /// Performs the actions that the replica requests in one event-loop iteration.
 struct ActionHost<'a> {
     driver: &'a mut Driver,
-    /// Time that the replica received together with the inputs of this iteration.
+    /// Clock reading that was passed to the replica with the inputs of this iteration.
     now: Time,
-    /// Answers to reads. They are held back until the clock has been read again.
+    /// Prepared answers to reads. They are held back until the clock has been read again.
     fenced: &'a mut Vec<FencedReply>,
     /// Error that is set if the storage turns out to have been wiped. No further action is
     /// performed after that.

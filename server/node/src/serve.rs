@@ -97,8 +97,8 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
 /// far more often anyway.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// Logs a warning if the configuration sets `insecure = true`. The warning states which protections
-/// are off.
+/// Logs a warning if the configuration sets `insecure = true`. The warning names the protections
+/// that are off.
 fn warn_of_what_is_open(config: &ClusterConfig) {
     if config.security.insecure {
         tracing::warn!(
@@ -128,8 +128,9 @@ fn warn_of_open_directory(directory: &Path) {
     );
 }
 
-/// Makes a write that exceeds the maximum file size (`ulimit -f`) return an error, which is logged.
-/// Without this call, a signal would end the process without a message.
+/// Keeps the process alive when a write exceeds the maximum file size (`ulimit -f`). The write
+/// returns an error, which is logged. Without this call, a signal would end the process without a
+/// message.
 fn outlive_file_size_limit() -> io::Result<()> {
     // A handler stays after its listener is dropped.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)

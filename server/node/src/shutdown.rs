@@ -21,7 +21,7 @@ pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum total time for a node to end. Closing the directory takes some ms, unless the disk is
 /// slow.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that another thread has to write the last lines of the log.
+/// Time for another thread to write the last lines of the log.
 const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 
 /// Watchdog for the end of a node. The watchdog is dropped when the node has ended.

@@ -14,7 +14,7 @@ use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Field, Outcome, Path, command::Op};
 
-/// Replica that leads a cluster of one. Its host performs each of its actions immediately.
+/// Replica that leads a cluster of one. The host performs each action of the replica immediately.
 struct Alone {
     replica: Replica,
     now: Time,
@@ -25,7 +25,7 @@ struct Alone {
 /// Host that performs the actions of a replica immediately.
 #[derive(Default)]
 struct Done {
-    /// Persists that were not yet reported to the replica as durable.
+    /// Sequence numbers of persists that are not yet reported to the replica as durable.
     persisted: Vec<Sequence>,
     /// Number of clients that were answered.
     answered: usize,

@@ -33,8 +33,8 @@ pub enum Action {
     /// Make durable all changes of the state that were persisted so far, then return
     /// `Input::Flushed`. At most one flush is requested at a time.
     Flush,
-    /// Free the space of the log entries up to these slots. They are executed, flushed, and no longer
-    /// needed by any member. The storage may keep some of them.
+    /// Free the space of the log entries up to these slots. These entries are executed and flushed,
+    /// and no member needs them any more. The storage may keep some of them.
     Truncate(PerLog<Slot>),
     /// Send an answer to a client.
     Reply {
@@ -45,9 +45,9 @@ pub enum Action {
         /// Answer to send.
         outcome: Outcome,
     },
-    /// Answer a read that was served under leases, unless its permit has ended. Sample the clock
-    /// after the step. If the clock is not before `until`, return `Input::FenceMissed` instead of
-    /// an answer.
+    /// Answer a read that was served under leases, unless its permit has ended. Read the clock
+    /// after the step. If the time is not before `until`, return `Input::FenceMissed` instead of an
+    /// answer.
     FencedReply {
         /// Client or peer to answer.
         to: ReadFrom,
@@ -116,7 +116,8 @@ pub enum Record {
         /// Lowest ballot to remember. The slots at which lower ballots began are forgotten.
         below: Ballot,
     },
-    /// Longest restart wait of all lease parameters under which this replica has made promises.
+    /// Restart wait of this replica. It is the longest restart wait for any of the lease parameters
+    /// under which this replica has made promises.
     RestartWait(Duration),
     /// Random number that identifies the data directory of another replica (its life). Only the
     /// first number that this replica received is recorded (hazard 33).
@@ -138,14 +139,15 @@ pub enum Record {
 }
 
 impl Record {
-    /// Returns whether this record must be synced under every durability. A replica relies on such
-    /// a record even if no other record survives a crash (hazard 15).
+    /// Returns whether this record must be synced under every durability setting. A replica relies
+    /// on such a record even if no other record survives a crash (hazard 15).
     pub fn is_synced_always(&self) -> bool {
         matches!(self, Record::RestartWait(_))
     }
 }
 
-/// Changes of the executed state since the previous batch of changes, up to the end of a slot.
+/// A batch of changes of the executed state. It contains all changes since the previous batch, up
+/// to the end of a slot.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct StateChanges {
     /// Last executed slot of the log of commands.
@@ -191,7 +193,7 @@ pub struct SessionImage {
 /// State that a restart finds on disk.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveredState {
-    /// Incarnation of this run, which is already durable. At least 1.
+    /// Incarnation of this run. It is already durable, and at least 1.
     pub incarnation: leasehold_leases::Incarnation,
     /// Random number that identifies the data directory (its life). It was chosen when the
     /// directory was created, and is never 0.
@@ -203,15 +205,16 @@ pub struct RecoveredState {
     pub lives: Vec<(ReplicaId, u64)>,
     /// Highest ballot that this replica has promised.
     pub promised: Ballot,
-    /// Accepted entries of both logs above those that `state` covers.
+    /// Accepted entries of both logs, above the slots that `state` covers.
     pub accepted: Vec<super::message::ReportedEntry>,
     /// Slots at which ballots began: (log, ballot, slot).
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
-    /// Commit points that the earlier run recorded last. The log holds every entry up to them that
-    /// `state` does not cover.
+    /// Commit points that the earlier run recorded last. Every entry up to these points is in the
+    /// log or is covered by `state`.
     pub committed: PerLog<Slot>,
-    /// Longest restart wait that is required by any lease parameters under which this replica has
-    /// made promises; `None` at the first start on this directory.
+    /// Restart wait that this replica needs; `None` at the first start on this directory. It is the
+    /// longest restart wait for any of the lease parameters under which this replica has made
+    /// promises.
     pub restart_wait: Option<Duration>,
     /// Complete executed state, in the form of changes to an empty state.
     pub state: StateChanges,
@@ -247,7 +250,7 @@ pub enum Event {
     /// The restart wait is over. The grants of the earlier run, which this run has forgotten, have
     /// now ended.
     RestartWaitOver,
-    /// Enough other replicas know this replica's data directory: this replica takes part now.
+    /// This replica takes part now, because enough other replicas know its data directory.
     Joined,
     /// This replica was told to end, and no other replica waits for it any more.
     Left,

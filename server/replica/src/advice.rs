@@ -34,7 +34,7 @@ impl Replica {
         self.leads_at() == Some(pass.ballot)
     }
 
-    /// Looks at up to `keys` more keys. Returns true if no keys are left.
+    /// Continues the pass with up to `keys` further keys. Returns true if no keys are left.
     ///
     /// # Panics
     /// If the pass may not continue.
@@ -102,8 +102,8 @@ fn describe(profile: &Profile) -> wire::Demand {
     }
 }
 
-/// Adds to `described` the settings of each kind of strategy. They come from the first range with a
-/// strategy of this kind. If there is no such range, they are the defaults.
+/// Adds the settings of each kind of strategy to `described`. The settings come from the first
+/// range with a strategy of this kind. If there is no such range, they are the defaults.
 fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),

@@ -5,22 +5,24 @@ use leasehold_leases::{ReplicaId, Slot};
 
 use super::message::PerLog;
 
-/// Progress of the flushed states of all members, and of the truncation of the logs here.
+/// Progress of the flushed states of all members, and of the truncation of this replica's logs.
 ///
-/// An entry may go when the flushed states of *all* members contain it (hazard 125). Then no member
-/// will ever fetch it, and no restart will ever execute it again. So no member is ever behind the
-/// start of another member's log. A member that is down for long holds back all logs.
+/// An entry may be removed when the flushed states of *all* members contain it (hazard 125). Then
+/// no member will ever fetch the entry, and no restart will ever execute it again. So no member is
+/// ever behind the start of another member's log. A member that is down for long holds back the
+/// truncation of all logs.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Compaction {
     me: ReplicaId,
-    /// For each member, the last slots that its flushed state covers, as far as is known here.
+    /// For each member, the last slots that its flushed state covers, as far as this replica knows.
     flushed: Vec<PerLog<Slot>>,
     /// Last slots that were truncated in this run.
     truncated: PerLog<Slot>,
 }
 
 impl Compaction {
-    /// Begins a run of replica `me` of `n`, with a flushed state that covers these slots.
+    /// Begins a run of replica `me` in a cluster of `n` replicas. Its flushed state covers the
+    /// slots `flushed`.
     pub(super) fn begin(me: ReplicaId, n: usize, flushed: PerLog<Slot>) -> Compaction {
         let mut all = vec![PerLog::default(); n];
         all[me.index()] = flushed;
@@ -37,7 +39,7 @@ impl Compaction {
     }
 
     /// Notes that the flushed state of `member` covers these slots. Returns the slots up to which
-    /// entries may go, if there are any more now.
+    /// entries may be removed; `None` if no further entries may be removed.
     pub(super) fn note_flushed(
         &mut self,
         member: ReplicaId,

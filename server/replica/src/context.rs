@@ -27,10 +27,10 @@ struct Peer {
     cost_ms: u32,
 }
 
-/// Result of comparing a peer's message with what was known of that peer before.
+/// Result of comparing a peer's message with earlier knowledge of that peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerContact {
-    /// Whether the message is from a later run of the peer than the one known.
+    /// Whether the message is from a new run of the peer, which was not known before.
     pub(super) is_later_run: bool,
     /// Time of the peer's previous message, if the peer has restarted since or was silent for a
     /// `health_gap`; otherwise `None`.
@@ -88,8 +88,8 @@ impl ReplicaContext {
         self.members.others(self.me()).iter()
     }
 
-    /// Returns the duration of silence that shows a peer to be unhealthy. A leader that was silent
-    /// for this long would lose leadership.
+    /// Returns the duration of silence after which a peer is treated as unhealthy. A leader that
+    /// was silent for this long would lose leadership.
     pub(super) fn health_gap(&self) -> Duration {
         let timing = &self.settings.timing;
         timing.election_timeout.max(timing.ping * 2)
@@ -122,10 +122,9 @@ impl ReplicaContext {
         }
     }
 
-    /// Whether a message was sent by the newest run of its sender that is known here, and was
-    /// addressed to this run of this replica. Lease messages, forwarded requests and fetched
-    /// entries are ignored otherwise (protocol §0). An acceptance of an earlier run stays valid,
-    /// with its tag.
+    /// Whether a message comes from the newest known run of its sender, and was addressed to this
+    /// run of this replica. Otherwise lease messages, forwarded requests and fetched entries are
+    /// ignored (protocol §0). An acceptance of an earlier run stays valid, with its tag.
     pub(super) fn is_current(&self, envelope: &Envelope) -> bool {
         let known = self.incarnation_of(envelope.from);
         envelope.from_incarnation == known && envelope.to_incarnation == self.incarnation
@@ -133,7 +132,7 @@ impl ReplicaContext {
             || off(Rule::H37Life)
     }
 
-    /// Returns the newest run of a peer that is known here; 0 if no run is known.
+    /// Returns the newest known run of a peer; 0 if no run is known.
     pub(super) fn incarnation_of(&self, peer: ReplicaId) -> Incarnation {
         self.peers[peer.index()].incarnation
     }
@@ -237,8 +236,8 @@ impl ReplicaContext {
         self.others().filter(fit).collect()
     }
 
-    /// Returns the replica in `among` that should lead next, other than this one. Of the replicas
-    /// from which a message has arrived lately, it is the one that would serve the sites best.
+    /// Returns the other replica in `among` that should lead next. Of the replicas from which a
+    /// message has arrived lately, it is the one that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears no other replica resigns after its timeout. All others have then been
         // silent for that long.
@@ -274,9 +273,8 @@ impl ReplicaContext {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Returns the replica in `among` with the shortest round trip, other than this one. `among`
-    /// may come from a peer's configuration, so it may contain replicas that are not members; these
-    /// are ignored.
+    /// Returns the other replica in `among` with the shortest round trip. `among` may come from a
+    /// peer's configuration, so it may contain replicas that are not members; these are ignored.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));
@@ -302,7 +300,7 @@ impl ReplicaContext {
             .is_quorum(heard.union(ReplicaSet::one(self.me())))
     }
 
-    /// Wraps a message to `to` with the incarnations of both replicas.
+    /// Wraps a message for the replica `to` in an envelope, with the incarnations of both replicas.
     pub(super) fn envelope(&self, to: ReplicaId, message: Message) -> Envelope {
         assert!(self.is_other(to), "messages go to other members");
         Envelope {

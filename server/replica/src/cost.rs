@@ -83,10 +83,10 @@ pub struct Cost {
     pub bytes_passed: usize,
 }
 
-/// A request, with the facts about the replica's state on which the cost of the request depends.
+/// A request, and the facts about the replica's state that determine the cost of the request.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A command of a client. If it is a read, it is charged as if this replica answers it.
+    /// A command of a client. A read is charged as if this replica answered it.
     Command(&'a Command),
     /// A read of a client, and the path that it takes.
     Read(&'a Command, Path),
@@ -125,7 +125,7 @@ impl Cost {
     }
 
     /// Returns the cost, in units of [`crate::cost`], of adding the request to a batch, slot or
-    /// group of inputs. The cost of a batch, slot or group without the request is not included.
+    /// group of inputs. The cost of the batch, slot or group itself is not included.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -308,7 +308,7 @@ pub fn executing(value: &Value) -> usize {
     units.sum()
 }
 
-/// Returns the number of entries of a scan that takes as long to execute as `command`.
+/// Returns a number of entries. A scan of this many entries takes as long to execute as `command`.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }

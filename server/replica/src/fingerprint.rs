@@ -29,8 +29,8 @@ const RESTING: [Timer; 7] = [
 
 impl Replica {
     /// Returns the fingerprint of this replica. Replicas with the same fingerprint and settings
-    /// answer the same inputs alike, at every reading of their clocks up to `horizon`. `start` is
-    /// the time at which the first of them began.
+    /// give the same answers to the same inputs, as long as their clocks show times up to
+    /// `horizon`. `start` is the time at which the first of these replicas began.
     ///
     /// # Panics
     /// If an omitted part of the state could have an effect before `horizon`, because one of the

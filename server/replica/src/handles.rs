@@ -6,7 +6,8 @@ use leasehold_wire::Command;
 
 use super::message::RequestId;
 
-/// Identifier of a client's request, given by the shell: the connection and the id of the request.
+/// Identifier of a client's request: the connection, and the ID of the request. The shell chooses
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientHandle {
     /// ID of the connection. The ID is never used for another connection of this process.
@@ -15,12 +16,12 @@ pub struct ClientHandle {
     pub request: u64,
 }
 
-/// Sequence number of a persist within a run. The first persist has the number 1.
+/// Sequence number of an `Action::Persist` within a run. The first one has the number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// Replica that made a request, and its run. The answer may take a while, and only this run may
-/// receive it.
+/// Replica that made a request, and the run in which the replica made it. The answer may take a
+/// while, and only this run may receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {
     /// Replica that made the request.
@@ -34,11 +35,11 @@ pub struct Requester {
 pub enum ReadFrom {
     /// A client of this replica.
     Client(ClientHandle),
-    /// A peer that forwarded the read, and the peer's name for the attempt.
+    /// A peer that forwarded the read, and the name that the peer gave to the attempt.
     Peer(ReplicaId, RequestId),
 }
 
-/// Read to repeat if its permit has ended before the answer is sent.
+/// A read that must be repeated if its permit has ended before the answer is sent.
 #[derive(Clone, Debug)]
 pub enum FencedRead {
     /// A read of one key.

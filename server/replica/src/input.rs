@@ -21,18 +21,18 @@ pub enum Input {
         command: Command,
     },
     /// A client's connection has ended. No client waits for answers on the connection, and no more
-    /// commands arrive on it. The replica still answers the requests of this connection that it
-    /// drops.
+    /// commands arrive on it. If the replica drops requests of this connection, it still answers
+    /// them.
     ClientDisconnected {
         /// ID of the connection, as in `ClientHandle::connection`.
         connection: u64,
     },
-    /// The permit of a fenced reply had ended at the time when the clock was sampled. The replica
-    /// must repeat the read.
+    /// The permit of a fenced reply had already ended when the clock was sampled. The replica must
+    /// repeat the read.
     FenceMissed {
         /// Client or peer to answer.
         from: ReadFrom,
-        /// Read to repeat, as given in the reply.
+        /// Read that must be repeated. The fenced reply contained it.
         again: FencedRead,
     },
     /// A message of a peer arrived.
@@ -51,7 +51,7 @@ pub enum Input {
         /// Entries in rising order of slots.
         entries: Vec<(Slot, Value)>,
     },
-    /// Whether the storage accepts writes. It does not while it is full or stalled. An fsync error
+    /// Whether the storage accepts writes. A full or stalled storage accepts none. An fsync error
     /// is different: it stops the process.
     StorageWritable(bool),
     /// Whether the clock from which `now` is read is trusted.
@@ -68,12 +68,12 @@ pub enum Input {
 /// Requests that an operator may make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorRequest {
-    /// Transfer leadership to this replica, once all proposals are committed. A replica that does
-    /// not lead passes the request on to the leader.
+    /// Transfer leadership to the replica with this ID, once all proposals are committed. A replica
+    /// that does not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),
     /// Change the strategies and durations of leases. A replica that does not lead passes the
-    /// request on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is
-    /// lost; the request may then be repeated.
+    /// request on to the leader. `Event::LeaseAnswered` reports the result. There is no such event
+    /// if the leader is lost. The request may then be repeated.
     Lease {
         /// ID of the request. The answer contains the same ID.
         ask: u64,

@@ -37,8 +37,8 @@ impl Replica {
         self.parts.consensus.log(log).highest()
     }
 
-    /// Returns this replica's own votes on a slot, as counted at this replica. Each vote is a pair
-    /// of the ballot and a tag.
+    /// Returns the votes of this replica on a slot, as far as they are counted here. Each vote is a
+    /// pair of the ballot and a tag.
     pub fn own_votes(
         &self,
         log: LogId,
@@ -52,8 +52,8 @@ impl Replica {
         })
     }
 
-    /// Returns the log time of the last command executed here, in ms. A client states this time
-    /// when it opens a session.
+    /// Returns the log time of the last command executed here, in ms. A client sends this time when
+    /// it opens a session.
     pub fn log_time_ms(&self) -> u64 {
         self.parts.machine.log_time_ms()
     }
@@ -70,8 +70,8 @@ impl Replica {
         self.parts.consensus.marks().on(key)
     }
 
-    /// Returns the time until which `grantor` covers `key` here, by this replica's clock, and the
-    /// barrier of the chain of promises that covers the key.
+    /// Returns the time until which `grantor` covers `key` here, by this replica's clock. Also
+    /// returns the barrier of the chain of promises that covers the key.
     pub fn covered_by(&self, now: Time, grantor: ReplicaId, key: &[u8]) -> Option<(Time, Slot)> {
         let view = self.configs().view(key);
         self.parts.leasing.holder().covered_by(now, grantor, view)
@@ -94,8 +94,8 @@ impl Replica {
         Some((accepted.ballot, &accepted.value))
     }
 
-    /// Returns all marks in no particular order, each as a key and a slot for which reads of that
-    /// key wait.
+    /// Returns all marks, in no particular order. Each mark is a pair of a key and a slot: reads of
+    /// the key wait for the slot.
     pub fn marks(&self) -> impl Iterator<Item = (&Key, Slot)> {
         self.parts.consensus.marks().all()
     }
@@ -112,8 +112,7 @@ impl Replica {
         self.parts.leasing.outwaits_until()
     }
 
-    /// Returns whether this replica believes promises that `grantor` makes in the run
-    /// `incarnation`.
+    /// Returns whether this replica accepts promises that `grantor` makes in the run `incarnation`.
     pub fn honours(&self, grantor: ReplicaId, incarnation: Incarnation) -> bool {
         self.ctx.incarnation_of(grantor) == incarnation
     }
@@ -155,12 +154,12 @@ impl Replica {
 /// Corrupts marks, for tests of the oracles that check them.
 #[doc(hidden)]
 impl Replica {
-    /// Marks the keys of `value`, although it is not accepted in this slot.
+    /// Marks the keys of `value`, although `value` is not accepted in this slot.
     pub fn mark_wrongly(&mut self, slot: Slot, value: &Value) {
         self.parts.consensus.marks_mut().mark(slot, value);
     }
 
-    /// Removes the marks of the keys of `value`, although it is accepted in this slot.
+    /// Removes the marks of the keys of `value`, although `value` is accepted in this slot.
     pub fn unmark_wrongly(&mut self, slot: Slot, value: &Value) {
         self.parts.consensus.marks_mut().unmark(slot, value, |_| {});
     }

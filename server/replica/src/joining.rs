@@ -63,8 +63,8 @@ enum JoinState {
     Wiped,
 }
 
-/// Random numbers that identify data directories (lives): the replica's own number and those of
-/// other replicas.
+/// Random numbers that identify data directories (lives). One is this replica's own number, and the
+/// others are the numbers of other replicas.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Joining {
     life: u64,
@@ -128,8 +128,8 @@ impl Joining {
         self.state == JoinState::Wiped
     }
 
-    /// Sends the number of this replica's data directory (its life) to all replicas that may not
-    /// know it.
+    /// Sends the number of this replica's data directory (its life) to all replicas that have not
+    /// confirmed that they remember it.
     pub(super) fn retransmit(&self, step: &mut Step<'_>) {
         let life = self.life;
         for to in self.unconfirmed.iter() {
@@ -137,8 +137,8 @@ impl Joining {
         }
     }
 
-    /// Handles a message of a peer that starts on a new data directory. Only the first life that
-    /// was received from the peer is remembered.
+    /// Handles a message of a peer that starts with a new data directory. This replica remembers
+    /// only the first life that it has received from the peer.
     pub(super) fn on_join(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         let known = &mut self.lives[from.index()];
         if *known == 0 {
@@ -156,7 +156,7 @@ impl Joining {
         step.when_durable(Continuation::Joined { to: from });
     }
 
-    /// Answers `to` with the life that this replica remembers for the data directory of `to`. The
+    /// Tells the replica `to` the life that is remembered here for the data directory of `to`. The
     /// record of this life is durable now.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
@@ -194,8 +194,8 @@ impl Joining {
         }
     }
 
-    /// Keeps a Phase 1 request that another replica sent before this replica has joined. The
-    /// request is answered as soon as this replica has joined.
+    /// Keeps a Phase 1 request that arrived before this replica joined. The request is answered as
+    /// soon as this replica has joined.
     pub(super) fn postpone_prepare(
         &mut self,
         from: ReplicaId,
@@ -214,8 +214,8 @@ impl Joining {
         step.timers.stop(Timer::Election);
     }
 
-    /// Notes that the record of this replica's joining is durable. Returns the work that was
-    /// postponed until then.
+    /// Makes this replica take part, because the record that it has joined is durable. Returns the
+    /// work that was postponed until then.
     pub(super) fn take_part(&mut self) -> PostponedWork {
         assert_eq!(
             self.state,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 
-/// Number of renewals without an ack after which a grantor must establish the lease anew instead of
-/// renewing it.
+/// Number of renewals for which one ack is enough. If no newer ack has arrived by then, a grantor
+/// must establish the lease anew instead of renewing it.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
 /// Changes that an operator wants. An omitted setting stays as it is.
@@ -108,7 +108,7 @@ impl Refusal {
 /// Answer to a request to change leases. The requested leases are now in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InForce {
-    /// Configuration since which the request is in force.
+    /// Configuration under which the request is in force.
     pub config: ConfigId,
     /// Whether the requested settings were in force already before the request.
     pub already: bool,

@@ -123,7 +123,7 @@ impl Replica {
         self.with(now, out, Parts::tick);
     }
 
-    /// Ends a group of inputs that shared one `now`.
+    /// Ends a group of inputs. The inputs were handled with the same time `now`.
     pub fn flush(&mut self, now: Time, out: &mut Vec<Action>) {
         if !self.is_wiped() {
             self.with(now, out, Parts::flush);
@@ -141,8 +141,8 @@ impl Replica {
     }
 
     /// Handles a message of another member. The sender is checked before the content is believed.
-    /// If the message is from a later run of the sender than the one known, the sender has
-    /// forgotten the promises of its earlier run.
+    /// The message may be from a later run of the sender than the newest known one. If so, the
+    /// sender has forgotten the promises of its earlier run.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {
@@ -192,7 +192,7 @@ impl Replica {
         }
     }
 
-    /// Refuses a message with numbers that are too far above those known here. No part of the
+    /// Refuses a message, because its numbers are too far above those known here. No part of the
     /// message is believed.
     fn refuse(&mut self, message: &Message) {
         self.metrics.refused_messages += 1;

@@ -16,8 +16,8 @@ use super::lease_set::{LeaseAnswer, LeaseSet};
 
 pub use super::per_log::{LogId, PerLog};
 
-/// A message with the incarnations of its sender and its addressee. If these do not match the
-/// current runs of the two replicas, lease messages and forwarded requests are ignored.
+/// A message with the incarnations of its sender and its addressee. If these incarnations are not
+/// the current runs of the two replicas, lease messages and forwarded requests are ignored.
 #[derive(Clone, Debug, Hash)]
 pub struct Envelope {
     /// Replica that sent the message.
@@ -30,8 +30,8 @@ pub struct Envelope {
     pub message: Message,
 }
 
-/// Name of one attempt to get a request answered. The name consists of the origin's incarnation and
-/// a counter that rises with every attempt. So the origin never confuses the answers to two
+/// Name of one attempt to get an answer to a request. The name consists of the origin's incarnation
+/// and a counter that rises with every attempt. So the origin never confuses the answers to two
 /// attempts, even if the attempts belong to different runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -79,8 +79,8 @@ impl Hash for Batch {
 /// Content of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// A no-op. It fills slots without a known value, and it is the first value that a new leader's
-    /// ballot adds.
+    /// A no-op. It fills slots without a known value. A new leader also proposes it as the opening
+    /// no-op of its ballot.
     Noop,
     /// Commands of clients.
     Commands(Arc<Batch>),
@@ -124,7 +124,7 @@ pub struct Accept {
     pub tag: ReplicaSet,
     /// Slots of this log that the leader knows to be committed.
     pub news: LogNews,
-    /// Highest slot, up to and including this one, that may hold a multi-key command.
+    /// Last slot that may hold a multi-key command, among this slot and all earlier slots.
     pub last_multi: Slot,
     /// One bit for each command: set if execution cannot refuse the command.
     pub infallible: Arc<[u64]>,
@@ -148,8 +148,8 @@ pub struct ReportedEntry {
 pub struct ReadAnswer {
     /// Attempt that is answered.
     pub request: RequestId,
-    /// Value, and the path on which the read was served; `None` if the sender of the answer cannot
-    /// serve the read, so that the origin must ask the leader.
+    /// Value, and the path on which the read was served. `None` if the sender of the answer cannot
+    /// serve the read. The origin must then ask the leader.
     pub outcome: Option<(Outcome, Path)>,
 }
 
@@ -160,11 +160,11 @@ pub enum Message {
     Ping {
         /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// The sender's own estimate of the average time, in ms, that clients would wait if the
-        /// sender led; 0 if the sender should not lead or cannot estimate the time.
+        /// Average time, in ms, that clients would wait if the sender led. The sender has estimated
+        /// it. The time is 0 if the sender should not lead or cannot estimate it.
         cost_ms: u32,
-        /// Last slots that the sender's flushed state covers. No restart of the sender needs the
-        /// entries up to them.
+        /// Last slots that the sender's flushed state covers. After a restart, the sender does not
+        /// need the entries up to these slots.
         flushed: PerLog<Slot>,
     },
     /// Answer to a ping.
@@ -172,7 +172,8 @@ pub enum Message {
         /// Stamp of the ping that is answered.
         stamp: u64,
     },
-    /// The sender starts on a data directory that may be unknown to all other replicas (hazard 33).
+    /// The sender has started with a data directory that may be unknown to all other replicas
+    /// (hazard 33).
     Join {
         /// Random number that identifies the sender's data directory (its life).
         life: u64,
@@ -221,8 +222,8 @@ pub enum Message {
         commits: PerLog<Slot>,
         /// Accepted entries in this part. They are above the candidate's commit points.
         entries: Vec<ReportedEntry>,
-        /// Slots at which ballots began, as (log, ballot, slot). The replier knows these slots;
-        /// other parts may include further ones.
+        /// Slots at which ballots began, as (log, ballot, slot), as far as the replier knows them.
+        /// Other parts of the answer may contain further ones.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
     /// Phase 2 of one slot.
@@ -245,8 +246,8 @@ pub enum Message {
     Heartbeat {
         /// The leader's ballot.
         ballot: Ballot,
-        /// Sequence number of the probe, which the answer repeats; 0 if this message only reports
-        /// commits and needs no answer.
+        /// Sequence number of the probe; 0 if this message only reports commits and needs no
+        /// answer. The answer contains the same number.
         probe: u64,
         /// State of each log, as the leader reports it.
         logs: PerLog<LogNews>,
@@ -308,8 +309,8 @@ pub enum Message {
     Transfer {
         /// Ballot of the leader that transfers leadership.
         ballot: Ballot,
-        /// Whether an operator wants the transfer. If so, no replica asks for leadership back
-        /// because it is the preferred one.
+        /// Whether an operator wants the transfer. If so, the preferred leader does not ask for
+        /// leadership back.
         by_operator: bool,
     },
     /// A move of leadership that an operator wants.
@@ -344,8 +345,8 @@ pub struct DemandReport {
 }
 
 impl Message {
-    /// Returns the name of the message's kind. The name is for text that people read, where a whole
-    /// message would be too long.
+    /// Returns the name of the message's kind. The name appears in text for people, because a whole
+    /// message would be too long there.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ping { .. } => "Ping",

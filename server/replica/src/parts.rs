@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::message::{Message, ReadAnswer};
 
-/// Maximum sum of the size estimates of all items in one message, in bytes.
+/// Maximum total of the size estimates of the items in one message, in bytes.
 pub const PART_BYTES: usize = 1 << 20;
 /// Bytes added to each item's size estimate for its names, numbers and lengths.
 pub const ITEM_OVERHEAD: usize = 64;

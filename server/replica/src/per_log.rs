@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-/// One of the two logs. Both are handled by the same code.
+/// One of the two logs. The same code handles both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogId {
     /// Commands of clients.
@@ -31,7 +31,7 @@ pub struct PerLog<T> {
 }
 
 impl<T> PerLog<T> {
-    /// Builds both values. Calls `of` for each log, with the log of commands first.
+    /// Builds both values. Calls `of` for each log, first for the log of commands.
     pub fn of(mut of: impl FnMut(LogId) -> T) -> PerLog<T> {
         PerLog {
             commands: of(LogId::Commands),

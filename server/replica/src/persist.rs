@@ -13,8 +13,8 @@ use super::message::LogId;
 use super::per_log::PerLog;
 use super::size_estimate::record_size_estimate;
 
-/// Maximum number of bytes that may wait for the disk, not counting changes of the state. If more
-/// bytes wait, a replica accepts nothing more until the disk has caught up, because all waiting
+/// Maximum number of bytes that may wait for the disk, not counting changes of the state. Above
+/// this maximum, a replica accepts nothing more until the disk has caught up, because all waiting
 /// data stays in memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// Size estimate of one persist without its records, in bytes.
@@ -28,7 +28,7 @@ pub(super) enum Continuation {
         log: LogId,
         slot: Slot,
         ballot: Ballot,
-        /// Tag and origins of the slot if it is executed already; otherwise `None`. They are kept
+        /// Tag and origins of the slot if it is executed already; otherwise `None`. Both are kept
         /// here because the entry of an executed slot may no longer be in memory.
         executed: Option<(ReplicaSet, ReplicaSet)>,
     },
@@ -46,14 +46,14 @@ pub(super) enum Continuation {
     },
     /// Request promises: the candidate's own promise is durable.
     Campaign { ballot: Ballot },
-    /// Send to replica `to` the life that this replica remembers for `to`.
+    /// Send the remembered life of replica `to`'s data directory to that replica.
     Joined { to: ReplicaId },
-    /// Take part: this replica has joined.
+    /// Take part in the protocol, because this replica has joined.
     TakePart,
     /// Allow promises under lease parameters that require this restart wait.
     RestartWait(Duration),
-    /// Note that the record of this replica's leaving is durable: no other replica relies on its
-    /// grants any more.
+    /// Note that the record of this replica's departure is durable: other replicas no longer rely
+    /// on the grants of this replica.
     Left,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Persister {
     executed: PerLog<Slot>,
     /// Commit points that were recorded last.
     committed: PerLog<Slot>,
-    /// Whether a flush of the state is requested behind the records.
+    /// Whether a flush of the state is requested after the records.
     wants_flush: bool,
 }
 
@@ -103,8 +103,8 @@ struct PendingPersist {
     continuations: Continuations,
     /// Size estimate of this persist, with its records.
     bytes: BacklogBytes,
-    /// Last slot of each log that was executed when the persist was requested. Everything up to
-    /// this slot had been recorded before.
+    /// For each log, the last slot that was executed when the persist was requested. Everything up
+    /// to this slot had been recorded before.
     executed: PerLog<Slot>,
 }
 
@@ -166,8 +166,9 @@ impl Persister {
         }
     }
 
-    /// Records the commit points behind the entries that they cover (hazard 107). This is no reason to
-    /// write to the log: changes of the state are not written there.
+    /// Records the commit points after the entries that they cover (hazard 107). Commit points are
+    /// recorded only together with other records of the log. Changes of the state are not in the
+    /// log.
     fn record_commits(&mut self, committed: PerLog<Slot>) {
         let of_log = |record: &Record| !matches!(record, Record::Changes(_));
         if self.committed != committed && self.records.iter().any(of_log) {

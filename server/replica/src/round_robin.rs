@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Waiting items of all connections, with one queue for each.
+/// Waiting items of all connections. There is one queue for each connection.
 #[derive(Clone, Debug, Hash)]
 pub struct RoundRobinQueue<T> {
     /// Waiting items of each connection, in their order. No queue in the map is empty.
@@ -46,7 +46,7 @@ impl<T> RoundRobinQueue<T> {
         self.len += 1;
     }
 
-    /// Takes the next item, and returns it with its connection.
+    /// Removes the next item, and returns it with its connection.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         loop {
             let connection = self.order.pop_front()?;
@@ -64,7 +64,7 @@ impl<T> RoundRobinQueue<T> {
         }
     }
 
-    /// Takes all items of a connection. The connection must not add any more items.
+    /// Removes and returns all items of a connection. The connection must not add any more items.
     pub fn take(&mut self, connection: u64) -> VecDeque<T> {
         let taken = self.waiting.remove(&connection).unwrap_or_default();
         self.len -= taken.len();

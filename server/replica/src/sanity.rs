@@ -30,8 +30,8 @@ use super::message::{
 };
 
 /// Largest slot, round, incarnation, time in ms or span in ns that a decoder accepts. It is far
-/// above any number that occurs in practice, and so far below `u64::MAX` that counting up from it
-/// does not overflow.
+/// above all numbers that occur in practice. It is also far enough below `u64::MAX` that counting
+/// up from it does not overflow.
 pub const NUMBER_MAX: u64 = 1 << 56;
 
 /// Maximum distance from the highest round seen here to a round in a message. A message with a
@@ -43,15 +43,15 @@ pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
 /// Maximum incarnation in the first message that this run receives from a peer. With one start in
 /// each ms it is reached after 34 years.
 pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
-/// Maximum distance from the highest slot accepted here to a slot in a message. For commands it
-/// corresponds to ten years with 55,000 slots a second, and for configurations to 68 years with two
-/// a second.
+/// Maximum distance from the highest slot accepted here to a slot in a message. For commands, it
+/// corresponds to ten years with 55,000 slots a second. For configurations, it corresponds to 68
+/// years with two slots a second.
 pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
     commands: 1 << 44,
     configs: 1 << 32,
 };
-/// Maximum distance from the replicated clock at the last executed slot to a replicated clock in a
-/// message, in ms. The replicated clock runs as fast as a leader's clock, so this corresponds to 34
+/// Maximum difference, in ms, by which a log time in a message may exceed the log time of the last
+/// slot executed here. Log time advances as fast as a leader's clock, so this corresponds to 34
 /// years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
 /// Maximum sequence number of a replica's answers in Phase 1, and of its guards and promises. They
@@ -64,8 +64,8 @@ pub const COUNT_MAX: u64 = 1 << 48;
 pub struct SanityBaseline {
     /// Highest round seen.
     pub round: u64,
-    /// Newest run of the sender from which a message has come; 0 if no message has come from the
-    /// sender in this run.
+    /// Newest run of the sender from which this run has received a message; 0 if it has received
+    /// none.
     pub incarnation: Incarnation,
     /// Highest slot accepted here in each log.
     pub slots: PerLog<Slot>,
@@ -108,8 +108,8 @@ pub fn round_of(message: &Message) -> Option<u64> {
     Some(ballot.round)
 }
 
-/// Whether these durations are short enough that leases end within days. This matters because after
-/// each restart a replica waits until its earlier leases have ended.
+/// Whether the durations are so short that leases end within days. This matters because a replica
+/// waits after each restart until its earlier leases have ended.
 fn are_sane(params: &LeaseParams) -> bool {
     Durations::of(params).are_sane() && params.t0_cap <= Durations::T0_MAX
 }

@@ -28,8 +28,7 @@ pub struct Timing {
     /// receives no answers from a majority for this time steps down.
     pub election_timeout: Duration,
     /// Time after which an unanswered request is repeated. The leader waits this long for a vote,
-    /// and an origin for the slot of its command. A follower that lags waits this long for an
-    /// entry.
+    /// and an origin for the slot of its command. A lagging follower waits this long for an entry.
     pub retransmit: Duration,
     /// Interval at which a replica sends pings to measure round trips.
     pub ping: Duration,
@@ -77,9 +76,9 @@ impl Default for ElectionSettings {
     }
 }
 
-/// Granularity, in log time, of the remembered activity of sessions. With a coarse granularity,
-/// updates of a busy session are rare. As a result each session may live this much longer than it
-/// must.
+/// Granularity, in log time, with which the last activity of a session is remembered. With a coarse
+/// granularity, a busy session rarely needs an update. As a result, a session may live longer than
+/// it must, by at most this duration.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
 /// Limits on the number of clients' sessions, and on how long a session lives.
@@ -88,10 +87,10 @@ pub struct SessionLimits {
     /// Time that a session lives after its last command, by the replicated clock. This value must
     /// be the same for all replicas, and must not change as long as their disks are used.
     pub ttl: Duration,
-    /// Time, by the replicated clock, for which a session must have been silent before it may be
-    /// ended to free capacity for another session. It must be longer than the time for which
-    /// clients wait for the answer to a write, and at most `ttl`. This value must be the same for
-    /// all replicas, and must not change as long as their disks are used.
+    /// Minimum silence, by the replicated clock, before a session may be ended to free capacity for
+    /// another one. This time must be longer than the time for which clients wait for the answer to
+    /// a write, and at most `ttl`. This value must be the same for all replicas, and must not
+    /// change as long as their disks are used.
     pub stay: Duration,
     /// Maximum number of sessions; 0 if there is no maximum. Every batch contains the maximum of
     /// the leader that proposed it, so replicas may be configured differently.
@@ -150,10 +149,11 @@ pub struct Settings {
     pub me: ReplicaId,
     /// Number of replicas.
     pub n: usize,
-    /// Strategies by key range that a leader puts in force if there has never been a configuration.
-    /// After that the configurations in the log are authoritative, and this setting is ignored.
+    /// Strategies for ranges of keys. A leader puts them in force if there has never been a
+    /// configuration. After that the configurations in the log are authoritative, and this setting
+    /// is ignored.
     pub strategies: RangeMap<StrategySpec>,
-    /// Lease durations that a leader puts in force if there has never been a configuration.
+    /// Durations of leases. A leader puts them in force if there has never been a configuration.
     pub params: LeaseParams,
     /// Intervals and timeouts of the timers.
     pub timing: Timing,
@@ -169,15 +169,15 @@ pub struct Settings {
     /// higher if much work is left. The last slot of a group may exceed the maximum.
     pub executed_work_max: usize,
     /// Maximum work of merges that a replica has in the log for its clients, in units of
-    /// [`crate::cost::merging`]. Further merges wait at the replica, and other commands overtake
-    /// them. Each merge is charged for at least 64 bytes. A quarter of the maximum is reserved for
-    /// long merges.
+    /// [`crate::cost::merging`]. The maximum applies to small merges and to large merges
+    /// separately; for long merges, it is a quarter of this. Further small and large merges wait at
+    /// the replica, and other commands overtake them. Each merge is charged for at least 64 bytes.
     pub merge_work_max: usize,
-    /// Number of merges of one key that may wait at a replica at the usual charge. If this many or
-    /// more wait, each further merge of that key is charged for at least 512 bytes.
+    /// Number of merges of one key that may wait at a replica before the charge rises. If this many
+    /// or more wait, each further merge of that key is charged for at least 512 bytes.
     pub merges_of_key_max: usize,
-    /// Maximum work that is committed and still to be executed, in units of [`crate::cost`]. If
-    /// more work is left, a leader proposes no more commands. If twice as much is left, other
+    /// Maximum work of committed commands that are not executed yet, in units of [`crate::cost`].
+    /// If more work is left, a leader proposes no more commands. If twice as much is left, other
     /// replicas accept no more commands, and later fetch those that they missed.
     pub to_execute_work_max: usize,
     /// Number of slots in which a replica accepts values, for each of the two logs. The slots begin
@@ -191,8 +191,8 @@ pub struct Settings {
     /// Maximum memory for demand, in bytes.
     pub demand_bytes_max: usize,
     /// Maximum traffic for the choice of holders, in bytes a second (§3.4). Half of this traffic is
-    /// for a replica's reports of its clients' demand to the leader. The other half is for the
-    /// configurations with which the leader tells each replica the holders of keys.
+    /// for the reports in which a replica tells the leader the demand of its clients. The other
+    /// half is for the configurations in which the leader tells each replica the holders of keys.
     pub holders_bytes_s: usize,
 }
 
@@ -203,12 +203,13 @@ const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is 170 merges into the
 /// largest records (27 if they are the first merges since a checkpoint), or 8,192 merges into small
 /// records. Commands behind merges in the log wait for the merges of all replicas. The 8,192 merges
-/// take up to 240 ms if writes in flight make all these records as large as possible, and merges
-/// may take only a quarter of the time.
+/// may take up to 240 ms. They take so long only if writes in flight make all these records as
+/// large as possible, and merges may use only a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// Default of [`Settings::merges_of_key_max`]. More merges of one key rarely wait, unless a client
-/// wants them to follow a write that makes the record large. In that case 1,024 of them are sent in
-/// one burst, because each is charged for at least 512 bytes.
+/// Default of [`Settings::merges_of_key_max`]. It is rare that more merges of one key wait. A
+/// client may cause this on purpose, so that the merges follow a write that makes the record large.
+/// In that case 1,024 of them are sent in one burst, because each is charged for at least 512
+/// bytes.
 const MERGES_OF_KEY_MAX: usize = 64;
 /// A replica is behind if the work that is left to execute exceeds `1 / BEHIND_SHARE` of the
 /// maximum.

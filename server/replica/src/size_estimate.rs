@@ -7,7 +7,8 @@ use super::action::{Record, StateChanges, StoredValue};
 use super::message::{Batch, Value};
 use super::parts::outcome_size;
 
-/// Size estimate of a record without its content, in bytes: its names and numbers.
+/// Estimated size of a record without its content, in bytes. This is the size of its names and
+/// numbers.
 const RECORD_BYTES: usize = 64;
 /// Size estimate of a command without its content, in bytes.
 const COMMAND_BYTES: usize = 96;

@@ -151,7 +151,7 @@ impl Replica {
         });
     }
 
-    /// Returns those sizes of the state on which the cost of operators' requests depends.
+    /// Returns sizes of the state. The cost of operators' requests depends on these sizes.
     pub fn sizes(&self) -> Sizes {
         let starts = || self.configs().policies().starts();
         Sizes {

@@ -49,8 +49,7 @@ impl Step<'_> {
         self.out.push(Action::Event(event));
     }
 
-    /// Records a fact that is to be made durable, together with all other facts of this group of
-    /// steps.
+    /// Records a fact. It is made durable together with all other facts of this group of steps.
     pub(super) fn record(&mut self, record: Record) {
         self.persister.record(record);
     }

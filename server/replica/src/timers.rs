@@ -24,7 +24,8 @@ pub(super) enum Timer {
     Flush,
     /// Missed entries are fetched.
     Fetch,
-    /// Execution continues with committed slots that an earlier group of inputs left.
+    /// Execution continues with committed slots that were not executed in an earlier group of
+    /// inputs.
     Execute,
     /// Changes of the state are handed to the storage.
     Changes,
@@ -66,8 +67,8 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Returns timers by which all recurrent work is due at `now`, except elections and the work
-    /// that only leaders do.
+    /// Creates the timers. All recurrent work is due at `now`, except elections and the work that
+    /// only leaders do.
     pub(super) fn new(now: Time) -> Timers {
         let mut timers = Timers {
             at: [Time::MAX; TIMERS],
@@ -117,7 +118,7 @@ impl Timers {
         self.next
     }
 
-    /// Returns whether `timer` is due. If it is, its next deadline is `again`.
+    /// Returns whether `timer` is due. If it is due, sets its next deadline to `again`.
     pub(super) fn take_due(&mut self, timer: Timer, now: Time, again: Time) -> bool {
         let due = self.due(timer, now);
         if due {

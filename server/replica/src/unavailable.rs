@@ -33,7 +33,7 @@ pub fn too_many_session_opens() -> Outcome {
     unavailable(TOO_MANY_SESSION_OPENS)
 }
 
-/// Returns the answer to a merge of long fields that arrives while such merges must wait.
+/// Returns the answer to a merge of long fields, if such merges must wait at present.
 pub fn too_many_merges() -> Outcome {
     unavailable(TOO_MANY_MERGES)
 }

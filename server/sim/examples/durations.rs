@@ -22,7 +22,8 @@ use leasehold_sim::world::{World, WorldEvent, WorldSettings};
 const MS: u64 = 1_000_000;
 /// Interval between two checks that determine which replicas hold leases, in ns.
 const LOOK_NS: u64 = 100 * MS;
-/// Time in ns that a cluster is given to elect a leader and make leases, before events are counted.
+/// Time, in ns, before events are counted. In this time, a cluster elects a leader and makes
+/// leases.
 const SETTLE_NS: u64 = 30_000 * MS;
 /// Round-trip times in ms between CA, VA, IRL, OR and JP.
 const WORLD: [[u64; 5]; 5] = [
@@ -96,7 +97,8 @@ fn nets() -> [Net; 2] {
     ]
 }
 
-/// Counts of false alarms: elections, suspicions and lapsed leases although no replica failed.
+/// Counts of false alarms. These are elections, suspicions and lapsed leases without the failure of
+/// a replica.
 #[derive(Default)]
 struct FalseAlarms {
     elections: u64,

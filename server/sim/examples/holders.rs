@@ -49,7 +49,7 @@ const WORLD: [[u64; SITES]; SITES] = [
 const SYNC_NS: u64 = MS / 10;
 /// Time in ns before clients begin. In this time, a leader is elected and leases are made.
 const SETTLE_NS: u64 = 8_000 * MS;
-/// One in this many operations is a write.
+/// Number of operations from one write to the next.
 const WRITES: u64 = 10;
 
 /// Returns the CPU time that this thread has used.

@@ -165,8 +165,7 @@ fn position(record: Record) -> Option<Record> {
     }))
 }
 
-/// Maximum number of log entries that one read returns. If the entries are large, this many fill a
-/// frame.
+/// Maximum number of log entries that one read returns. This many large entries fill a frame.
 pub const READ_MAX: usize = 16;
 
 /// Disk of a replica: its durable state, and the persists that are not durable yet.
@@ -199,8 +198,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Creates an empty disk. If `remembers` is false, the disk keeps no data, which saves memory
-    /// in long runs that never restart a replica.
+    /// Creates an empty disk. If `remembers` is false, the disk keeps no data. This saves memory in
+    /// long runs that never restart a replica.
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
             image: remembers.then(Image::default),
@@ -297,7 +296,8 @@ impl Disk {
     /// Removes the log entries up to these slots.
     ///
     /// # Panics
-    /// If the flushed state does not cover them: no restart could execute them again.
+    /// Panics if the flushed state does not cover these entries, because no restart could execute
+    /// them again.
     pub fn truncate(&mut self, slots: PerLog<Slot>) {
         let covered = slots.all(|log, slot| *slot <= self.flushed[log]);
         assert!(covered, "only entries that the flushed state covers may go");
@@ -309,14 +309,14 @@ impl Disk {
         }
     }
 
-    /// Requests that all changes that were persisted so far are flushed.
+    /// Requests a flush of all changes that were persisted so far.
     pub fn request_flush(&mut self) {
         let last = self.queued.last().or(self.syncing.last());
         self.flush_after = Some(last.map_or(Sequence::default(), |(sequence, _)| *sequence));
     }
 
-    /// Begins the requested flush, if everything that was persisted before the request is applied.
-    /// Returns whether the flush begins.
+    /// Begins the requested flush if everything that was persisted before the request is already
+    /// applied. Returns whether the flush begins.
     pub fn begin_flush(&mut self) -> bool {
         let first = self.syncing.first().or(self.queued.first());
         let waits = |after| first.is_some_and(|(sequence, _)| *sequence <= after);

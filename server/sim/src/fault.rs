@@ -27,9 +27,9 @@ pub enum FaultKind {
     /// A replica is killed between two actions of one step: some of its messages have been sent,
     /// and some of its records have not been written.
     CrashMidStep,
-    /// A replica is killed during a sync, and a part of the data that was being synced survives.
+    /// A replica is killed during a sync. Only a part of the data is then on the disk.
     Torn,
-    /// A replica is paused. Messages that arrive during the pause wait.
+    /// A replica is paused. Messages that arrive meanwhile are handled after the pause.
     Pause,
     /// A replica is paused between two actions of one step.
     PauseMidStep,

@@ -69,7 +69,7 @@ pub struct FaultInjection {
     pub inject_after_ns: u64,
     /// Times at which the fault is repeated, in ns after the first injection.
     pub repeat_after_ns: Vec<u64>,
-    /// Duration of the fault each time, in ns.
+    /// Duration of each injection of the fault, in ns.
     pub lasts_ns: u64,
     /// Time for which clients write after the fault has begun, in ns.
     pub watch_ns: u64,
@@ -118,9 +118,9 @@ impl FaultImpact {
         self.writes.iter().filter(move |write| write.site != victim)
     }
 
-    /// Returns the time in ns from the fault until every site other than the victim's has received
-    /// an answer to a write that the site sent after the fault. Returns `None` if one of these
-    /// sites never received such an answer.
+    /// Returns the length of the outage, in ns. The outage begins with the fault. It ends when
+    /// every site except the victim's has received a successful answer to a write that it sent
+    /// after the fault. Returns `None` if one of these sites never received such an answer.
     pub fn outage_ns(&self, sites: usize) -> Option<u64> {
         let first = |site: usize| {
             let since = self.elsewhere().filter(|write| write.site == site);
@@ -133,8 +133,8 @@ impl FaultImpact {
         Some(last.into_iter().max()? - self.injected_ns)
     }
 
-    /// Returns the longest time in ns for which a write at a site other than the victim's waited
-    /// for its answer; `None` if one of these writes was never answered.
+    /// Returns the longest time, in ns, that a write waited for its answer. Writes at the victim's
+    /// site are ignored. Returns `None` if one of the other writes was never answered.
     pub fn longest_ns(&self) -> Option<u64> {
         let waits = self.elsewhere();
         let waits = waits.map(|write| Some(write.answered_ns? - write.requested_ns));

@@ -34,8 +34,8 @@ impl FaultyReporter {
         FaultyReporter { node, rng }
     }
 
-    /// Replaces values in `message` by meaningless ones, if it is a report of demand. Returns
-    /// whether the message was changed.
+    /// Replaces values in `message` by meaningless ones, if `message` is a report of demand.
+    /// Returns whether the message was changed.
     pub fn distort(&mut self, from: usize, message: &mut Message) -> bool {
         let Message::Demand(demand) = message else {
             return false;

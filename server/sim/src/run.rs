@@ -21,7 +21,7 @@ use leasehold_kernel::trace::Trace;
 
 /// Interval, in virtual ns, at which the run checks whether all requests are answered.
 const CHECK_INTERVAL_NS: u64 = 100_000_000;
-/// Token of the alarm with which the run checks its progress.
+/// Token of the alarm at which the run checks its progress.
 const CHECK: u64 = 1 << 61;
 
 /// Outcome of a run.
@@ -42,15 +42,15 @@ pub struct ScenarioOutcome {
     pub unknown: u64,
     /// Whether a checker could not judge the history, because too many operations overlap.
     pub undecided: bool,
-    /// Number of answered operations for each path by which requests are served.
+    /// Number of answered operations, by the path that served them.
     pub paths: BTreeMap<&'static str, u64>,
     /// Number of times that each fault fired.
     pub fired: FaultCounts,
     /// For each oracle, its name and the number of checks that it made.
     pub checks: Vec<(&'static str, u64)>,
-    /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
+    /// Number of local reads that were answered in the last 10 ms of their permits.
     pub near_end: u64,
-    /// Time from the heal of all faults until the last request was answered, in ns.
+    /// Time between the end of all faults and the answer to the last request, in ns.
     pub healing_ns: u64,
     /// Digest of everything that happened until `ended_ns`.
     pub hash: u64,
@@ -58,8 +58,8 @@ pub struct ScenarioOutcome {
     pub trace: Option<Trace>,
 }
 
-/// Runs a scenario to its end, or to the first violation. If a replica finds one of its invariants
-/// broken, the run ends as with a violation. The name of the oracle is then `assertion`.
+/// Runs a scenario to its end, or to the first violation. A failed assertion of a replica also ends
+/// the run. It is reported as a violation of the oracle `assertion`.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     let mut run = ScenarioRun::begin(scenario, trace);
     let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
@@ -82,7 +82,7 @@ struct ScenarioRun<'a> {
     workload: ClientWorkload,
     swarm: Swarm,
     healed_ns: Option<u64>,
-    /// Last slot that any replica had executed when all faults were healed.
+    /// Highest slot that a replica had executed when all faults were healed.
     target: Slot,
     /// Time in ns at which the last request was answered, and the digest of the run at that time.
     answered: Option<(u64, u64)>,
@@ -169,7 +169,7 @@ impl<'a> ScenarioRun<'a> {
         false
     }
 
-    /// Returns the longest of the lease durations that replicas know to be in force.
+    /// Returns the longest lease durations in the newest configurations that the replicas know.
     fn longest(&self) -> LeaseParams {
         let newest = |node| {
             let replica = self.world.replica(node)?;
@@ -188,18 +188,16 @@ impl<'a> ScenarioRun<'a> {
         replicas.map(|replica| replica.executed())
     }
 
-    /// Returns one pair for each replica that has unanswered writes: the replica, and the arrival
-    /// time in ns of the write that has waited longest. A replica that has lost its disk is
-    /// omitted, because it answers no client.
+    /// Returns each replica that has unanswered writes, and the arrival time in ns of its oldest
+    /// unanswered write. A replica that has lost its disk is omitted, because it answers no client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
     }
 
-    /// Returns the maximum time that the most lagging replica may take to fetch the entries that it
-    /// lacks. In each round trip, it fetches only a few entries, which are read from another
-    /// replica's disk. A replica that has lost its disk is not considered, because it fetches
-    /// nothing.
+    /// Returns the maximum time in which the replica that lags most must catch up. In each round
+    /// trip, this replica fetches only a few entries from another replica's disk. A replica that
+    /// has lost its disk is not considered, because it fetches nothing.
     fn catch_up(&self) -> Duration {
         let (most, least) = (self.executed().max(), self.executed().min());
         let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);

@@ -30,12 +30,12 @@ const SYNC_NS: u64 = 150_000;
 const CLIENT_ONE_WAY_NS: u64 = 200_000;
 /// The longest extra delay of a reordered message, in ns.
 const DELAY_MAX_NS: u64 = 1_500_000_000;
-/// Maximum drift of clocks for which leases allow, in parts per million.
+/// Maximum drift of clocks that leases tolerate, in parts per million.
 const RHO_PPM: u32 = 1000;
 
 /// Fraction of runs with encoded messages. It is small, because such runs take longer than others.
 const ENCODED: f64 = 0.15;
-/// Fraction of the runs with encoded messages in which values are large.
+/// Probability that values are large in a run with encoded messages.
 const LARGE: f64 = 0.25;
 const RANGES_SALT: u64 = 0x3a_96e5;
 /// Fraction of runs that begin with several strategies, each for a range of keys.
@@ -43,14 +43,15 @@ const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
 /// Fraction of runs in which a replica reports meaningless numbers.
 const FAULTY_REPORTER: f64 = 0.05;
-/// Memory of leaders for reports of demand, in bytes. This value applies to runs in which a replica
-/// reports meaningless numbers.
+/// Number of bytes that a leader may use for demand reports. This limit applies to runs in which a
+/// replica reports meaningless numbers.
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
-/// Fraction of runs in which there is room for only few sessions, but clients begin many.
+/// Fraction of runs in which replicas have room for only few sessions, but clients begin many
+/// sessions.
 const FEW_SESSIONS: f64 = 0.12;
-/// Fraction of the runs with room for few sessions in which each replica lets clients open only a
-/// few sessions a second.
+/// Probability that replicas limit how many sessions are opened per second, in runs with room for
+/// few sessions.
 const FEW_OPENS: f64 = 0.3;
 /// Fraction of runs in which disks keep their logs as bytes.
 const LOG_BYTES: f64 = 0.25;
@@ -69,8 +70,8 @@ pub struct Choices {
     pub run_ns: u64,
     /// Number of requests a second, summed over all replicas.
     pub rate: u32,
-    /// Names of the strategies from which each seed selects one at random. If the list is empty,
-    /// each seed selects from all strategies.
+    /// Names of the strategies from which each seed selects one. If the list is empty, each seed
+    /// selects from all strategies.
     pub strategies: Vec<&'static str>,
     /// Whether faults other than those of the network are injected.
     pub faults: bool,
@@ -208,8 +209,8 @@ pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
     }
 }
 
-/// Draws whether the run begins with several strategies, each for a range of keys. This has a
-/// random generator of its own, so it does not change any other draw of the seed.
+/// Draws whether the run begins with several strategies, each for a range of keys. The draw uses
+/// its own random generator, so the seed's other draws stay the same.
 fn draw_ranges(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ RANGES_SALT);
     if rng.random::<f64>() >= SEVERAL {
@@ -301,9 +302,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether messages are encoded, and whether values are large. This has a random
-    /// generator of its own, so that the other draws of the seed are not affected: runs with small
-    /// values remain the same.
+    /// Draws whether messages are encoded, and whether values are large. The draw uses its own
+    /// random generator, so the seed's other draws stay the same: runs with small values do not
+    /// change.
     fn draw_frames(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FRAMES_SALT);
         self.world.encoded = rng.random::<f64>() < ENCODED;
@@ -315,9 +316,9 @@ impl Scenario {
 
 impl Scenario {
     /// Draws whether there is room for only few sessions, so that sessions end to make room for
-    /// others. This has a random generator of its own, too. The maximum number of sessions is often
-    /// below the number of clients. Sessions may end to make room sooner than some clients send
-    /// their next request.
+    /// others. The maximum number of sessions is often below the number of clients. A session may
+    /// end to make room before its client sends the next request. The draw uses its own random
+    /// generator.
     fn draw_few_sessions(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FEW_SESSIONS_SALT);
         if rng.random::<f64>() >= FEW_SESSIONS {
@@ -335,9 +336,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether disks keep their logs as bytes. A crash may then lose any sectors of these
-    /// bytes. This has a random generator of its own, too. Other runs do not keep their logs as
-    /// bytes, because they take less time without the bytes.
+    /// Draws whether disks keep their logs as bytes. A crash may then lose arbitrary sectors of
+    /// these bytes. Only some runs keep the bytes, because runs without them take less time. The
+    /// draw uses its own random generator.
     fn draw_log_bytes(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ LOG_BYTES_SALT);
         if rng.random::<f64>() < LOG_BYTES {
@@ -346,7 +347,7 @@ impl Scenario {
     }
 
     /// Draws whether a replica reports meaningless numbers. If so, leaders get little memory for
-    /// such reports. This has a random generator of its own, too.
+    /// such reports. The draw uses its own random generator.
     fn draw_faulty_reporter(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FAULTY_REPORTER_SALT);
         if rng.random::<f64>() < FAULTY_REPORTER {
@@ -393,10 +394,11 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
 
 /// Draws whether log windows are small, so that leaders, candidates and lagging followers reach the
 /// ends of their windows. In some of these runs, replicas make a checkpoint only when a window
-/// requires it. Runs with narrow batches keep large windows. The reason is that a lagging follower
-/// that refuses an Accept delays half a window until the Accept is sent again. With narrow batches
-/// and small windows, so few commands would get through that queues would only grow. This has a
-/// random generator of its own, so it does not change any other draw of the seed.
+/// requires it. The draw uses its own random generator, so the seed's other draws stay the same.
+///
+/// Runs with narrow batches keep large windows. If a lagging follower refuses an Accept, half a
+/// window is delayed until the Accept is sent again. With narrow batches and small windows, so few
+/// commands would get through that queues would only grow.
 fn draw_window(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x77_1d0e);
     if rng.random::<f64>() < 0.3 && replica.batch_max > BATCH_NARROW {
@@ -407,9 +409,9 @@ fn draw_window(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Draws whether replicas may execute only very little in one step, often no more than one slot,
-/// and whether they accept only few entries ahead of execution. This has a random generator of its
-/// own, too.
+/// Draws whether replicas may execute only very little in one step, often no more than one slot.
+/// Also draws whether replicas accept only few entries ahead of execution. The draws use their own
+/// random generator.
 fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {
@@ -422,7 +424,7 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Draws how often the state is flushed. This has a random generator of its own, too.
+/// Draws how often the state is flushed. The draw uses its own random generator.
 fn draw_flushes(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xc4_ec97);
     replica.timing.checkpoint = Duration::from_millis([200, 1000, 10_000][rng.random_range(0..3)]);
@@ -435,9 +437,9 @@ fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
     (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
 }
 
-/// Returns half of the number of merges a second that replicas can serve; the other half is a
-/// margin. Each replica has only one merge in the log at a time. Each merge takes two round trips:
-/// in the first, the merge is forwarded, and in the second, it is proposed.
+/// Returns the number of merges a second that replicas can serve, divided by two to leave a margin.
+/// Each replica has only one merge in the log at a time. Each merge takes two round trips: in the
+/// first, the merge is forwarded, and in the second, it is proposed.
 fn carries_queued(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }

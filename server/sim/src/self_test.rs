@@ -51,14 +51,14 @@ impl ClockSelfTest {
     }
 }
 
-/// Changes a scenario so that drift leads to a stale read. This needs a holder that is cut off, and
-/// that still relies on a lease although all grants to it have ended at the grantors. A client must
-/// send a read to this holder at that moment.
+/// Changes a scenario so that drift leads to a stale read. For this, a holder must be cut off and
+/// must still rely on a lease, although all grants to it have ended at the grantors. At that
+/// moment, a client must send a read to this holder.
 ///
-/// So leases are long, which lets drift accumulate. The margins that hide drift are short: the
-/// guard, for which a grantor waits longer than the holder, and the delay of links, by which the
-/// grantor starts to wait later. First, no message of the holder arrives at others. Messages to the
-/// holder are lost only later, when no replica renews its promises to the holder any longer.
+/// Long leases let drift accumulate. Two margins hide drift, so both are short: the guard, for
+/// which a grantor waits longer than the holder, and the delay of links, by which the grantor
+/// starts to wait later. First, other replicas receive no messages from the holder. Messages to the
+/// holder are lost only later, when no replica renews its promises to the holder any more.
 /// Otherwise a promise in transit would make grantors wait.
 fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
     let ms = Duration::from_millis;

@@ -34,7 +34,7 @@ pub struct Isolation {
     pub mute_ns: u64,
     /// Duration of the second stage: the victim is cut off in both directions.
     pub apart_ns: u64,
-    /// Time for which all links work, between a second stage and the next first stage.
+    /// Time between the end of a second stage and the next first stage, in which all links work.
     pub well_ns: u64,
 }
 
@@ -55,8 +55,8 @@ impl FaultPlan {
         }
     }
 
-    /// Adds flapping replicas to the plan, for some seeds. This has a random generator of its own,
-    /// so it does not change any other draw of the seed.
+    /// Adds flapping replicas to the plan, for some seeds. The draw uses its own random generator,
+    /// so the seed's other draws stay the same.
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
@@ -110,17 +110,17 @@ const FLAP_SALT: u64 = 0xf1a9;
 /// Range from which the length of a clock's forward jump is drawn, in ns.
 const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 
-/// Plan of faults that is being carried out, and the state of its execution.
+/// A plan of faults, and the state of its execution.
 #[derive(Debug)]
 pub struct Swarm {
     plan: FaultPlan,
     rng: Pcg64Mcg,
-    /// Number of times that links were cut so far. Only the end of the newest cut repairs the
-    /// links.
+    /// Number of times that links were cut so far. When a cut ends, links are repaired only if no
+    /// newer cut has begun.
     cuts: u64,
     /// Number of requests that operators have sent so far.
     operator_requests: u64,
-    /// Replicas that have lost their disks: the disk was damaged or wiped.
+    /// Replicas with a damaged or wiped disk.
     lost: Vec<usize>,
     flaps: Vec<Flap<FaultKind>>,
 }

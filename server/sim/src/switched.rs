@@ -26,11 +26,11 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Sites of the clients that read. The number of these sites equals the maximum number of holders
-/// of a key besides the leader.
+/// Sites of the clients that read. There are two of them, because a key has at most two holders
+/// besides the leader.
 const READERS: [usize; 2] = [3, 4];
-/// Replica that receives each configuration late. By then, the other replicas have long since made
-/// promises under the configuration.
+/// Replica that receives each configuration late, long after the other replicas have made promises
+/// under the configuration.
 const LATE: usize = 3;
 /// Number of keys that the clients read. The keys are 4 kB long, so five entries of the log are
 /// needed to list all keys. The leader proposes one of these entries a second.
@@ -168,9 +168,9 @@ impl Cluster {
 
     /// Checks for 10 s whether holders may read three keys: one from the first log entry that lists
     /// keys, one from the middle, and one from the last entry. When the checks begin, every holder
-    /// must be able to read its keys. The result contains (key, replica, number of failed checks)
-    /// for each replica that holds a key both at the beginning and at the end, but could not read
-    /// it in some of the checks.
+    /// must be able to read its keys. Returns an entry (key, replica, number of failed checks) for
+    /// each holder that failed a check. A replica is listed only if it holds the key both at the
+    /// beginning and at the end.
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];
         let held = watched.map(|key| self.holders(&self.keys[key]));

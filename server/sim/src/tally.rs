@@ -27,7 +27,7 @@ pub struct CampaignTally {
     pub seeds: u64,
     /// Virtual time for which clusters ran, in ns.
     pub virtual_ns: u64,
-    /// Part of the virtual time in which clients began operations, in ns.
+    /// Virtual time in which clients began operations, in ns.
     pub asking_ns: u64,
     /// Number of operations that clients began.
     pub asked: u64,
@@ -38,11 +38,11 @@ pub struct CampaignTally {
     /// Number of runs in which a checker could not judge the history, because too many operations
     /// overlap.
     pub undecided: u64,
-    /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
+    /// Number of local reads that were answered in the last 10 ms of their permits.
     pub near_end: u64,
-    /// Longest time from the heal of all faults until every request was answered, in ns.
+    /// Longest time between the end of all faults and the answer to the last request, in ns.
     pub healing_max_ns: u64,
-    /// For each path by which requests are served, the number of answered operations.
+    /// Number of answered operations, by the path that served them.
     pub paths: BTreeMap<String, u64>,
     /// Number of times that each fault fired.
     pub faults: BTreeMap<String, u64>,
@@ -87,7 +87,7 @@ impl CampaignTally {
         }
     }
 
-    /// Returns the virtual time for which a cluster ran, in hours, summed over all runs.
+    /// Returns the virtual time of all runs together, in cluster-hours.
     pub fn cluster_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
     }

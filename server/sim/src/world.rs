@@ -1,8 +1,8 @@
 //! The simulated world: replicas, links, disks, clocks and clients, advanced event by event.
 //!
 //! `events` defines the events and takes them from the queue. `iteration` is one iteration of a
-//! process's loop, and `effects` performs the actions of its replica. `faults` has the methods that
-//! inject faults.
+//! process's loop, and `effects` performs the actions of the replica in this process. `faults` has
+//! the methods that inject faults.
 
 mod effects;
 mod events;
@@ -51,8 +51,8 @@ pub struct WorldSettings {
     /// Whether disks keep their contents. Replicas that restart, and followers that lag, need the
     /// contents.
     pub disks_remember: bool,
-    /// Length in bytes of the segments of disks that keep their log as bytes; `None` if disks only
-    /// keep an image of their contents, which takes less time.
+    /// Length in bytes of the log segments, if disks keep their logs as bytes. `None` if disks keep
+    /// only an image of their contents, which takes less time.
     pub segment_bytes: Option<usize>,
     /// Index of the replica that reports meaningless numbers as demand and round-trip times, if
     /// there is one.
@@ -95,13 +95,13 @@ pub struct World {
     nodes: Vec<Node>,
     network: Network,
     faulty_reporter: Option<FaultyReporter>,
-    /// Number of steps so far for which the actions were performed.
+    /// Number of steps so far. A step is counted when its actions are performed.
     steps: u64,
     /// Newest delivery on each link, by sender and receiver.
     last_deliveries: Vec<LastDelivery>,
     /// Buffers of past deliveries, which the next deliveries reuse.
     spare: Vec<Vec<Input>>,
-    /// Answers to clients and peers from the step that is being performed.
+    /// Answers to clients from the step that is being performed.
     replies: Vec<ClientReply>,
     answers: FencedAnswers,
     inputs: Vec<Input>,
@@ -112,7 +112,7 @@ pub struct World {
     pub oracles: Oracles,
     violation: Option<Violation>,
     fired: FaultCounts,
-    /// Number of reads under leases that were answered when less than 10 ms of the permit remained.
+    /// Number of local reads that were answered in the last 10 ms of their permits.
     near_end: u64,
     hash: u64,
     /// Trace of the run, if one was requested.
@@ -207,8 +207,8 @@ impl World {
         self.nodes[node].process.is_up()
     }
 
-    /// Whether a replica refuses connections of clients. This is so if the process is down, or if
-    /// the replica has found that its disk was wiped.
+    /// Whether a replica refuses connections of clients: its process is down, or it has found that
+    /// its disk was wiped.
     pub fn refuses(&self, node: usize) -> bool {
         let replica = self.nodes[node].replica();
         replica.is_none_or(Replica::is_wiped)
@@ -250,8 +250,7 @@ impl World {
         all
     }
 
-    /// Returns the number of reads under leases that were answered when less than 10 ms of the
-    /// permit remained.
+    /// Returns the number of local reads that were answered in the last 10 ms of their permits.
     pub fn near_end(&self) -> u64 {
         self.near_end
     }

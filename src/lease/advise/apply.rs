@@ -20,9 +20,9 @@ const LISTED_EVERY: Duration = Duration::from_millis(500);
 /// keys.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Sets the strategy, and then moves leadership. The order matters, because the present leader
-/// knows the demand, and uses the demand to choose the holders that it lists. The next leader
-/// begins without any counts, and keeps the holders that are listed.
+/// Sets the strategy, and then moves leadership. The order matters: the present leader knows the
+/// demand, and chooses the holders that it lists by this demand. The next leader begins without any
+/// counts, and keeps the listed holders.
 pub(super) async fn apply(
     client: &Client,
     view: &LeaderView,

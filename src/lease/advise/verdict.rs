@@ -5,11 +5,11 @@ use leasehold_leases::advice::Forecast;
 
 use crate::advice::AdviceContext;
 
-/// Smallest gain, as a share of the present mean latency, for which a change is worthwhile.
+/// Smallest gain for which a change is worthwhile, as a fraction of the present mean latency.
 const GAIN_MIN: f64 = 0.02;
 
-/// Smallest gain, in ms, for which a change is worthwhile. The gain must reach this value and also
-/// `GAIN_MIN`; otherwise leadership would alternate between two equally good sites.
+/// Smallest gain, in ms, for which a change is worthwhile. The gain must also reach `GAIN_MIN`.
+/// Without these limits, leadership would alternate between two equally good sites.
 const GAIN_MIN_MS: f64 = 1.0;
 
 /// `GAIN_MIN` and `GAIN_MIN_MS` as text for reports.
@@ -27,7 +27,7 @@ impl AdviceVerdict<'_> {
         self.now == Some(self.best)
     }
 
-    /// Returns true if the best forecast gains enough for a change.
+    /// Returns true if the gain of the best forecast is large enough for a change.
     fn is_worth_it(&self) -> bool {
         self.now
             .is_none_or(|now| is_worth_it(now.mean_ms, self.best.mean_ms))

@@ -67,7 +67,7 @@ pub struct AcknowledgedCounter {
 
 #[derive(Debug)]
 struct AckWindow {
-    /// The insertion of every record number below this one has been acknowledged.
+    /// All insertions with record numbers below this one have been acknowledged.
     below: u64,
     /// Bit `n % WINDOW` is set if the insertion of `n` was answered. Only numbers `n` in
     /// `below..below + WINDOW` have a bit.

@@ -2,14 +2,15 @@
 
 use super::{AcknowledgedCounter, Random, ZIPFIAN_CONSTANT, Zipfian};
 
-/// Zipf's law over the distance of a record from the newest acknowledged record.
+/// Distribution of records by Zipf's law. The rank of a record is its distance from the newest
+/// acknowledged record.
 #[derive(Clone, Debug)]
 pub struct Latest {
     distance: Zipfian,
 }
 
 impl Latest {
-    /// Creates the distribution for `records` records that exist at the start.
+    /// Creates the distribution for a run that starts with `records` existing records.
     pub fn new(records: u64) -> Self {
         Latest {
             distance: Zipfian::new(0, records.saturating_sub(1), ZIPFIAN_CONSTANT),

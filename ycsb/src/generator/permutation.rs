@@ -17,8 +17,8 @@ use super::random::{Random, mix};
 /// network.
 const TABLE_MAX: u64 = 1 << 12;
 
-/// Number of pairs of rounds, so there are four rounds. With fewer rounds, the result is visibly
-/// not random.
+/// Number of pairs of rounds. The network has twice as many rounds: four. With fewer than four
+/// rounds, the result is visibly not random.
 const ROUNDS: usize = 2;
 
 /// A bijection of `0..len`.
@@ -70,7 +70,8 @@ impl Permutation {
 
     /// Returns the index with the image `image`. This is the inverse of [`Permutation::apply`].
     ///
-    /// # Panics If `image` is not below `len`.
+    /// # Panics
+    /// If `image` is not below `len`.
     pub fn invert(&self, image: u64) -> u64 {
         assert!(image < self.len, "image {image} of {}", self.len);
         match &self.order {
@@ -123,8 +124,8 @@ struct Network {
 }
 
 impl Network {
-    /// Creates a network over the smallest power of two that is at least `len`. `len` must be above
-    /// 1.
+    /// Creates a network over the smallest power of two that is at least `len`. The length `len`
+    /// must be above 1.
     fn new(len: u64, seed: u64) -> Self {
         let bits = u64::BITS - (len - 1).leading_zeros();
         let low_bits = bits.div_ceil(2);
@@ -163,7 +164,7 @@ impl Network {
     }
 }
 
-/// Computes the round function. It need not be invertible, nor cryptographically strong.
+/// Computes the round function. This function need not be invertible or cryptographically strong.
 #[inline]
 fn scatter(part: u64, key: u64) -> u64 {
     let product = (part ^ key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -222,8 +223,8 @@ mod tests {
         assert!(deciles.iter().all(|n| (60..140).contains(n)), "{deciles:?}");
     }
 
-    /// Counts how often each value is the image of `index` over `seeds` seeds. Returns the largest
-    /// deviation from the expected count, in standard deviations.
+    /// Counts how often each value is the image of `index`, in permutations with `seeds` different
+    /// seeds. Returns the largest deviation from the expected count, in standard deviations.
     fn bias(len: u64, index: u64, seeds: u64) -> f64 {
         let mut counts = vec![0u64; len as usize];
         for seed in 0..seeds {

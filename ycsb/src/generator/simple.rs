@@ -25,8 +25,8 @@ impl Uniform {
     }
 }
 
-/// Distribution in which the first records of the range are used by a given share of the
-/// operations. These records are a given share of all records.
+/// Distribution with popular records, which are the first records of the range. These records are a
+/// given share of all records, and receive a given share of the operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Hotspot {
     hot: Uniform,

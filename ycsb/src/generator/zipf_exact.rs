@@ -19,8 +19,8 @@ pub struct ZipfExact {
     theta: f64,
     /// Area under the curve up to `items + 1/2`.
     area_end: f64,
-    /// Area under the curve at which rank 1 begins. The value is chosen so that the area for rank 1
-    /// equals the area of the bar of rank 1, which is 1.
+    /// Area under the curve at which rank 1 begins. This value makes the area for rank 1 equal to
+    /// the bar of rank 1, which has the area 1.
     area_start: f64,
     /// A variate that is rounded up by at most this much is accepted without a further test.
     accept_margin: f64,
@@ -29,7 +29,8 @@ pub struct ZipfExact {
 impl ZipfExact {
     /// Creates a sampler over `items` items. If `items` is 0, it is treated as 1.
     ///
-    /// # Panics If `theta` is negative or not finite.
+    /// # Panics
+    /// If `theta` is negative or not finite.
     pub fn new(items: u64, theta: f64) -> Self {
         assert!(
             theta >= 0.0 && theta.is_finite(),
@@ -95,7 +96,7 @@ fn area(x: f64, theta: f64) -> f64 {
     }
 }
 
-/// Returns the `x` for which the function [`area`] returns the value of the argument `area`.
+/// Inverse of the function [`area`]: returns the `x` up to which the integral equals `area`.
 #[inline]
 fn area_inverse(area: f64, theta: f64) -> f64 {
     let scaled = (area * (1.0 - theta)).max(-1.0);

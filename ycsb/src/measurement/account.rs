@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Maximum share of the due operations that may be late, never sent or abandoned. If the share is
+/// Fraction of the due operations that may be late, never sent or abandoned. If the fraction is
 /// greater, the run has missed the target rate.
 const LATE_SHARE: f64 = 0.01;
 
@@ -27,7 +27,7 @@ pub struct Account {
     /// Number of operations that were sent late: after the time at which the last operation of the
     /// run was due.
     pub late: u64,
-    /// Number of insertions before which the run checked whether the record exists.
+    /// Number of insertions for which the run first checked whether the record exists.
     pub probed: u64,
     /// Number of the checked insertions that found a record and overwrote it.
     pub overwrote: u64,

@@ -69,7 +69,7 @@ impl Answers {
 /// Outcomes of the requests to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaAvailability {
-    /// Index of the site at which threads use this replica; `None` if no site uses it.
+    /// Index of the site that uses this replica; `None` if no site uses it.
     pub site: Option<u8>,
     /// Number of requests that the replica answered, including refusals.
     pub answered: u64,
@@ -78,17 +78,17 @@ pub struct ReplicaAvailability {
     pub unanswered: u64,
     /// Time of the replica's last answer; `None` if it never answered.
     pub last_answer: Option<Duration>,
-    /// Send time of the latest request that this replica did not answer, or that another replica
-    /// answered in place of this one.
+    /// Send time of the latest request that this replica did not answer, or for which another
+    /// replica answered instead.
     last_in_vain: Option<Duration>,
     /// Longest past silence of the replica. The present silence is not considered.
     silence: AvailabilityGap,
 }
 
 impl ReplicaAvailability {
-    /// Returns the time at which the present silence of the replica began: the time of its last
-    /// answer, or 0 if it never answered. Returns `None` unless a request that was sent since then
-    /// is known to be unanswered.
+    /// Returns the time at which the present silence of the replica began; `None` if the replica is
+    /// not silent. A replica is silent if a request that was sent after its last answer is known to
+    /// be unanswered. The silence begins at the last answer, or at 0 if there was no answer.
     pub fn silent_since(&self) -> Option<Duration> {
         let last_answer = self.last_answer.unwrap_or_default();
         self.last_in_vain
@@ -119,7 +119,7 @@ impl ReplicaAvailability {
     }
 }
 
-/// Times at which requests of each site were answered, and the replicas that answered.
+/// Times of the answers to each site, and the replicas that answered.
 #[derive(Clone, Debug, Default)]
 pub struct Availability {
     from: Duration,
@@ -199,9 +199,8 @@ impl Availability {
             .expect("an absent replica was inserted above")
     }
 
-    /// Returns the longest gap of each site and class, with the index of the site. A gap may also
-    /// be the time from the last answer to the time at which the site's threads stopped or the run
-    /// ended.
+    /// Returns the longest gap of each site and class, with the index of the site. The last gap of
+    /// a site can also end without an answer: when the site's threads stop, or when the run ends.
     pub fn gaps(&self) -> impl Iterator<Item = (u8, OpClass, AvailabilityGap)> {
         self.classes.iter().map(|((site, class), answers)| {
             let mut answers = *answers;

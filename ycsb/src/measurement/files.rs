@@ -39,11 +39,12 @@ pub struct IntervalFiles {
 }
 
 impl IntervalFiles {
-    /// Creates the files, and the folder that contains them. The run starts at `start`. `interval`
-    /// is the kind of times that the run measures. `sites` contains the names of the sites, in the
-    /// order of the site indexes.
+    /// Creates the log of all operations, and the folder that contains the log. The other files are
+    /// created later. The run starts at `start`. `interval` says which latencies the run keeps.
+    /// `sites` contains the names of the sites, in the order of the site indexes.
     ///
-    /// # Errors If a file cannot be created.
+    /// # Errors
+    /// If the log cannot be created.
     pub fn create(
         prefix: &str,
         start: SystemTime,

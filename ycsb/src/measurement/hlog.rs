@@ -57,7 +57,7 @@ pub struct HlogWriter<W: Write> {
 }
 
 impl<W: Write> HlogWriter<W> {
-    /// Writes the head of a log, with `start` as the log's time 0. The `title` becomes the first
+    /// Writes the head of a log. The time 0 of the log is `start`. The `title` becomes the first
     /// comment of the log.
     ///
     /// # Errors

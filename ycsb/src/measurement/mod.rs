@@ -94,7 +94,7 @@ pub enum Basis {
     Intended,
 }
 
-/// `measurement.interval`: the choice of the latencies that are kept for each operation.
+/// `measurement.interval`: the latencies that are kept for each operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// `op`: the service time is kept.
@@ -179,7 +179,7 @@ pub struct OpMeasurement {
     pub intended: Duration,
 }
 
-/// Operations of one kind that had no answer when the run ended. All fields are the same for all of
+/// Operations of one kind that had no answer when the run ended. Each field is the same for all of
 /// these operations.
 #[derive(Clone, Copy, Debug)]
 pub struct UnansweredOps {
@@ -296,8 +296,7 @@ impl Measurements {
         self.observe(key, took.checked_div(found), 1);
     }
 
-    /// Adds a latency to the histogram of `key`. Latencies with a basis that is not kept are
-    /// ignored.
+    /// Adds a latency to the histogram of `key`. Ignores the latency if its basis is not kept.
     fn observe(&mut self, key: SeriesKey, latency: Option<Duration>, count: u64) {
         let kept = match self.interval {
             Interval::Op => key.basis == Basis::Service,

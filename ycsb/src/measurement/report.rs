@@ -15,7 +15,7 @@ pub struct WorkloadReport<'a> {
     pub measurements: &'a Measurements,
     /// Outcome of every operation.
     pub account: &'a Account,
-    /// Times at which requests of each site were answered, and the replicas that answered.
+    /// Times of the answers to each site, and the replicas that answered.
     pub availability: &'a Availability,
     /// Names of the sites, in the order of their indexes. Empty if there is only one site and this
     /// site has no name.

@@ -42,7 +42,7 @@ pub use outcome::{BenchmarkOutcome, Shortfall};
 pub use cancellation_token::CancellationToken;
 pub use cores::{Core, Cores};
 
-/// Time for which a run that has ended waits for the operations in flight.
+/// Time that a run waits after its end for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Phase of a benchmark: load or run.

@@ -12,7 +12,7 @@ pub struct BenchmarkOutcome {
     pub measurements: Measurements,
     /// Outcome of every operation that was due in the measured phase.
     pub account: Account,
-    /// Times at which requests of each site were answered, and the replicas that answered.
+    /// Times of the answers to each site, and the replicas that answered.
     pub availability: Availability,
     /// Whether the caller or the user stopped the run.
     pub cancelled: bool,

@@ -31,8 +31,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the time at which operation number `n` of this thread is due, from the start of the
-    /// run.
+    /// Returns the time at which operation number `n` of this thread is due, counted from the start
+    /// of the run.
     pub fn due(&self, n: u64) -> Duration {
         let due_s = self.first_s + self.period_s * n as f64;
         Duration::try_from_secs_f64(due_s).unwrap_or(Duration::MAX)

@@ -40,7 +40,7 @@ impl PendingStep {
 
 /// Measurements of an operation. A read-modify-write is measured three times: as a read, as an
 /// update, and as the complete operation. If the caller abandons an operation, the transaction
-/// shows which of its steps had ended.
+/// shows which steps of the operation had ended.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,

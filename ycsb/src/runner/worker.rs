@@ -209,7 +209,7 @@ impl<S: KvStore> Worker<S> {
     }
 
     /// Records the replica that answered, and the time of the answer. If the answer came after the
-    /// end of the run, the end of the run is recorded as this time.
+    /// end of the run, records the end of the run as the time of the answer.
     fn note_answer(&self, seen: &mut Availability, step: &Step, end: Option<Instant>) {
         let site = self.store.site;
         let ended = self

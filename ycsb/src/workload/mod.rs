@@ -111,7 +111,7 @@ impl CoreWorkload {
     }
 
     /// Returns the stream of operations of the thread with the index `thread` at the site with the
-    /// ID `site`. The site determines which records are popular if `permutation=site`.
+    /// ID `site`. If `permutation=site`, the site determines which records are popular.
     pub fn thread(&self, site: u64, thread: u64) -> ThreadWorkload {
         let config = &self.config;
         let order = config
@@ -182,8 +182,9 @@ impl CoreWorkload {
 }
 
 impl Config {
-    /// Returns the key of the record with this number. Numbers above those of the initial records
-    /// stand for the records that this load generator has inserted, in order.
+    /// Returns the key of the record with this number. A number above those of the initial records
+    /// refers to a record that this load generator has inserted. Such records are numbered in the
+    /// order of insertion.
     fn key(&self, record: u64) -> Bytes {
         let record = match record.checked_sub(self.records) {
             None => record,
@@ -322,7 +323,7 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
-/// Maximum number of expected insertions, for each existing record, in the range of the zipfian
+/// Maximum ratio of expected insertions to existing records, in the range of the zipfian
 /// distribution. With this limit, at least one in about a hundred random numbers is an existing
 /// record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;

@@ -28,8 +28,8 @@ pub(super) fn random_value(length: u64, random: &mut Random) -> Bytes {
 }
 
 /// Returns the value that a field must have with `dataintegrity=true`. The value begins with the
-/// key and the name of the field. Hashes follow until the value has `length` bytes. Each is the
-/// hash of the whole text before it.
+/// key and the name of the field. Hashes follow until the value has `length` bytes. Each hash is
+/// the hash of the whole text before it.
 pub(super) fn expected_value(key: &[u8], field: &str, length: u64) -> Bytes {
     let length = length as usize;
     let mut value = Vec::with_capacity(length + 16);

@@ -20,8 +20,8 @@ const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CHECKSUM_BYTES: usize = 4;
-/// Length of the shortest event, in bytes. This event is a delete without an answer. Its kind,
-/// process, key and begin take one byte each.
+/// Length of the shortest event, in bytes. This event is a delete without an answer. The kind, the
+/// process, the key and the begin of this event are one byte each.
 const EVENT_BYTES_MIN: usize = 4;
 
 /// Reason why a history could not be stored or loaded.
@@ -41,7 +41,7 @@ pub enum HistoryError {
     /// The file was written by another version of this program.
     #[error("history of format {found}, this program reads format {FORMAT}")]
     Format {
-        /// Format version that the file claims.
+        /// Format version in the file.
         found: u32,
     },
     /// The checksum does not match the contents.
@@ -61,7 +61,7 @@ pub enum HistoryError {
 }
 
 impl History {
-    /// Stores the history as a file, replacing an existing file.
+    /// Stores the history in a file. An existing file is replaced.
     ///
     /// # Errors
     /// `Io`.
@@ -90,7 +90,7 @@ impl History {
         Ok(begin == MAGIC)
     }
 
-    /// Returns the contents of the history's file.
+    /// Returns the contents of a file with this history.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.events.len() * 16);
         bytes.extend_from_slice(&MAGIC);
@@ -140,8 +140,8 @@ fn io_error(path: &Path, source: io::Error) -> HistoryError {
     HistoryError::Io { path, source }
 }
 
-/// Checks everything but the events. Returns `bytes` without the checksum, and the number
-/// of events that the header claims.
+/// Checks everything except the events. Returns two parts: `bytes` without the checksum at the end,
+/// and the number of events according to the header.
 fn open_file(bytes: &[u8]) -> Result<(&[u8], u64), HistoryError> {
     if !bytes.starts_with(&MAGIC) {
         return Err(HistoryError::NotAHistory);
@@ -278,8 +278,8 @@ fn take_action(input: &mut Input, kind: EventKind, swapped: bool) -> Option<Hist
     })
 }
 
-/// Maps each difference to a different unsigned number. Small positive and negative differences
-/// become small numbers.
+/// Maps each difference to an unsigned number of its own. A difference close to 0, positive or
+/// negative, becomes a small number.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     ((signed << 1) ^ (signed >> 63)) as u64

@@ -24,7 +24,8 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 pub(super) struct Block {
     /// First value of the block's chain of values.
     pub head: RegisterValue,
-    /// Last value of the block's chain of values. It stays until another value is written.
+    /// Last value of the block's chain of values. The register holds this value until another value
+    /// is written.
     pub last: RegisterValue,
     /// Whether the block can begin only while the key is absent.
     pub is_create: bool,
@@ -44,7 +45,7 @@ impl Block {
     }
 }
 
-/// All blocks of a key, and its forward blocks in order of time.
+/// All blocks of a key. The forward blocks are also listed separately, in order of time.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     pub all: Vec<Block>,
@@ -110,7 +111,8 @@ struct Cluster {
 struct Chains<'k, 'a> {
     key: &'k PreparedKey<'a>,
     clusters: Vec<Cluster>,
-    /// For each value, the failed swaps that expected it, each as (begin, end, operation).
+    /// Failed swaps, each as (begin, end, operation). The key of the map is the value that the
+    /// swaps expected.
     failures: HashMap<RegisterValue, Vec<(OpTime, OpTime, u32)>, foldhash::fast::FixedState>,
 }
 
@@ -244,8 +246,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         })
     }
 
-    /// Returns one entry for each position in a chain: the earliest end of the operations at this
-    /// position and at later positions.
+    /// Returns one entry for each position in a chain. The entry is the earliest end of all
+    /// operations at this position and at later positions.
     fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
         let mut ends = vec![earliest; chain.len()];
@@ -335,8 +337,8 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 }
 
-/// Describes a block as `value 7`, or a chain as `value 7 and then, up to value 9, what replaced
-/// it`.
+/// Describes a block of one value as `value 7`. Describes a block of several values as `value 7 and
+/// then, up to value 9, what replaced it`.
 pub(super) fn describe(key: &PreparedKey, block: &Block) -> String {
     let head = key.describe(block.head);
     if block.head == block.last {
@@ -374,7 +376,8 @@ fn inside(key: &PreparedKey, outer: &Block, inner: &Block) -> Flaw {
     Flaw::violation(explanation, events)
 }
 
-/// Describes the values of a forward block, and the interval in which they occupy the register.
+/// Describes the values of a forward block, and the interval in which the register holds these
+/// values.
 pub(super) fn describe_with_times(key: &PreparedKey, block: &Block) -> String {
     format!(
         "{} from {} to {}",

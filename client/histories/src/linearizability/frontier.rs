@@ -17,8 +17,7 @@ pub(crate) const SLOTS: usize = 128;
 /// Explanation that is reported when a search reaches its bounds without a result.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
-/// Values that the keys may hold at a moment, and the operations that have taken effect to produce
-/// these values.
+/// Values that the keys may hold at a moment, and the operations that led to these values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SearchState<H> {
     /// Value of the register, or the values of several registers.
@@ -31,7 +30,7 @@ pub(crate) struct SearchState<H> {
 pub(crate) struct Bounds<'a> {
     /// Number of states that the whole search may still expand. Each expansion subtracts one.
     pub steps: &'a mut usize,
-    /// Number of states that may be expanded to process the end of one operation.
+    /// Maximum number of states that may be expanded when one operation ends.
     pub at_once: usize,
 }
 
@@ -61,8 +60,8 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Removes superfluous states from each group of states that differ only in the unanswered
-/// operations that took effect.
+/// Groups the states that differ only in the unanswered operations that took effect. Removes
+/// superfluous states from each group.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
     states: &mut Vec<SearchState<H>>,
     unanswered: u128,

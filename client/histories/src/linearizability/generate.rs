@@ -17,12 +17,13 @@ pub(super) struct HistoryShape {
     /// Duration of the longest operation. The longest pause between two operations of one process
     /// has the same duration.
     pub duration_ns: u64,
-    /// Number of reads in a hundred operations. The next fields hold the numbers of deletes and of
-    /// swaps in a hundred. All other operations are writes.
+    /// Percentage of reads among the operations.
     pub reads: u32,
+    /// Percentage of deletes among the operations.
     pub deletes: u32,
+    /// Percentage of swaps among the operations. All other operations are writes.
     pub swaps: u32,
-    /// Number of operations in a hundred that are never answered.
+    /// Percentage of the operations that are never answered.
     pub unanswered: u32,
 }
 
@@ -110,7 +111,7 @@ pub(crate) fn any_of(values: &[Option<ValueId>], rng: &mut impl Rng) -> Option<V
     }
 }
 
-/// Processes that are always busy, each with one operation at a time.
+/// Processes that are always busy. Each process has one operation at a time.
 pub(crate) struct Processes {
     free_at_ns: Vec<u64>,
     duration_ns: u64,
@@ -193,8 +194,9 @@ impl Register {
     }
 }
 
-/// Changes one operation at random. Its found or expected value becomes `other`, the success of a
-/// swap is inverted, or the begin and the end are shifted by `shift_ns`.
+/// Changes one operation at random, in one of three ways. Its found or expected value becomes
+/// `other`, or the success of a swap is inverted, or the begin and the end are shifted by
+/// `shift_ns`.
 pub(crate) fn disturb_one(
     action: &mut HistoryAction,
     invoke_ns: &mut u64,

@@ -69,8 +69,7 @@ impl LinearizabilityVerdict {
     }
 }
 
-/// Reason why a key could not be shown to be linearizable: a violation, or a limit that was
-/// reached.
+/// Reason why the check of a key failed: a violation, or a limit that was reached.
 #[derive(Debug)]
 enum Flaw {
     Violation {

@@ -26,10 +26,10 @@ impl RegisterValue {
     }
 }
 
-/// Map with the names of values as keys.
+/// Map from the id of a value to a `T`.
 type ValueMap<T> = HashMap<ValueId, T, FixedState>;
 
-/// A moment of the history, plus one, so that 0 is before every moment.
+/// Time of a moment in the history, plus one. The number 0 is therefore before every moment.
 pub(super) type OpTime = u64;
 /// End of an operation that may take effect at any time, or never.
 pub(super) const NEVER: OpTime = u64::MAX;
@@ -63,9 +63,10 @@ pub(super) struct Op<'a> {
 pub(super) struct PreparedKey<'a> {
     /// Operations in the order in which they began.
     pub ops: Vec<Op<'a>>,
-    /// Operation that wrote each value, by [`RegisterValue::index`]; `None` for absence.
+    /// Operation that wrote each value. The index is [`RegisterValue::index`] of the value. The
+    /// entry for absence is `None`.
     pub writers: Vec<Option<&'a HistoryEvent>>,
-    /// Whether any operation saw that the key was absent, or requires that it is absent.
+    /// Whether an operation saw that the key was absent, or requires an absent key.
     pub absence_observed: bool,
 }
 
@@ -75,7 +76,7 @@ impl<'a> PreparedKey<'a> {
         self.ops.iter().all(plain)
     }
 
-    /// Describes the value, for explanations.
+    /// Returns a description of the value for explanations.
     pub fn describe(&self, held: RegisterValue) -> String {
         let writer = self.writer(held).and_then(written_by);
         writer.map_or("nothing".to_owned(), |value| format!("value {}", value.0))
@@ -146,9 +147,9 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// Returns the end of each operation. If a second operation saw the value of an unanswered
-/// operation, the unanswered one took effect before the second one ended. If no operation saw the
-/// value of an unanswered operation, the end of the unanswered one is `NEVER`.
+/// Returns the end of each operation. An unanswered operation has an end if another operation saw
+/// its value: it took effect before the other operation ended. If no operation saw its value, its
+/// end is `NEVER`.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();
@@ -162,8 +163,9 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that the value that `finder` found was written in time. If the write has no answer, it is
-/// given an end. If the write is a swap, the same is done for the value that the swap found.
+/// Checks that the value found by `finder` was written in time. If the write has no answer, the
+/// write is given an end. If the write is a swap, the value found by the swap is checked in the
+/// same way.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,
@@ -329,7 +331,7 @@ fn observes_absence(event: &HistoryEvent) -> bool {
     }
 }
 
-/// Describes a moment by its time in the history, for explanations.
+/// Returns a description of a moment for explanations: its time in the history.
 pub(super) fn describe_time(at: OpTime) -> String {
     match at {
         0 => "the beginning".to_owned(),

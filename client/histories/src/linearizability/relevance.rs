@@ -9,7 +9,7 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 pub(super) struct Relevance {
     /// One entry for each mutation, sorted by begin. The first time is the begin of the mutation.
-    /// The second time is the earliest end among this mutation and all that begin later.
+    /// The second time is the earliest end among this mutation and all mutations that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
     /// Begin and end of the only write of each value. Absence is treated as a value that is written
     /// before all others. The entry for absence is `None` if the key can become absent again.
@@ -39,16 +39,16 @@ impl Relevance {
         Relevance { ends_from, writes }
     }
 
-    /// Returns the earliest moment at which another value has certainly been written after an
-    /// operation that ended at `end`.
+    /// Returns the earliest moment at which the effect of an operation was certainly overwritten.
+    /// The operation ended at `end`.
     fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
-    /// the expected value has only one write, and at that moment was either not written yet or
-    /// already overwritten.
+    /// Whether a failed swap's expectation was certainly wrong at some moment. This is only known
+    /// if the expected value has a single write. At that moment, the value was not written yet, or
+    /// was already overwritten.
     pub fn is_explained(&self, op: &Op) -> bool {
         let OpKind::Fail { expected } = op.kind else {
             return false;

@@ -71,7 +71,7 @@ impl Budget {
 /// possible orders.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
-    /// Position in `ticks` at which the last read that found the value begins.
+    /// Position in `ticks` at which the last read of the value begins.
     last_read: usize,
     /// Swap that certainly replaced the value; `None` if there is none.
     successor: Option<usize>,
@@ -82,8 +82,8 @@ struct OpValueUses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OpTick {
     at: OpTime,
-    /// Whether the tick is an end. At one moment, begins (false) come before ends (true). So if one
-    /// operation ends at the moment at which another begins, the two overlap.
+    /// Whether the tick is an end. Among the ticks at one moment, those with false come first. So
+    /// if one operation ends at the moment at which another begins, the two overlap.
     is_end: bool,
     op: u32,
 }
@@ -92,7 +92,7 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// For each operation, true if no failed swap needs it. The operation may then be hidden by a
+    /// True for each operation that no failed swap needs. Such an operation may be hidden by a
     /// write that follows immediately.
     hidable: Vec<bool>,
     /// For each slot, the operation in flight that occupies it.

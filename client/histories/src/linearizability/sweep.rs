@@ -86,7 +86,7 @@ struct Sweep<'k, 'a> {
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// Forward block that was begun early: before any operation of the block had to end.
+    /// Forward block that began early. At its begin, no operation of the block had to end yet.
     early: Option<u32>,
     /// Moment at which the block `early` ends.
     busy_until: OpTime,
@@ -94,8 +94,8 @@ struct Sweep<'k, 'a> {
     absent_at: OpTime,
     /// Last moment at which the key was present.
     present_at: Option<OpTime>,
-    /// Last moment at which a backward block could have taken effect harmlessly: all possible
-    /// orders would have remained possible.
+    /// Last moment at which a backward block could have taken effect without making any other order
+    /// impossible.
     harmless_at: Option<OpTime>,
     /// Waiting deletions. The first component is the moment by which the deletion must take effect.
     deletions: BTreeSet<(OpTime, u32)>,
@@ -103,8 +103,8 @@ struct Sweep<'k, 'a> {
     writes: BTreeSet<(OpTime, u32)>,
     /// Waiting creates. The first component is the moment by which the create must take effect.
     creates: BTreeSet<(OpTime, u32)>,
-    /// For each expected value, the swaps that expected this value and stored a new value that no
-    /// operation saw. The swap that begins first is the last in the list.
+    /// Swaps that stored a value that no operation saw. The key of the map is the value that the
+    /// swaps expected. In each list, the swap that begins first comes last.
     unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
     /// Deletions that have taken effect, in order.
     done: Vec<u32>,
@@ -239,8 +239,8 @@ impl<'k, 'a> Sweep<'k, 'a> {
         Ok(())
     }
 
-    /// Makes a deletion take effect if the key is present, because `cause` requires that the key is
-    /// absent.
+    /// Makes a deletion take effect if the key is present. The operation `cause` requires an absent
+    /// key.
     fn make_absent(&mut self, cause: &HistoryEvent) -> Result<(), Flaw> {
         if matches!(self.state, KeyState::Absent) {
             return Ok(());
@@ -260,7 +260,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         self.done.push(index);
     }
 
-    /// Makes a waiting create take effect, if there is one, because the key will not stay absent.
+    /// If a create is waiting, lets it take effect, because the key will not stay absent.
     fn perform_waiting_create(&mut self) {
         if let KeyState::Absent = self.state
             && let Some((_, create)) = self.creates.pop_first()

@@ -18,19 +18,21 @@ pub(super) struct TransactionsShape {
     pub transactions: usize,
     pub keys: u64,
     pub processes: u32,
-    /// Number of transactions in a hundred that concern several keys.
+    /// Percentage of transactions with several keys.
     pub several: u32,
     /// Duration of the longest transaction. The longest pause between two transactions of one
     /// process has the same duration.
     pub duration_ns: u64,
-    /// Number of transactions in a hundred that are never answered.
+    /// Percentage of the transactions that are never answered.
     pub unanswered: u32,
-    /// Percentage of the transactions on several keys in which the parts take effect at different
-    /// moments. With 0, the history is always strictly serializable.
+    /// Percentage of torn transactions among the transactions with several keys. The parts of a
+    /// torn transaction take effect at different moments. With 0, the history is always strictly
+    /// serializable.
     pub torn: u32,
 }
 
-/// Part of a transaction on one key, with the moment at which the part takes effect.
+/// The part of a transaction that concerns one key, with the moment at which this part takes
+/// effect.
 struct PlannedPart {
     effect_ns: u64,
     transaction: usize,
@@ -76,8 +78,8 @@ pub(super) fn history(shape: &TransactionsShape) -> Vec<Transaction> {
     transactions
 }
 
-/// Returns the parts of a transaction as the simulator's clients send them: single operations, and
-/// writes, reads and scans of several keys.
+/// Returns the parts of a random transaction. Its kind is one that the simulator's clients send: an
+/// operation on one key, or a write, read or scan of several keys.
 fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, HistoryAction)> {
     let key = rng.random_range(0..shape.keys);
     let other = (key + 1) % shape.keys;

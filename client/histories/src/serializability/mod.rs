@@ -71,8 +71,8 @@ pub enum SerializabilityVerdict {
         keys: Vec<u64>,
         /// Description of the contradictory transactions and of their times.
         explanation: String,
-        /// Transactions that contradict each other, in the order in which they began, without the
-        /// parts that do not matter.
+        /// Transactions that contradict each other, in the order in which they began. Parts that do
+        /// not matter are omitted.
         transactions: Vec<Transaction>,
     },
     /// No violation was found, but the history could not be judged completely.
@@ -117,7 +117,7 @@ pub fn check_within(transactions: &[Transaction], mut steps: usize) -> Serializa
 }
 
 /// Returns a transaction without the reads that were never answered, because their results are
-/// unknown. `None` if no part remains.
+/// unknown. Returns `None` if no part remains.
 fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     let mut transaction = transaction.clone();
     if transaction.return_ns.is_none() {

@@ -21,7 +21,7 @@ pub(super) const ABSENT: ValueNumber = 0;
 /// Value that a transaction expected, but that no transaction wrote.
 const NEVER_WRITTEN: ValueNumber = u32::MAX;
 
-/// A moment of the history, plus one, so that 0 is before every moment.
+/// Time of a moment in the history, plus one. The number 0 is therefore before every moment.
 pub(super) type TxnTime = u64;
 pub(super) const NEVER: TxnTime = u64::MAX;
 
@@ -69,12 +69,12 @@ pub(super) struct Txn {
     pub end: TxnTime,
     /// Whether the transaction changes nothing.
     pub is_read: bool,
-    /// Whether the transaction can take effect with any contents of the keys.
+    /// Whether the transaction can take effect regardless of the contents of the keys.
     pub is_blind: bool,
     /// Whether a compare-and-swap may have failed because of a value that this transaction wrote.
     pub explains_a_failure: bool,
-    /// Last moment at which an answer could depend on the transaction. It is used only for a
-    /// transaction that may never have taken effect.
+    /// Last moment at which an answer could depend on the transaction. This field is used only for
+    /// a transaction that may never have taken effect.
     pub last_use: TxnTime,
 }
 
@@ -173,9 +173,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// Returns the end of each transaction. If a second transaction found a value of an unanswered
-/// transaction, the unanswered one took effect before the second one ended. If no transaction found
-/// the values of an unanswered transaction, the end of the unanswered one is `NEVER`.
+/// Returns the end of each transaction. An unanswered transaction has an end if another transaction
+/// found one of its values: it took effect before the other transaction ended. If no transaction
+/// found its values, its end is `NEVER`.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();

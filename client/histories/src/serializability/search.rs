@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use super::prepare::{ABSENT, Effect, NEVER, PreparedTransactions, Txn, TxnTime, ValueNumber};
 use crate::linearizability::frontier::{self, Bounds, SLOTS, bits};
 
-/// Maximum number of states that are expanded to process the end of one transaction.
+/// Maximum number of states that may be expanded when one transaction ends.
 const STATES_DEVELOPED: usize = 1 << 18;
 
 type TxnState = frontier::SearchState<SmallVec<[ValueNumber; 8]>>;
@@ -48,8 +48,8 @@ pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchO
     outcome.map_or_else(|outcome| outcome, |()| SearchOutcome::Ordered)
 }
 
-/// Kind of a tick. At one moment, begins come before ends. So if one transaction ends at the moment
-/// at which another begins, the two overlap.
+/// Kind of a tick. At one moment, a begin comes before an end. So if one transaction ends at the
+/// moment at which another begins, the two overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TickKind {
     Begin,
@@ -212,7 +212,7 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// Returns the changes of a blind write if no transaction finds the values that it writes.
+    /// Returns the changes of a blind write if no transaction finds the values of this write.
     /// Returns `None` for all other transactions.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {

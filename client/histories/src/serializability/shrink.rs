@@ -15,7 +15,8 @@ use crate::history::HistoryAction;
 
 /// Maximum number of states that one attempt may expand.
 const OF_ATTEMPT: usize = 100_000;
-/// Maximum sum of expanded states and judged transactions in all attempts for one violation.
+/// Limit for the work of all attempts for one violation: the number of expanded states plus the
+/// number of judged transactions.
 const WORK: usize = 3_000_000;
 
 /// Returns a contradiction that is as small as can be found in reasonable time.

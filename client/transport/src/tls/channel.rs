@@ -40,7 +40,7 @@ pub enum ReadProgress {
     End,
 }
 
-/// Seals and opens the data of one connection. Both directions share it.
+/// Seals and opens the data of one connection. Both directions of the connection share the channel.
 #[derive(Debug)]
 pub struct Channel {
     connection: Connection,
@@ -102,9 +102,9 @@ impl Channel {
         }))
     }
 
-    /// Returns the cost of the bytes received since the last call. The unit is the cost of a byte
-    /// of plaintext. Bytes that are not plaintext cost more, because there may be thousands of
-    /// records with hardly a byte of plaintext.
+    /// Returns the cost of the bytes that were received since the last call of this method. The
+    /// unit is the cost of a byte of plaintext. Bytes that are not plaintext cost more, because
+    /// there may be thousands of records with hardly a byte of plaintext.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }

@@ -22,7 +22,7 @@ pub enum HandshakeError {
     Refused(#[source] TlsError),
 }
 
-/// Performs the handshake over `stream`, reading at most `bytes_max` bytes.
+/// Performs the handshake over `stream`. Reads at most `bytes_max` bytes.
 ///
 /// # Errors
 /// Any [`HandshakeError`]. The other side receives a TLS alert, if it speaks TLS.

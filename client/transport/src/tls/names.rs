@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-/// Name that the certificate of every replica of every cluster contains. Clients that know only an
-/// address and an authority check this name.
+/// Name in the certificate of every replica, in all clusters. Clients that know only an address and
+/// an authority check this name.
 pub const REPLICA: &str = "replica.leasehold";
 
 /// Returns the name of one replica: `<label of the replica>.<label of the cluster>.leasehold`.

@@ -69,8 +69,8 @@ impl Trust {
         Ok(Trust(Arc::new(config)))
     }
 
-    /// Creates the client's side of a connection to any replica. The replica must belong to
-    /// `cluster`, unless `cluster` is `None`.
+    /// Creates the client's side of a connection to a replica of `cluster`. If `cluster` is `None`,
+    /// the replica may belong to any cluster.
     ///
     /// # Errors
     /// Returns a description of what is wrong with the cluster's name.
@@ -90,8 +90,8 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Describes for people what is wrong with a PEM text. The error's own text shows bytes as numbers,
-/// and might quote a key.
+/// Describes an error in a PEM text for people. The error's own text shows bytes as numbers, and
+/// might quote a key.
 pub fn malformed(error: &pem::Error) -> String {
     let problem = match error {
         pem::Error::MissingSectionEnd { .. } => {

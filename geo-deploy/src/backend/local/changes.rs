@@ -7,7 +7,7 @@ use leasehold_wire::LeaseRequest;
 use crate::backend::RunPlan;
 use crate::experiment::StrategyChange;
 
-/// Returns the request for a change of strategy, in the form in which it is sent to a replica.
+/// Returns the message that requests a change of strategy from a replica.
 pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseRequest {
     let range = plan.range(change);
     let bytes = |key: &leasehold_leases::Key| key.to_vec().into();
@@ -24,7 +24,7 @@ pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseReque
     }
 }
 
-/// Sends the request to a replica, which forwards it to the leader, and waits until the new
+/// Sends the request to a replica, which forwards it to the leader. Then waits until the new
 /// strategy is in force.
 ///
 /// # Errors

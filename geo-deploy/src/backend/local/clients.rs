@@ -168,7 +168,7 @@ impl SharedRunState {
 type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
 
 /// Starts the clients of a closed loop, or the senders at the sites of an open loop. `connections`
-/// are the clients' connections, by site.
+/// contains the clients' connections, by site.
 fn start(
     plan: &RunPlan<'_>,
     mut connections: Vec<Vec<Client>>,
@@ -209,7 +209,8 @@ fn start(
 }
 
 /// Returns the options of a site's clients. The clients use the replica of their own site. While
-/// that replica is down, they use the nearest other replica, over `wan`.
+/// that replica is down, they use the nearest other replica. The requests to other replicas pass
+/// through `wan`.
 fn options(plan: &RunPlan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> ClientOptions {
     let own = cluster.client_addresses()[site];
     let nearest = plan.topology().nearest_to(site).into_iter();
@@ -290,7 +291,7 @@ struct OpenLoopSite {
     index: usize,
     connections: Vec<Client>,
     open: RefCell<OpenLoop<HistoryProcess>>,
-    /// Notifies the site's loop that an operation ended.
+    /// Notification for the site's loop that an operation has ended.
     ended: Notify,
 }
 

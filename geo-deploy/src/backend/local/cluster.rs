@@ -35,14 +35,15 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct LocalSettings {
     /// Program that is started with `serve`; usually this program itself.
     pub program: PathBuf,
-    /// Name of the cluster. A data directory of a cluster with another name is refused.
+    /// Name of the cluster. A data directory is refused if it belongs to a cluster with another
+    /// name.
     pub cluster: String,
     /// Directory for configuration, data and logs.
     pub dir: PathBuf,
-    /// First of the consecutive ports at which replicas accept clients; `None` if any free ports
-    /// may be used.
+    /// First port for clients. The replicas use consecutive ports. `None` if any free ports may be
+    /// used.
     pub client_port: Option<u16>,
-    /// Whether the cluster works without TLS: no process proves its identity, and nothing is
+    /// Whether the cluster uses no TLS. Without TLS, no process proves its identity, and nothing is
     /// encrypted.
     pub insecure: bool,
 }
@@ -61,7 +62,7 @@ pub enum DataState {
 /// Cluster of replica processes, one for each site, behind a WAN. The replica processes end when
 /// this value is dropped. They also end when the program that started them dies, because each
 /// replica watches its standard input. On Linux, a paused replica is resumed when that program
-/// dies, so that it can end.
+/// dies, so that the replica can end.
 ///
 /// The kernel resumes paused replicas when the thread that started them ends. So this type cannot
 /// be sent to another thread.
@@ -71,7 +72,7 @@ pub struct LocalCluster {
     clients: Vec<SocketAddr>,
     dir: PathBuf,
     access: ClientAccess,
-    /// Events of processes that [`LocalCluster::poll`] has not returned yet. Next to each event is
+    /// Process events that [`LocalCluster::poll`] has not returned yet. Each event is paired with
     /// the index of its site.
     unreported: Vec<(usize, ProcessEvent)>,
     of_this_thread: PhantomData<Rc<()>>,
@@ -127,7 +128,7 @@ impl LocalCluster {
         Ok(this)
     }
 
-    /// Returns the address of each replica for clients, in the topology's order.
+    /// Returns the address at which each replica accepts clients, in the topology's order.
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.clients
     }
@@ -137,7 +138,7 @@ impl LocalCluster {
         self.links.wan()
     }
 
-    /// Returns the cluster's name, as its replicas know it.
+    /// Returns the cluster's name.
     pub fn name(&self) -> &str {
         self.access.cluster()
     }
@@ -160,8 +161,8 @@ impl LocalCluster {
             .collect()
     }
 
-    /// Asks every replica that runs for its role, and returns the roles. The holders are those of
-    /// `key`. If `key` is `None`, they are the holders of the hottest key that the leader knows.
+    /// Asks every running replica for its role. Returns the roles, and the holders of `key`. If
+    /// `key` is `None`, returns the holders of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::query(&self.access, &self.clients, self.up(), key).await
     }
@@ -191,10 +192,10 @@ impl LocalCluster {
         }
     }
 
-    /// Polls the processes. Returns their events since the last call, each with the index of the
-    /// site. If a replica is being restarted, starts its new process after the old one has ended.
-    /// Also kills replicas that do not end in time. So this function must be called about ten times
-    /// a second.
+    /// Polls the processes. Returns their events since the last call. Each event is paired with the
+    /// index of its site. If a replica is being restarted, this function starts the new process
+    /// after the old one has ended. It also kills replicas that do not end in time. So it must be
+    /// called about ten times a second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)
@@ -211,8 +212,9 @@ impl LocalCluster {
         disk_full_file(&self.dir, self.replicas[site].site())
     }
 
-    /// Waits until the configured site leads, and every replica knows the configured strategy and
-    /// has lease promises from enough other replicas. Returns a client of each replica.
+    /// Waits until the configured site leads and the configured strategy is in force. Also waits
+    /// until every replica has lease promises from enough other replicas. Returns a client for each
+    /// replica.
     ///
     /// # Errors
     /// If a replica ends, or the cluster is not ready in time.
@@ -223,7 +225,7 @@ impl LocalCluster {
     /// Waits as [`LocalCluster::ready`] does, but allows a minority of the replicas to end, because
     /// the data of these replicas may be lost. If the replica of the configured leader has ended,
     /// any other replica may lead. [`LocalCluster::poll`] returns the replicas that ended, with the
-    /// reasons. If the cluster has existing data, any strategies are accepted.
+    /// reasons. If the cluster has existing data, every strategy is accepted.
     ///
     /// # Errors
     /// If too few replicas are left, or the cluster is not ready in time.
@@ -279,8 +281,8 @@ impl LocalCluster {
         )
     }
 
-    /// Returns an error if the data has another strategy than the plan. The strategy is part of the
-    /// replicated state, so the settings of this start do not change it.
+    /// Returns an error if the strategy in the data differs from the strategy of the plan. The
+    /// strategy is part of the replicated state, so the settings of this start do not change it.
     fn check_strategy(&self, plan: &RunPlan<'_>, status: &StatusReply) -> anyhow::Result<()> {
         let requested = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();
@@ -340,8 +342,8 @@ fn free_disk(file: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))
 }
 
-/// Starts the emulated WAN between all sites. The links to a site lead to the address of the site
-/// in `targets`.
+/// Starts the emulated WAN between all sites. `targets` contains the address of each site. The
+/// links to a site end at this address.
 pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
     let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
     let link = |rtt_ms| LinkSettings {

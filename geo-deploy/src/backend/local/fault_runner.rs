@@ -17,9 +17,8 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Additional time, for each key, by which a query begins before a fault. The query asks the
-/// replicas for the possible holders of every key. It begins before the fault by [`LEAD`] plus this
-/// time multiplied by the number of keys.
+/// Time that is added to [`LEAD`] for each key. The sum is the time between the start of a query
+/// and the fault. The query asks the replicas for the possible holders of every key.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
 /// Time before a fault at which replicas are asked for their roles.
@@ -58,8 +57,8 @@ struct Disturbance<'a, 'b, 'c> {
     faults: &'a mut RunFaults<'c>,
     hottest: Key,
     /// Queries that were sent after a fault began. Each query returns the index of the fault, and
-    /// the replicas that may have held a lease on each key when the fault began. The query returns
-    /// `None` for the replicas if they are uncertain.
+    /// the replicas that may have held a lease on each key when the fault began. The second value
+    /// is `None` if the replicas could not be determined.
     holder_queries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
     /// Changes of strategy that were requested and have not come into force yet.
     changes: JoinSet<anyhow::Result<()>>,
@@ -123,7 +122,7 @@ impl Disturbance<'_, '_, '_> {
     }
 
     /// Begins a fault. Also starts the query that finds, for each key, the replicas that may have
-    /// held a lease when the fault began.
+    /// held a lease on the key when the fault began.
     async fn begin(&mut self, index: usize, at_ns: u64) -> anyhow::Result<()> {
         let earlier = |lead: Duration| at_ns.saturating_sub(lead.as_nanos() as u64);
         let keys = self.plan.experiment.workload.keys as u32;
@@ -147,8 +146,8 @@ impl Disturbance<'_, '_, '_> {
         HolderQuery::new(self.plan, self.cluster)
     }
 
-    /// Returns the roles of the replicas. If `queried` is true, a separate query later finds the
-    /// replicas that may hold leases, and the snapshot does not contain them.
+    /// Returns the roles of the replicas. If `queried` is true, the snapshot does not contain the
+    /// possible lease holders, because a separate query finds them later.
     async fn snapshot(&self, queried: bool) -> ClusterSnapshot {
         let found = self.cluster.roles(Some(&self.hottest)).await;
         ClusterSnapshot {
@@ -209,8 +208,8 @@ impl Disturbance<'_, '_, '_> {
 }
 
 /// Returns the index of a fault, and the replicas that may have held a lease on each key when the
-/// fault began. Returns `None` for the replicas if the answers before and after the fault leave
-/// them uncertain.
+/// fault began. The second value is `None` if the answers before and after the fault do not
+/// determine these replicas.
 async fn query_lease_holders(
     index: usize,
     before: PendingAnswers,

@@ -29,12 +29,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct HolderQuery {
     access: ClientAccess,
     sites: Vec<String>,
-    /// Sites and addresses of the replicas that run.
+    /// Sites and addresses of the running replicas.
     addresses: Vec<(usize, SocketAddr)>,
     keys: u64,
 }
 
-/// Answers of the replicas. Next to each answer is the site of the replica.
+/// Answers of the replicas. Each answer is paired with the site of the replica.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderAnswers(Vec<(usize, ReplicaAnswer)>);
 
@@ -113,8 +113,8 @@ impl HolderQuery {
 }
 
 impl HolderAnswers {
-    /// Returns the replicas that may have held each key at some time between this query and a later
-    /// one; `None` if this is uncertain.
+    /// Returns, for each key, the replicas that may have held a lease on the key between this query
+    /// and the query `later`. Returns `None` if this is uncertain.
     pub(super) fn until(&self, later: &HolderAnswers) -> Option<Vec<SiteSet>> {
         let of_site = |wanted: usize| later.0.iter().find(|(site, _)| *site == wanted);
         let missed = |(site, answer): &(usize, ReplicaAnswer)| {

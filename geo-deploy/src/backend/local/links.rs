@@ -18,7 +18,7 @@ pub(super) struct WanLinks {
 
 #[derive(Debug)]
 struct FailingLink {
-    /// Settings that the link has when there is no fault.
+    /// Settings of the link without faults.
     sound: LinkSettings,
     faults: Vec<LinkState>,
 }

@@ -26,9 +26,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which clients send requests before the measurement. In this time they learn the holders
 /// of the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Time by which the measurement of processor time is shorter than the measured interval, at the
-/// beginning and again at the end. The load generator and this process do not begin at exactly the
-/// same time.
+/// Time that is left out at the beginning and at the end of the measured interval. Processor time
+/// is measured only between these two times, because the load generator and this process do not
+/// begin at exactly the same time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;
@@ -161,8 +161,8 @@ impl CaseRun<'_> {
         Ok(path)
     }
 
-    /// Waits until the configured leader leads under the strategy, and every replica has promises
-    /// from enough others. Returns a client of each replica.
+    /// Waits until the configured leader leads, the strategy is in force, and every replica has
+    /// promises from enough other replicas. Returns a client for each replica.
     async fn ready(&self, cluster: &Cluster) -> anyhow::Result<Vec<Client>> {
         let deadline = Instant::now() + READY_WITHIN;
         let mut clients = Vec::new();
@@ -240,8 +240,8 @@ impl CaseRun<'_> {
         Ok(rate_of(&report, kind, &used))
     }
 
-    /// Measures the use of processors under a load that begins at the time of the call. Returns,
-    /// for each replica, the mean number of processors that it uses in the measured interval.
+    /// Measures the processor use of each replica under a load that begins at the time of the call.
+    /// Returns the mean number of processors that each replica uses in the measured interval.
     async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
         tokio::time::sleep(WARM_UP + MARGIN).await;
         let (began, before) = (Instant::now(), processor_us(clients).await?);
@@ -336,8 +336,8 @@ async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     Ok(all)
 }
 
-/// Reads the throughput of one kind of operations from a report. `shares` has, for each replica,
-/// the share of a processor that the replica used.
+/// Reads the throughput of one kind of operations from a report. `shares` contains the processor
+/// use of each replica, in processors.
 fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     let figure = |name: &str, what: &str| figure(report, &format!("[{name}], {what}"));
     let done = figure(kind, "Return=OK");
@@ -365,7 +365,7 @@ fn figure(report: &str, line: &str) -> f64 {
 }
 
 impl Case {
-    /// Whether the case's clients send reads to a holder of the key.
+    /// Whether the clients of this case send each read to a holder of the key.
     pub fn is_aware(&self) -> bool {
         self.routing == CaseRouting::LeaseAware
     }

@@ -20,7 +20,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum ProcessState {
     /// The process runs.
     Up,
-    /// The process is paused, as by SIGSTOP.
+    /// The process is paused, for example by SIGSTOP.
     Paused,
     /// The process was asked to end, and has not ended yet.
     Ending,
@@ -89,19 +89,19 @@ pub(super) struct LaunchSpec {
     pub site: String,
 }
 
-/// A replica, with its process if there is one.
+/// A replica, and its process if there is one.
 #[derive(Debug)]
 pub(super) struct Replica {
     launch_spec: LaunchSpec,
     process: Option<ChildProcess>,
-    /// Reason why the process is down, and the time since which it has been down.
+    /// Reason why the process is down, and the time at which it went down.
     down: (DownReason, SystemTime),
 }
 
 #[derive(Debug)]
 struct ChildProcess {
     child: Child,
-    /// Time since which the process has been running or paused.
+    /// Time at which the process was started, or was last paused or resumed.
     since: SystemTime,
     paused: bool,
     ending: Option<PendingShutdown>,
@@ -284,7 +284,7 @@ impl Replica {
         events
     }
 
-    /// Asks the process to end, in any state, so that it is not started again after its end. Does
+    /// Asks the process to end, even if it is paused. The process is not started again. Does
     /// nothing if the replica is down.
     pub fn begin_shutdown(&mut self) {
         if let Some(process) = &mut self.process {

@@ -63,8 +63,8 @@ impl Clients<'_> {
         }
     }
 
-    /// Returns the extra one-way delay, in ns, from a client at `site` to the replica `node`,
-    /// compared with the delay from this client to the replica of its own site.
+    /// Returns the one-way delay, in ns, between `site` and the site of the replica `node`; 0 if
+    /// both are the same site.
     fn far_ns(&self, site: usize, node: usize) -> u64 {
         if site == node {
             0
@@ -93,8 +93,8 @@ impl Clients<'_> {
         self.world.request(node, vec![(from, command)]);
     }
 
-    /// Handles a connection that is refused or breaks. The client learns of this after the delay
-    /// from the replica to the client.
+    /// Handles a connection that is refused or breaks. The client notices this after the one-way
+    /// delay from the replica to the client.
     fn refuse(&mut self, slot: usize, attempt: u64, node: usize) {
         let site = self.slots[slot].process.site;
         let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;

@@ -23,7 +23,7 @@ use crate::run::RunEvent;
 
 /// Time, in ns, after which a client abandons an operation with all its attempts.
 const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
-/// Interval, in ns, between two checks of whether all promises to a failed replica have expired.
+/// Time, in ns, between two checks for unexpired promises to a failed replica.
 const PROMISE_CHECK_NS: u64 = 10_000_000;
 
 /// Events that are scheduled for the clients of a run.
@@ -74,7 +74,7 @@ pub(super) struct Clients<'a> {
     links: LinkFaults,
     /// True if the times of faults are known and an alarm is set for each of these times.
     scheduled: bool,
-    /// Events about the ends of leases of failed replicas.
+    /// Events that report the end of a failed replica's leases.
     pub(super) events: Vec<RunEvent>,
     /// Error that ends the run.
     failure: Option<anyhow::Error>,
@@ -253,7 +253,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Handles the end of a replica's process after a request to end. The process is started again
+    /// Handles the end of a replica's process that was asked to end. The process is started again
     /// after `down_ns` ns. If `down_ns` is `None`, it is not started again.
     fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
         let now_ns = self.world.now_ns();

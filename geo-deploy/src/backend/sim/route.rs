@@ -56,8 +56,8 @@ impl Route {
         self.replicas[node].avoided
     }
 
-    /// Notes that clients send no more requests to a replica, beginning at `now_ns`. Returns false
-    /// if the replica was already avoided.
+    /// Notes that clients avoid a replica from `now_ns` on. Returns false if the replica was
+    /// already avoided.
     pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
         let replica = &mut self.replicas[node];
         let is_new = !std::mem::replace(&mut replica.avoided, true);

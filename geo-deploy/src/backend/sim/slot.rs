@@ -9,7 +9,7 @@ use crate::backend::{key_name, value};
 /// Client, with its operation in flight if there is one.
 pub(super) struct ClientSlot {
     pub(super) process: HistoryProcess,
-    /// Time, in ms of the replicated clock, at which the client's session began.
+    /// Time at which the client's session began, in ms of the replicated clock.
     opened_ms: u64,
     sequence: u64,
     /// Number of attempts so far, over all operations of the client. This count is also the ID of

@@ -9,7 +9,7 @@ use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 const TOP: f64 = 80.0;
 const PLOT_HEIGHT: f64 = 210.0;
 const HEIGHT: f64 = TOP + PLOT_HEIGHT + 34.0;
-/// Gap between the bars of two sites, as a fraction of the width of a site.
+/// Gap between the bars of two sites, as a fraction of the horizontal space for one site.
 const GAP: f64 = 0.2;
 const BAR_WIDTH_MAX: f64 = 44.0;
 

@@ -14,9 +14,9 @@ pub(in super::super) use of_report::of_report;
 
 /// Space above the panels, for two rows of the legend.
 const TOP: f64 = 56.0;
-/// Space above a panel, for the title of the panel. The constant `AXIS` is the space below a panel,
-/// for the horizontal axis.
+/// Space above a panel, for the title of the panel.
 const HEAD: f64 = 24.0;
+/// Space below a panel, for the horizontal axis.
 const AXIS: f64 = 34.0;
 /// Space below the panels, for the titles of the axes.
 const FOOT: f64 = 22.0;
@@ -29,7 +29,8 @@ pub(in super::super) struct Cdf {
     /// Look and name of each curve, in the order of the legend. The look is a number that
     /// determines the colour and the line pattern of the curve.
     pub names: Vec<(usize, String)>,
-    /// Name of each site, with the curves for reads and the curves for writes at this site.
+    /// Name of each site, with two sets of curves: the first for the site's reads, the second for
+    /// its writes.
     pub rows: Vec<(String, [Curves; 2])>,
 }
 

@@ -59,7 +59,8 @@ pub(in super::super) struct Timeline {
     /// Beginning of the time axis, in s.
     pub from_s: f64,
     pub to_s: f64,
-    /// Name of each site, with the series for reads and the series for writes at this site.
+    /// Name of each site, with two series: the first for the site's reads, the second for its
+    /// writes.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<TimelineMark>,
     /// Name of the event at time 0 of the time axis.
@@ -71,21 +72,21 @@ pub(in super::super) struct Timeline {
 /// Data of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Series {
-    /// Answered operations, as points. A point is the start of an operation in s, and its latency
-    /// in ms.
+    /// Answered operations, as points. Each point has the start of the operation in s and its
+    /// latency in ms.
     pub dots: Vec<(f64, f64)>,
-    /// Answered operations on keys that were leased to a failed site, as points. A point is the
-    /// start of an operation in s, and its latency in ms.
+    /// Answered operations on keys that were leased to a failed site, as points. Each point has the
+    /// start of the operation in s and its latency in ms.
     pub leased: Vec<(f64, f64)>,
-    /// Operations that failed or timed out, as points. A point is the start of an operation in s,
-    /// and its latency in ms.
+    /// Operations that failed or timed out, as points. Each point has the start of the operation in
+    /// s and its latency in ms.
     pub failed: Vec<(f64, f64)>,
     /// Quantiles of the latencies, which are shown in place of dots.
     pub bands: Vec<Band>,
     /// Throughput of each stretch of time: (beginning in s, end in s, successes a second).
     pub throughput: Vec<(f64, f64, f64)>,
-    /// Ranges of the throughput. Each entry is a time in s, with the least and the greatest number
-    /// of successes a second around that time.
+    /// Ranges of the throughput. Each entry has a time in s, and the lowest and highest number of
+    /// successes a second around that time.
     pub ranges: Vec<(f64, [f64; 2])>,
 }
 

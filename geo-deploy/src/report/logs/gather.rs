@@ -41,9 +41,9 @@ pub(super) struct LogRun {
 /// kinds of operations.
 #[derive(Debug, Default)]
 struct IntervalTimes {
-    /// Beginnings and ends of the intervals for answered operations. Latencies are measured from
-    /// the actual start of an operation in the first entry, and from its intended start in the
-    /// second.
+    /// Beginnings and ends of the intervals for answered operations. In the first entry, latencies
+    /// are measured from the actual start of an operation. In the second entry, they are measured
+    /// from the intended start.
     done: [IntervalEdges; 2],
     /// Beginnings and ends of the intervals for other operations.
     others: IntervalEdges,
@@ -57,8 +57,9 @@ struct SiteRow {
     columns: Vec<Column>,
     /// Number of answered operations by latency in µs, over the whole run.
     counts: BTreeMap<u64, u64>,
-    /// Intervals with failed operations. An entry contains the middle of the interval, in ms since
-    /// 1970 (to half a ms), and the longest latency of the failed operations, in ms.
+    /// Intervals with failed operations. The first number is the middle of the interval, in ms
+    /// since 1970, with a precision of 0.5 ms. The second number is the longest latency of the
+    /// failed operations, in ms.
     failed: Vec<(f64, f64)>,
 }
 
@@ -224,8 +225,8 @@ impl LogRun {
         (at_ms - self.times.ends_ms(self.intended)[0] as f64) / 1e3
     }
 
-    /// Returns each latency in ms, with the share of answered operations that had at most this
-    /// latency.
+    /// Returns the distribution of latencies, in ms. Each latency is paired with the share of
+    /// answered operations that had at most this latency.
     pub(super) fn steps(&self, site: &str, class: usize) -> Vec<(f64, f64)> {
         let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
             return Vec::new();
@@ -283,9 +284,9 @@ impl SiteRow {
         }
     }
 
-    /// Returns the mean throughput over the cells; `None` if intervals cover none of the cells.
-    /// Otherwise, the throughput of a cell without an interval is 0, because a log has no line for
-    /// an interval without an answered operation.
+    /// Returns the mean throughput over the cells; `None` if no interval covers any of the cells.
+    /// If intervals cover only some of the cells, the throughput of the other cells is 0. A log has
+    /// no line for an interval in which no operation was answered.
     fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
         let (mut answered, mut covered) = (0.0, false);
         for cell in cells.clone() {
@@ -337,8 +338,8 @@ impl Column {
     }
 }
 
-/// Returns the highest number with the same first seven bits as `us`. The result exceeds `us` by at
-/// most 1.6%, which is less than a pixel in a plot.
+/// Returns the highest number with the same seven leading bits as `us`. The result exceeds `us` by
+/// at most 1.6%, which is less than a pixel in a plot.
 fn coarse(us: u64) -> u64 {
     let bits = u64::BITS - us.leading_zeros();
     us | ((1 << bits.saturating_sub(7)) - 1)

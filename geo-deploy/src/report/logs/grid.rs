@@ -43,7 +43,7 @@ impl IntervalEdges {
 pub(super) struct Grid {
     /// Beginnings of the cells in ms, followed by the end of the last cell.
     cells_ms: Vec<u64>,
-    /// Index of the first cell of each column, followed by the number of cells.
+    /// Index of the first cell of each column, followed by the total number of cells.
     columns: Vec<usize>,
 }
 

@@ -26,9 +26,9 @@ pub struct OutageGroup {
     pub faults: usize,
     /// Number of operations that were due in the windows of the faults.
     pub due: u64,
-    /// Number of failed operations, among the operations that `due` includes.
+    /// Number of due operations that failed.
     pub failed: u64,
-    /// Number of timed-out operations, among the operations that `due` includes.
+    /// Number of due operations that timed out.
     pub timed_out: u64,
     /// Median of the faults' outages, in s.
     pub outage_p50_s: f64,

@@ -11,8 +11,7 @@ use serde_json::Value;
 
 use super::Sums;
 
-/// Version of the file format. It is raised when the format changes so that older programs cannot
-/// read it.
+/// Version of the file format. The version is raised when older programs cannot read a new format.
 const VERSION: u32 = 2;
 /// Maximum value of a count. No campaign reaches this value. Two counts up to this maximum can be
 /// added without an overflow.
@@ -29,8 +28,8 @@ pub struct CampaignState<S> {
     pub choices: BTreeMap<String, String>,
     /// The first seed.
     pub from: u64,
-    /// The first seed that is not included in the sums yet. All seeds from `from` up to this one
-    /// are included.
+    /// The first seed that is not included in the sums yet. All seeds from `from` to the seed
+    /// before this one are included.
     pub next: u64,
     /// Sums over the seeds from `from` (included) to `next` (excluded).
     #[serde(rename = "tally")]

@@ -26,15 +26,15 @@ pub(crate) struct DemandPasses(RefCell<PassState>);
 
 #[derive(Debug, Default)]
 struct PassState {
-    /// Clients to be answered after the current pass, each with its request.
+    /// Clients that wait for the end of the current pass, and their requests.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
     /// Unanswered clients of an earlier pass, and the demand that this pass has found.
     answers: Option<DemandAnswers>,
 }
 
-/// Clients to be answered, each with its request, and the demand to report to them. The demand is
-/// `None` if the replica does not lead.
+/// Clients that must be answered, their requests, and the demand to report to these clients. The
+/// demand is `None` if the replica does not lead.
 pub(crate) type DemandAnswers = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {

@@ -30,14 +30,14 @@ pub(crate) struct TransferContext<'a> {
     /// Names of all replicas.
     pub names: &'a [String],
     pub leader: Option<ReplicaId>,
-    /// Replicas that have not answered this replica lately, if this replica leads; otherwise the
-    /// empty set.
+    /// Replicas that have not answered this replica lately. The set is empty if this replica does
+    /// not lead.
     pub silent: ReplicaSet,
     /// Maximum time for a transfer of leadership.
     pub timeout: Duration,
 }
 
-/// Outcome of admitting a request for a transfer.
+/// Decision about a request for a transfer of leadership.
 pub(crate) enum TransferAdmission {
     /// The requested replica already leads. The request is still passed to the core, so that the
     /// replica remains the leader.

@@ -17,8 +17,8 @@ const DEPTH_MAX: usize = 32;
 /// Parses a TOML document.
 ///
 /// # Errors
-/// Fails if the text is not TOML or not a `T`. The error contains the position and the reason. It
-/// never shows a client's token that is in the text by mistake.
+/// Fails if the text is not TOML or not a `T`. The error contains the position and the reason. The
+/// error never shows a client's token, even if the text contains a token by mistake.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     if let Some(line) = line_too_deep(text) {
         return Err(toml::de::Error::custom(format!(
@@ -178,8 +178,8 @@ mod tests {
         assert!(from_toml::<toml::Table>(&many).is_ok());
     }
 
-    /// The TOML library decrements the depth that it counts for each of these tables within a
-    /// table.
+    /// The text contains tables within a table. For each of these tables, the TOML library
+    /// decrements its count of the depth.
     #[test]
     fn brackets_that_do_not_match_are_refused_and_not_followed() {
         let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));

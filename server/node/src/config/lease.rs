@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use leasehold_replica::lease_set::RENEWALS_PER_ACK;
 use leasehold_replica::settings::Timing;
 
-/// The section `[lease]` of the file. It contains the strategy, which decides which replicas may
-/// read locally, and the durations in ms. An omitted duration has its default value.
+/// The section `[lease]` of the file. It contains the strategy and the durations in ms. The
+/// strategy decides which replicas may read locally. An omitted duration has its default value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeaseSection {
@@ -25,8 +25,7 @@ pub struct LeaseSection {
     pub renew_ms: u64,
     /// Interval in ms at which the lease holders are chosen again.
     pub reconfigure_ms: u64,
-    /// Duration in ms for which a replica may send nothing before other replicas suspect that it
-    /// has failed.
+    /// Duration in ms after which a silent replica is suspected to have failed.
     pub grace_ms: u64,
     /// Maximum relative difference between the rates of clocks: 0.001 is one part in a thousand.
     pub rho: f64,
@@ -76,9 +75,9 @@ pub struct CostSection {
     /// Minimum number of replicas that hold no lease on a key. If at most this many replicas fail,
     /// a write to the key need not wait for a lease to end.
     pub spare: u8,
-    /// Whether a site's demand for rarely or never requested keys is estimated from all keys that
-    /// the site has requested. If false, past counts are used as the future demand. Experiments use
-    /// this setting to show the benefit of the estimate.
+    /// Whether demand is estimated for keys that a site requests rarely or never. The estimate uses
+    /// all keys that the site has requested. If false, past counts are used as the future demand.
+    /// Experiments use this setting to show the benefit of the estimate.
     pub prior: bool,
 }
 

@@ -25,8 +25,8 @@ const PER_PEER_MAX: u64 = 16;
 pub struct Limits {
     /// Maximum number of requests that the replica processes for one connection at the same time.
     pub connection_requests: usize,
-    /// Maximum total number of bytes that are charged for the requests of one connection. The last
-    /// request admitted may exceed the maximum by its own charge.
+    /// Maximum total number of bytes that are charged for the requests of one connection. The total
+    /// may exceed the maximum by the charge of the last admitted request.
     pub connection_in_flight_bytes: usize,
     /// Maximum total number of bytes that are charged for the requests of all connections.
     pub in_flight_bytes: usize,
@@ -41,7 +41,7 @@ pub struct Limits {
     pub unread_bytes: usize,
     /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
-    /// Period in which a client must take a minimum number of bytes of its answers.
+    /// Period in which a client must read a minimum number of bytes of its answers.
     pub stalled: Duration,
     /// Maximum time for which a connection without requests is kept.
     pub idle: Duration,

@@ -61,7 +61,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Refuses more ranges than a configuration can hold.
+    /// Checks that a configuration can hold this many ranges.
     fn ranges_fit(&self, ranges: &[RangeSection]) -> CheckResult<()> {
         let ends = ranges.iter().flat_map(|range| &range.to);
         let bounds: BTreeSet<&String> =

@@ -26,9 +26,10 @@ pub enum Identity {
     /// Replicas prove nothing, and connections are not encrypted.
     #[default]
     None,
-    /// Each replica has a certificate of the cluster's authority, in this directory.
+    /// Each replica has a certificate that the cluster's authority has signed. The certificate is
+    /// in this directory.
     Certificates(PathBuf),
-    /// Each replica makes a certificate for itself, from the secret in this file.
+    /// Each replica creates its own certificate from the secret in this file.
     Secret(PathBuf),
 }
 
@@ -64,8 +65,8 @@ impl Checker<'_> {
 }
 
 impl ClusterConfig {
-    /// Refuses a configuration in which other machines can pretend to be nodes, or can read and
-    /// write everything. The configuration is accepted if it states that this is intended.
+    /// Refuses a configuration that lets other machines pretend to be nodes, or lets them read and
+    /// write everything. Accepts every configuration that sets `insecure`.
     ///
     /// # Errors
     /// The error names an address that other machines may reach.

@@ -32,8 +32,8 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 /// inputs from clients. Handling this many inputs takes a few ms.
 const INPUTS_PER_ITERATION: usize = 4096;
 /// Maximum cost of the work for peers in one event-loop iteration, in units of
-/// [`leasehold_replica::cost`]. The same maximum applies to the work for clients. It is about 3 ms
-/// of work. The last input may exceed the maximum.
+/// [`leasehold_replica::cost`]. The same maximum applies to the work for clients. The maximum
+/// corresponds to about 3 ms of work. The last input may exceed it.
 pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
 /// Maximum cost of the operators' requests of each kind in one event-loop iteration, in units of
 /// [`leasehold_replica::cost`]. It is the cost of 16 requests for the status without optional
@@ -169,8 +169,7 @@ impl Inbox {
     }
 
     /// Counts the units of work that a client connection has read. If all connections together have
-    /// read as much as one event-loop iteration handles, waits until the driver has run an
-    /// iteration.
+    /// used up the units of one event-loop iteration, waits until the driver has run an iteration.
     pub(crate) async fn acquire_read_units(&self, units: usize) {
         let units = units.min(UNITS_PER_ITERATION) as u32;
         // No units are left over while a connection waits.
@@ -238,7 +237,7 @@ impl Inbox {
         !self.own.borrow().is_empty()
     }
 
-    /// Whether the inbox holds inputs of a peer, a client or an operator.
+    /// Whether the inbox holds inputs from a peer, a client or an operator.
     pub(crate) fn has_others(&self) -> bool {
         let inputs = |queue: &RefCell<InputQueue>| !queue.borrow().inputs.is_empty();
         inputs(&self.peers)
@@ -264,7 +263,7 @@ impl Inbox {
         self.refill_read_permits();
     }
 
-    /// Allows client connections to read as much again as one event-loop iteration handles.
+    /// Raises the number of available read permits to [`UNITS_PER_ITERATION`].
     pub(crate) fn refill_read_permits(&self) {
         let left = self.read_permits.available_permits();
         self.read_permits
@@ -329,8 +328,8 @@ fn push<T>(waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>, from: ClientHa
     waiting.push(from.connection, (from, request));
 }
 
-/// Returns the maximum number of changes of leases that an event-loop iteration answers, given the
-/// sizes of the replica's state.
+/// Returns the maximum number of lease change requests that one event-loop iteration answers. The
+/// number depends on the sizes of the replica's state.
 pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
     let request = &LeaseRequest::default();
     let changes = false;
@@ -448,8 +447,7 @@ mod tests {
         assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
     }
 
-    /// The order in which connections are answered does not depend on how many earlier requests one
-    /// of them has made.
+    /// The order of the answers does not depend on how many requests a connection has made before.
     #[test]
     fn questions_are_answered_by_turns_of_connections() {
         let inbox = Inbox::default();

@@ -48,14 +48,14 @@ pub(crate) const READ_BYTES: usize = 16 << 10;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a hello, in bytes. It is small because any machine may send a hello.
 const HELLO_BYTES_MAX: usize = 4 << 10;
-/// Time without traffic after which the kernel probes a client's machine.
+/// Idle time after which the kernel sends keepalive probes to a client.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Cost of closing a connection, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
-/// Time that a refused client has to read the reason for the refusal.
+/// Time for a refused client to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Names of the cluster and of its replicas, as clients receive them.
+/// Names of the cluster and of its replicas. They are sent to clients.
 #[derive(Debug)]
 pub(crate) struct ClusterNames {
     /// Name of the cluster.
@@ -197,8 +197,7 @@ impl Clients {
         }
     }
 
-    /// Begins an event-loop iteration. Appends answers that had to wait, up to the number of bytes
-    /// that an iteration encodes.
+    /// Begins an event-loop iteration. Appends waiting answers, up to the limit of one iteration.
     pub(crate) fn begin_iteration(&self) {
         self.large_answers.borrow_mut().begin_iteration();
         loop {
@@ -252,7 +251,7 @@ impl Clients {
     }
 
     /// Removes a connection. Unfinished requests of the connection stay recorded. The replica is
-    /// told of the disconnection after the connection's last command.
+    /// notified of the disconnection after it has received the connection's last command.
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);
         let account = connection.account();
@@ -438,13 +437,11 @@ impl Clients {
         }
     }
 
-    /// Waits until more requests can be taken. These requests may be in bytes that were read
-    /// earlier, when there was no capacity for the requests. Otherwise more bytes are read. Returns
-    /// false if the client has ended its stream of requests.
+    /// Waits until more requests can be taken. Returns false if the client has ended its stream of
+    /// requests.
     ///
-    /// If the connection had no capacity before, it may have capacity now, because answers have
-    /// been sent. The next request may already have arrived completely, and no further bytes may
-    /// ever arrive.
+    /// If the connection had no capacity before, the next request may already have been read
+    /// completely. In this case, no further bytes are read, because they might never arrive.
     async fn next_bytes(
         &self,
         connection: &Connection,

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::security::halves::WriteHalf;
 
-/// Capacity, in bytes, above which an empty buffer is freed. The buffer has grown in a burst.
+/// Capacity in bytes above which an empty buffer is freed. Such a buffer has grown in a burst.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Counter of unsent bytes in several outboxes.
@@ -22,12 +22,12 @@ pub(crate) struct UnreadBytes {
 }
 
 impl UnreadBytes {
-    /// Returns the number of bytes that wait at this moment.
+    /// Returns the current number of unsent bytes.
     pub(crate) fn now(&self) -> usize {
         self.now.get()
     }
 
-    /// Returns the largest number of bytes that have ever waited at the same time.
+    /// Returns the highest number of unsent bytes so far.
     pub(crate) fn most(&self) -> usize {
         self.most.get()
     }
@@ -142,7 +142,7 @@ impl Outbox {
         self.progress.notify_waiters();
     }
 
-    /// Waits until no more than `bytes` bytes are left for the socket.
+    /// Waits until at most `bytes` bytes are left for the socket.
     pub(crate) async fn wait_until_at_most(&self, bytes: usize) {
         while self.pending_bytes() > bytes {
             self.progress.notified().await;

@@ -32,9 +32,9 @@ use leasehold_replica::input::Input;
 const READ_BYTES: usize = 64 << 10;
 /// Number of bytes that are taken from one peer before the other peers are served.
 const TURN_BYTES: usize = 1 << 20;
-/// Time after the start of a connection within which the peer must state and prove its identity.
+/// Maximum time for a peer to state and prove its identity after its connection has begun.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a refused peer has to read the reason for the refusal.
+/// Time for a refused peer to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum length of a hello, in bytes. Names have at most 64 bytes, and any machine may send a
 /// hello.
@@ -134,8 +134,8 @@ impl Peers {
     }
 
     /// Reads the peer's hello. Returns the replica at the other end; `None` if the peer has closed
-    /// the connection. `verified_members` contains the members that the peer may be, according to
-    /// its certificate. It is `None` if no proof is required.
+    /// the connection. `verified_members` contains the members that the peer may claim to be,
+    /// according to its certificate. If no proof is required, `verified_members` is `None`.
     async fn read_hello(
         &self,
         frames: &mut Frames,
@@ -163,9 +163,9 @@ impl Peers {
         }
     }
 
-    /// Answers a hello. Returns the replica at the other end, or the reason for refusing the peer,
-    /// as text for this node's log. The refused peer may be any machine. So the peer is only told
-    /// which field is wrong, and receives no information that it did not send itself.
+    /// Answers a hello. Returns the replica at the other end. If the peer is refused, returns the
+    /// reason as text for this node's log. The refused peer may be any machine. So this peer only
+    /// learns which field is wrong, and receives no information that it did not send itself.
     fn reply_to_hello(
         &self,
         read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,

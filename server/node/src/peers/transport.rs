@@ -39,16 +39,16 @@ pub const MAGIC: u32 = 0x4C48_5006;
 /// Maximum number of bytes that wait for a peer that does not read them. The parts of a promise may
 /// exceed this maximum.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Number of waiting bytes above which long messages are not appended. Heartbeats wait behind these
-/// bytes. With more bytes, heartbeats on a slow link or to a slow peer would be so late that the
-/// peer would suspect the leader.
+/// Maximum number of waiting bytes for long messages. Above this maximum, long messages are not
+/// appended. Heartbeats wait behind these bytes. With more bytes, heartbeats on a slow link or to a
+/// slow peer would be so late that the peer would suspect the leader.
 const BULK_BYTES_MAX: usize = 8 << 20;
-/// Number of waiting bytes above which long answers to reads are put into the separate queue.
-/// Consensus messages need the rest of the space up to [`BULK_BYTES_MAX`], and heartbeats wait for
-/// all bytes in front of them.
+/// Maximum number of waiting bytes for long answers to reads. Above this maximum, such answers are
+/// put into the separate queue. Consensus messages need the rest of the space up to
+/// [`BULK_BYTES_MAX`], and heartbeats wait for all bytes in front of them.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of bytes of queued answers. It is about the total size of the answers to the
-/// reads that one peer requests at a time. Answers above the maximum are dropped.
+/// Maximum number of bytes of queued answers. The answers to the reads that one peer requests at a
+/// time have about this total size. Answers above the maximum are dropped.
 const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of a short message, in bytes.
 const SHORT_BYTES: usize = 4 << 10;
@@ -56,7 +56,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a TCP acknowledgement before a connection is dropped. Without this
 /// limit, TCP would wait longer after a longer outage.
 const STALLED_AFTER_MS: u32 = 5_000;
-/// Time without traffic after which the kernel probes a peer's machine. Peers send pings more often
+/// Idle time after which the kernel sends keepalive probes to a peer. Peers send pings more often
 /// than this.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(4);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -266,8 +266,8 @@ impl Peers {
         }
     }
 
-    /// Appends queued answers to `outbox` as the connection takes bytes. Runs for as long as the
-    /// future is polled.
+    /// Appends queued answers to `outbox` whenever the connection has taken bytes. Runs for as long
+    /// as the future is polled.
     async fn send_queued_answers(&self, to: ReplicaId, outbox: &Outbox) -> Infallible {
         let link = &self.links[to.index()];
         loop {
@@ -353,8 +353,8 @@ impl Peers {
         ended
     }
 
-    /// Reads from a connection that this replica dialled. The peer sends only a greeting on it.
-    /// Returns the reason for the connection's end.
+    /// Reads from a connection that this replica dialled. The peer sends only a greeting on this
+    /// connection. Returns the reason for the connection's end.
     async fn receive_greetings(&self, peer: ReplicaId, mut frames: Frames) -> String {
         loop {
             let greeting = match frames.wait().await {

@@ -21,8 +21,8 @@ const SEED_BYTES: usize = 32;
 /// Salt that makes an authority's keys differ from any other keys that are derived from the same
 /// secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Amount by which the beginning of a certificate's validity is moved into the past. So a node
-/// accepts a new certificate even if the node's clock is behind by this amount.
+/// Time by which the start of a certificate's validity is backdated. So a node accepts a new
+/// certificate even if the node's clock is behind by this time.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
 /// Period in which a certificate is valid.
@@ -33,9 +33,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Returns a period without end. It is for authorities, because operators end the use of an
-    /// authority by no longer trusting it. It is also for certificates that are made anew at every
-    /// start.
+    /// Returns a period without end. It is for authorities, because an authority is used until
+    /// operators stop trusting it. It is also for certificates that are made anew at every start.
     pub fn always() -> Validity {
         Validity {
             from: rcgen::date_time_ymd(1975, 1, 1),
@@ -98,7 +97,7 @@ impl Authority {
     /// append a line end.
     ///
     /// # Errors
-    /// There is no error that depends on the arguments.
+    /// No error depends on the arguments.
     pub fn from_secret(cluster: &str, secret: &[u8]) -> Result<Authority, SecurityError> {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT);
         let mut key = PKCS8_PREFIX.to_vec();

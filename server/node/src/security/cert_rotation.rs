@@ -32,7 +32,7 @@ type FileStamps = Vec<Option<FileStamp>>;
 pub(crate) struct CertRotation {
     config: ClusterConfig,
     name: String,
-    /// Stamps that the files had when the certificates in use were read from them.
+    /// Stamps of the files at the time when the current certificates were read.
     used: FileStamps,
     watcher: FileWatcher<CertificateCheck>,
 }

@@ -21,8 +21,8 @@ use crate::config::{ClusterConfig, Identity};
 /// A time after the expiry of every certificate, as a duration since the beginning of 1970.
 const FAR: Duration = Duration::from_secs(100_000 * 365 * 86_400);
 
-/// TLS configurations of a node, with the certificate that it shows and the authorities that it
-/// accepts.
+/// TLS configurations of a node. They contain the certificate that the node shows, and the
+/// authorities that it accepts.
 #[derive(Clone, Debug)]
 pub struct NodeCredentials {
     /// Configuration for connections to the clients' port.
@@ -204,9 +204,9 @@ impl KeyMaterial {
         })
     }
 
-    /// Returns the TLS configuration for connections that the node accepts. The other end must show
-    /// a certificate of the authorities `of`; if `of` is `None`, the other end needs no
-    /// certificate.
+    /// Returns the TLS configuration for connections that the node accepts. If `of` is `None`, the
+    /// other end needs no certificate. Otherwise the other end must show a certificate of one of
+    /// these authorities.
     fn server(&self, of: Option<&RootCertStore>) -> Result<Arc<ServerConfig>, SecurityError> {
         let failed = failed("using the certificate");
         let config = ServerConfig::builder_with_provider(provider())

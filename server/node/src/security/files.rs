@@ -53,8 +53,8 @@ pub fn read_private(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     rest(opened, file, fix)
 }
 
-/// Opens a file for reading. Refuses a path that is no regular file, because opening a pipe would
-/// wait for a writer.
+/// Opens a file for reading. Refuses a path that is not a regular file, because opening a pipe
+/// would wait for a writer.
 fn open(file: &Path) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         let kind = io::ErrorKind::InvalidInput;

@@ -47,7 +47,7 @@ impl<R: AsyncRead + Unpin> ByteSource for R {
 pub struct ReadHalf {
     half: OwnedReadHalf,
     channel: Option<Rc<RefCell<Channel>>>,
-    /// Inbox that limits how much is read from a client's connection; `None` for other connections.
+    /// Inbox that limits reads from a client's connection; `None` for other connections.
     inbox: Option<Rc<Inbox>>,
 }
 
@@ -93,7 +93,7 @@ impl ByteSource for ReadHalf {
 }
 
 impl ReadHalf {
-    /// Makes all reads take turns with the reads of other connections
+    /// Makes the reads from this connection take turns with the reads from other connections
     /// ([`Inbox::acquire_read_units`]).
     pub(crate) fn round_robin(self, inbox: Rc<Inbox>) -> ReadHalf {
         ReadHalf {

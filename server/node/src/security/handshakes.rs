@@ -35,7 +35,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Interval between reminders to the operator that a certificate has expired.
 const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
-/// Time before the expiry of a certificate at which the reminders to the operator begin.
+/// Period before the expiry of a certificate in which the operator is reminded.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Role of the machine at the other end of a connection.
@@ -91,8 +91,8 @@ struct CompletedHandshake {
 }
 
 impl Handshakes {
-    /// Returns the handle for a cluster without certificates. Its handshakes do nothing and prove
-    /// no identity.
+    /// Returns the handle for a cluster without certificates. Handshakes with this handle do
+    /// nothing and prove no identity.
     pub(crate) fn none() -> Handshakes {
         Handshakes {
             thread: None,
@@ -177,7 +177,7 @@ impl Handshakes {
         established
     }
 
-    /// Waits until the thread may have one more connection of this kind, and returns the
+    /// Waits until the thread may receive one more connection of this kind, and returns the
     /// connection's permit. Returns `None` if connections of this kind need no permit.
     async fn permit(&self, side: Side) -> Option<OwnedSemaphorePermit> {
         if side != Side::Peer {
@@ -226,8 +226,8 @@ async fn submit(
 struct HandshakeWorker {
     config: ClusterConfig,
     credentials: NodeCredentials,
-    /// Last warning to the operator: true if the warning said that the certificate has expired,
-    /// false if it said that the certificate is about to expire; and the time of the warning.
+    /// Last warning to the operator, and the time of the warning. The value is true if the
+    /// certificate had expired, and false if it was about to expire.
     reminded: Option<(bool, Instant)>,
 }
 

@@ -24,7 +24,8 @@ use super::spare::{self, SpareMaker};
 pub(super) const FOLDER: &str = "log";
 /// Ending of the names of segments.
 const ENDING: &str = ".seg";
-/// Maximum size of one read from a segment, in bytes. A longer entry exceeds this size.
+/// Maximum size of one read from a segment, in bytes. Only the read of a longer entry exceeds this
+/// size.
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
@@ -41,7 +42,7 @@ pub(super) struct LogFiles {
     /// The last segment; `None` before the first write of this run.
     current: Option<File>,
     spare: SpareMaker,
-    /// Length of the first segment of a run in bytes.
+    /// Length in bytes of the first segment of a run.
     segment_bytes: usize,
     /// Buffer of the last write. The next write reuses its memory.
     buffer: Vec<u8>,
@@ -139,13 +140,13 @@ impl LogFiles {
         })
     }
 
-    /// Allows the log to keep groups in memory for a while if they are written without a sync. A
-    /// crash of the process loses these groups.
+    /// Allows the log to keep groups in memory for a while if the groups are written without a
+    /// sync. A crash of the process loses these groups.
     pub(super) fn keep_in_memory(&mut self) {
         self.pending.is_allowed = true;
     }
 
-    /// Removes all segments, because the log is to be written anew.
+    /// Removes all segments, so that a new log can be created.
     pub(super) fn remove(directory: &Path) -> Result<(), StorageError> {
         let folder = directory.join(FOLDER);
         match fs::remove_dir_all(&folder) {
@@ -518,10 +519,10 @@ pub(super) fn name_of(segment: SegmentId) -> String {
     format!("{FOLDER}/{segment}{ENDING}")
 }
 
-/// Replaces the contents of `bytes` by those of a segment.
+/// Reads a segment into `bytes`, and overwrites the previous contents.
 ///
 /// # Errors
-/// `Damaged` if there is something other than a file, `Directory`.
+/// `Damaged` if the path is not that of a file, `Directory`.
 pub(super) fn read_segment(
     directory: &Path,
     segment: SegmentId,
@@ -536,7 +537,7 @@ pub(super) fn read_segment(
     }
 }
 
-/// Reads a file, and returns true. Returns false if there is something other than a file.
+/// Reads a file, and returns true. Returns false if `path` is not that of a file.
 fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<bool> {
     use std::io::Read as _;
     bytes.clear();
@@ -546,11 +547,10 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<bool> {
     File::open(path)?.read_to_end(bytes).map(|_| true)
 }
 
-/// Makes durable the last segment that this start has found. The previous run may have been killed
-/// before it synced the groups that this start has read, and other replicas will rely on these
-/// groups. Or a sync of the previous run has failed. In that case the operating system may treat
-/// the file as synced although it is not (hazard 119). So the groups are written again before they
-/// are synced.
+/// Syncs the last segment that this start has found. The previous run may have been killed before
+/// it synced the groups that this start has read, and other replicas will rely on these groups. Or
+/// a sync of the previous run has failed. In that case the operating system may treat the file as
+/// synced although it is not (hazard 119). So the groups are written again before they are synced.
 fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
     if let Some((last, end)) = log.found() {
         let path = path_of(folder, last);

@@ -43,7 +43,7 @@ pub enum Durability {
     /// rely on. Then replicas may differ permanently.
     Async,
     /// A write is considered durable when it is in memory, and reaches the disk later. A crash
-    /// loses the write and also votes that other replicas rely on. Then replicas may differ
+    /// loses the write, and also loses votes that other replicas rely on. Then replicas may differ
     /// permanently. This setting is only for experiments.
     None,
 }
@@ -71,8 +71,9 @@ pub struct DirectoryStamp {
     pub name: String,
     /// Id of the replica.
     pub replica: ReplicaId,
-    /// Names of all replicas, in ascending order of their ids. The names are stored because a
-    /// quorum of other members need not intersect the quorums to which this replica made promises.
+    /// Names of all replicas, in ascending order of their ids. The names are stored because this
+    /// replica has made promises to quorums of these members. Quorums of other members need not
+    /// intersect these quorums.
     pub members: Vec<String>,
 }
 
@@ -89,8 +90,8 @@ pub struct StorageOptions {
     pub segment_bytes: Option<usize>,
 }
 
-/// Function that a store calls when a flush has ended. The argument is an error or, for each log,
-/// the last slot that the durable state covers.
+/// Function that a store calls when a flush has ended. The argument is an error if the flush has
+/// failed. Otherwise it contains, for each log, the last slot that the durable state covers.
 pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
 
 /// Operations that a replica needs from its store. Records become durable in the order in which
@@ -128,14 +129,14 @@ pub trait Store: Send + 'static {
     /// The same errors as [`Store::write`].
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError>;
 
-    /// Frees the space of the log entries up to these slots. The flushed state covers them, and no
-    /// member needs them any more. A part of them may stay.
+    /// Frees the space of the log entries up to these slots. The flushed state covers these
+    /// entries, and no member needs them any more. The store may keep some of them.
     ///
     /// # Errors
     /// As [`Store::write`].
     fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError>;
 
-    /// Whether the disk has space for writes, tested without a write to the store. A store that
+    /// Whether the disk has space for writes. The test does not write to the store. A store that
     /// refuses writes although there is space has failed.
     ///
     /// # Errors

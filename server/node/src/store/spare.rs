@@ -1,4 +1,4 @@
-//! Spare segment files: filled with zeros ahead of their use, by a thread of their own.
+//! Spare segment files. A separate thread fills them with zeros before they are used.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -11,8 +11,8 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Number of bytes between two syncs of a spare file while it is filled. With a single long sync at
-/// the end, syncs of the log would have to wait for it.
+/// Number of bytes between two syncs of a spare file while it is filled. Otherwise, syncs of the
+/// log would have to wait for a single long sync at the end.
 const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -21,8 +21,8 @@ pub(super) struct SpareMaker {
     folder: PathBuf,
     orders: Option<Sender<FileOrder>>,
     made: Receiver<io::Result<File>>,
-    /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is
-    /// none.
+    /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is no
+    /// such file.
     ordered: Option<usize>,
     /// Spare file that was a segment before, with its length in bytes.
     used: Option<(File, usize)>,
@@ -70,21 +70,21 @@ impl SpareMaker {
         }
     }
 
-    /// Whether there is no spare file yet.
+    /// Whether no spare file exists and none is ordered.
     pub(super) fn has_room(&self) -> bool {
         self.ordered.is_none() && self.used.is_none()
     }
 
-    /// Removes a file that no start needs, when there is nothing else to do. The removal of many
-    /// files may take long.
+    /// Removes a file that no start needs. The thread removes the file when it has nothing else to
+    /// do. The removal of many files may take long.
     pub(super) fn remove_later(&self, path: PathBuf) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(FileOrder::Remove(path));
         }
     }
 
-    /// Makes the file at `path` the spare file. There must be none yet. The old groups in it have
-    /// the number of another segment, so that no start reads them.
+    /// Makes the file at `path` the spare file. There must be no other spare file. The old groups
+    /// in the file have the number of another segment, so no start reads them.
     ///
     /// # Errors
     /// Any error of the operating system.
@@ -133,8 +133,8 @@ impl Drop for SpareMaker {
     }
 }
 
-/// Performs orders until no more can come. Spare files come before removals. Files that are not
-/// removed by the end are removed by the next start.
+/// Performs orders until the channel is closed. Spare files come before removals. If files then
+/// still wait for removal, the next start removes them.
 fn perform(spare: &Path, ordered: &Receiver<FileOrder>, report: &Sender<io::Result<File>>) {
     let mut removals = VecDeque::new();
     loop {

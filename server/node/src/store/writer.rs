@@ -23,8 +23,8 @@ use leasehold_replica::record_size_estimate;
 /// Interval between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
 /// Number of consecutive refusals after which the store is considered stuck, if the disk has space.
-/// With the interval [`RETRY`] these refusals take 15 s. If RocksDB resumes by itself, it checks
-/// the disk every 5 s.
+/// With the interval [`RETRY`], these refusals take 15 s. RocksDB checks the disk every 5 s when it
+/// can resume by itself.
 const REFUSALS_MAX: u32 = 30;
 /// Maximum size of the answer to one log read, measured as the bytes of the entries on disk. It is
 /// a fraction of the maximum size of a frame.
@@ -62,8 +62,8 @@ pub enum StorageReport {
 /// Time at which records are considered durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistOutcome {
-    /// The records count as durable immediately, and so do all earlier records, because the
-    /// durability mode requires only that records are in memory.
+    /// The records are considered durable immediately. So are all earlier records. The durability
+    /// mode requires only that records are in memory.
     Now,
     /// The records are considered durable later, once a `StorageReport::Persisted` reports them.
     Later,
@@ -92,8 +92,8 @@ struct LogReadRequest {
 }
 
 /// Handle to the storage's thread. Dropping the handle ends the thread in the same way as
-/// [`Writer::close`], and waits until it has ended, because RocksDB aborts a process that exits
-/// while a database is still being closed.
+/// [`Writer::close`], and waits until the thread has ended. Without this wait, RocksDB would abort
+/// a process that exits while a database is still being closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<StorageJob>,
@@ -167,8 +167,8 @@ impl Writer {
         })
     }
 
-    /// Queues records to be made durable. Returns whether they count as durable now or later. After
-    /// a `StorageReport::Failed` there are no further reports.
+    /// Queues records that are to become durable. Returns whether they are considered durable now
+    /// or later. After a `StorageReport::Failed` there are no further reports.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> PersistOutcome {
         let write_behind = self.write_behind.as_mut();
         let durable =
@@ -182,12 +182,12 @@ impl Writer {
         durable
     }
 
-    /// Requests that the state is flushed, with everything that was persisted so far.
+    /// Requests a flush of the state. The flush includes everything that was persisted so far.
     pub fn flush(&self) {
         let _ = self.jobs.send(StorageJob::Flush);
     }
 
-    /// Requests that the space of the log entries up to these slots is freed.
+    /// Requests the truncation of the logs: the space of entries up to these slots is freed.
     pub fn truncate(&self, slots: PerLog<Slot>) {
         let _ = self.jobs.send(StorageJob::Truncate(slots));
     }
@@ -271,8 +271,8 @@ impl WriteGroup {
 /// Work that the thread has received and not finished.
 struct WriterThread {
     queue: Receiver<StorageJob>,
-    /// Set when the thread must end. The thread notices the flag even before it has taken all
-    /// queued jobs.
+    /// Flag that is set when the thread must end. The thread notices the flag even before it has
+    /// taken all queued jobs.
     close_requested: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
@@ -409,7 +409,8 @@ impl WriterThread {
         Ok(())
     }
 
-    /// Truncates the log if this is requested. If a full disk refuses that, it is tried again later.
+    /// Truncates the log if this is requested. If the disk is full, the truncation is repeated
+    /// later.
     fn truncate(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let refused = self.refused_truncation;
         let again = refused.filter(|(_, at)| Instant::now() >= *at);
@@ -426,8 +427,8 @@ impl WriterThread {
         }
     }
 
-    /// Begins the flush that was requested, because everything before the request is written. If
-    /// the disk is full, the flush begins at the next attempt to write.
+    /// Begins the requested flush. Everything before the request is already written. If the disk is
+    /// full, the flush begins at the next attempt to write.
     fn flush(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let report = self.report.clone();
         let report = move |flushed| {
@@ -460,7 +461,8 @@ impl WriterThread {
         self.group.sequence.is_some()
     }
 
-    /// Drops the waiting persists that follow the last one that was already reported as durable.
+    /// Drops the waiting persists that follow the last persist that was already reported as
+    /// durable.
     fn drop_unacknowledged(&mut self) {
         let promised = |it: &PersistRequest| it.durable == PersistOutcome::Now;
         let kept = self

@@ -22,7 +22,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watcher that reads files again and again. Each check returns a `T`.
 pub(crate) struct FileWatcher<T> {
-    /// Running check that has not returned yet; `None` if there is none.
+    /// Check that is still running; `None` if there is none.
     pending: Option<JoinHandle<T>>,
     /// Reason why the files cannot be used now, and the time at which the reason was last logged.
     last_report: Option<(String, Instant)>,

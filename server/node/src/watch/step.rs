@@ -19,8 +19,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Kinds of work in an event-loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
-    /// Inputs from the node itself: reads to be repeated, reports of the storage, orders of
-    /// operators.
+    /// Inputs from the node itself, such as reads that must be repeated, storage reports and
+    /// operators' orders.
     Own,
     /// Messages of peers.
     Peers,

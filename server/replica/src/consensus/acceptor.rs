@@ -54,7 +54,7 @@ impl SlotEntry {
     }
 }
 
-/// A durable acceptance that is still to be acknowledged.
+/// A durable acceptance that is not acknowledged yet.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Vote {
     log: LogId,
@@ -72,7 +72,7 @@ pub struct Acceptances {
     pub votes: SmallVec<[(Slot, ReplicaSet); 1]>,
 }
 
-/// Slots of each log that have just been chosen.
+/// Newly chosen slots of each log.
 pub type ChosenSlots = PerLog<SmallVec<[Slot; 8]>>;
 
 /// Returns the origins of the commands in `value`.
@@ -366,7 +366,7 @@ pub fn vote_once_durable(
 }
 
 /// Sends votes to replica `to`. The settings determine which votes it receives: the votes under a
-/// ballot of `to`, the votes on commands of clients of `to`, or all votes.
+/// ballot of `to`, the votes on commands from clients of `to`, or all votes.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let replies = step.ctx.settings.accept_replies;
     let hears = |vote: &&Vote| {

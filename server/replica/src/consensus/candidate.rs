@@ -27,9 +27,9 @@ pub struct Prepared {
 
 impl Prepared {
     /// Returns whether the replier may have accepted all these entries. No replica accepts an entry
-    /// further than a window above its own commit point. A false report of an entry far above that
-    /// point must not make the candidate fill all slots up to the entry. If one entry is refused,
-    /// the whole answer is ignored, because the refused entry could be a chosen one.
+    /// that is more than a window above its own commit point. A false report of an entry far above
+    /// that point must not make the candidate fill all slots up to the entry. If one entry is
+    /// refused, the whole answer is ignored, because the refused entry could be a chosen one.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -39,7 +39,7 @@ impl Prepared {
     }
 }
 
-/// Parts of the newest answer of one replica that have arrived so far.
+/// Arrived parts of one replica's newest answer.
 #[derive(Clone, Debug, Default, Hash)]
 struct Reply {
     answer: (Incarnation, u64),
@@ -141,9 +141,8 @@ impl CandidateState {
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether it is time for the next notification. The notification tells the replicas
-    /// that have promised that promises are still arriving. It is due once the time `again` has
-    /// passed since the last one.
+    /// Returns whether the next notification is due: the time `again` has passed since the last
+    /// one. A notification tells the replicas that have promised that promises are still arriving.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {

@@ -40,14 +40,14 @@ impl Consensus {
     }
 
     /// Returns whether the newest fetch request for this log was sent to `from`. Unrequested
-    /// entries are not believed. A leader ignores all fetched entries, because it had recovered all
+    /// entries are ignored. A leader ignores all fetched entries, because it had recovered all
     /// requested entries before its election.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
     }
 
-    /// Requests from the leader the committed entries that are still missing here.
+    /// Asks the leader for the committed entries that are still missing here.
     pub fn fetch_missing(&mut self, step: &mut Step<'_>) {
         let Some(leader) = self.leader().filter(|leader| *leader != step.me()) else {
             return;
@@ -61,9 +61,9 @@ impl Consensus {
     }
 
     /// Requests the entries above the commit point, up to slot `to`, from replica `of`. Does not
-    /// repeat a request that was just made. Without this limit, every message that shows a lag of a
-    /// log, and every answer, would lead to a request. Many open requests would then ask for the
-    /// same entries, and each answer would take a whole frame. Entries beyond the window are
+    /// repeat a request that was just made. Without this limit, every answer, and every message
+    /// that shows a lag of a log, would lead to a request. Many open requests would then ask for
+    /// the same entries, and each answer would take a whole frame. Entries beyond the window are
     /// requested only after a checkpoint has moved the window.
     pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
         let paxos = &self.logs[log];
@@ -124,9 +124,9 @@ impl Consensus {
         step.send(from, Message::Fetched { log, entries });
     }
 
-    /// Asks the shell to read entries from the disk. Only slots are read for which the disk
-    /// certainly holds the executed value. For other slots the disk may still hold an entry of an
-    /// earlier ballot, until the chosen value is written.
+    /// Asks the shell to read entries from the disk. Reads only slots for which the disk certainly
+    /// holds the executed value. For other slots, the disk may still hold an entry of an earlier
+    /// ballot, until the chosen value is written.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
         let durable = step.persister.executed(log);
         let kept = self.logs[log].first_kept();

@@ -77,7 +77,7 @@ impl Hash for Cell {
 }
 
 impl Cell {
-    /// Returns a size estimate of the slot's value, in bytes in memory.
+    /// Returns the estimated size of the slot's value in memory, in bytes.
     pub fn size_estimate(&self) -> usize {
         let accepted = self.accepted.as_ref();
         accepted.map_or(0, |accepted| value_size_estimate(&accepted.value))

@@ -30,7 +30,7 @@ pub struct CommitUpdate {
     pub new_commit_point: bool,
 }
 
-/// Answers that a committed slot permits before the slot is executed.
+/// Permission to answer commands of a committed slot before the slot is executed.
 #[derive(Debug)]
 pub enum EarlyAnswer<'a> {
     /// The *infallible* blind writes of the slot may be answered now.
@@ -177,8 +177,8 @@ impl Consensus {
     }
 
     /// Whether the state must be flushed early, because one of the logs would otherwise reach the
-    /// end of its window. `requested` is the last slot of each log that the newest requested flush
-    /// covers.
+    /// end of its window. `requested` contains, for each log, the last slot that the newest
+    /// requested flush covers.
     pub fn wants_flush(&self, requested: PerLog<Slot>) -> bool {
         let wants = |log: LogId| self.logs[log].wants_flush(requested[log]);
         LogId::ALL.into_iter().any(wants)
@@ -212,7 +212,7 @@ impl Consensus {
     }
 
     /// Returns whether this replica must not accept more commands now. The reason is that too much
-    /// waits to be written to the disk, or that too many committed slots wait to be executed.
+    /// data waits to be written to the disk, or that too many committed slots wait to be executed.
     /// Committed slots above a missing entry are not included, because they wait for that entry.
     /// The limit for a leader is lower than for other replicas, so that the others can still accept
     /// everything that the leader has proposed.
@@ -253,9 +253,9 @@ impl Consensus {
     }
 
     /// Returns the barrier for a promise that is made now. A holder must have executed the log up
-    /// to this slot before it reads under the promise (hazards 5, 7 and 30). The barrier is not
-    /// below any slot that is accepted or executed here. This includes accepted slots with entries
-    /// that are not durable yet.
+    /// to this slot before it reads under the promise (hazards 5, 7 and 30). The barrier is at or
+    /// above every slot that is accepted or executed here. This includes accepted slots with
+    /// entries that are not durable yet.
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;
         if off(Rule::H07Pending) {
@@ -278,8 +278,8 @@ fn may_write(command: &Command, key: &[u8]) -> bool {
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// Returns the result of a read of the same key directly after this command. Returns `None` if the
-/// command is not an infallible blind write.
+/// Returns the result that a read of the same key would have directly after this command. Returns
+/// `None` if the command is not an infallible blind write.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
     if !accepted.is_infallible(index) {
         return None;

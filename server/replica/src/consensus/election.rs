@@ -133,8 +133,9 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Begins a campaign. The ballot is higher than every ballot that was seen, and than every
-    /// ballot of earlier runs. Promises are requested once this replica's own promise is durable.
+    /// Begins a campaign. The ballot is higher than every ballot that was seen, and higher than
+    /// every ballot of earlier runs. Promises are requested once this replica's own promise is
+    /// durable.
     pub fn campaign(&mut self, step: &mut Step<'_>) {
         assert!(
             self.is_follower(),
@@ -157,8 +158,9 @@ impl Consensus {
         step.announce(Event::Campaigning(ballot));
     }
 
-    /// Requests promises from the replicas that have not promised and from which no promise is
-    /// arriving. Returns whether this replica is still the candidate of `ballot`.
+    /// Requests promises from the replicas that have not promised. Skips replicas from which a
+    /// promise is already arriving. Returns whether this replica is still the candidate of
+    /// `ballot`.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);
         let Role::Candidate(candidate) = &mut self.role else {
@@ -285,10 +287,10 @@ impl Consensus {
     }
 
     /// Returns the values that an elected candidate would propose again. Returns `None` if the
-    /// candidate's window has no space for these values and an opening no-op after them. There is
-    /// space once a checkpoint covers every slot committed here, because no replica reports an
-    /// entry further than a window above its own commit point. `executed_ms` is the replicated
-    /// clock of the last executed command, in ms.
+    /// candidate's window has too little space: the values must fit, and an opening no-op after
+    /// them. There is enough space once a checkpoint covers every slot committed here, because no
+    /// replica reports an entry further than a window above its own commit point. `executed_ms` is
+    /// the replicated clock of the last executed command, in ms.
     ///
     /// # Panics
     /// If this replica is no candidate.

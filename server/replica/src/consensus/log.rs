@@ -158,7 +158,7 @@ impl Log {
         waited
     }
 
-    /// Returns the number of slots of the window that are used.
+    /// Returns the number of used slots in the window.
     pub fn used(&self) -> u64 {
         self.highest.0 - self.flushed.0
     }
@@ -260,7 +260,8 @@ impl Log {
     /// Notes that all slots up to `last` were committed before a restart.
     ///
     /// # Panics
-    /// If the entry of an unexecuted one is missing: it was recorded before the commit point.
+    /// If the entry of an unexecuted slot is missing: every entry was recorded before the commit
+    /// point.
     pub fn restore_commits(&mut self, last: Slot) {
         for slot in (self.executed.0 + 1..=last.0).map(Slot) {
             let cell = self.open.get_mut(&slot);
@@ -343,7 +344,7 @@ impl Log {
             && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
     }
 
-    /// Whether every slot up to `slot` is committed, according to this replica's own commits or to
+    /// Whether every slot up to `slot` is committed. This replica's own commits may show this, or
     /// the report of the leader of `ballot`.
     fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)

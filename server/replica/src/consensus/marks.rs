@@ -15,9 +15,9 @@ use crate::message::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Marks(HashMap<Key, Slots, SeededState>);
 
-/// Slots marked on one key, in rising order. If much is left to execute, there may be a hundred
-/// thousand of them. Slots are usually removed from the front. Such a removal does not move the
-/// other slots.
+/// Marked slots of one key, in rising order. If many slots wait for execution, there may be a
+/// hundred thousand of them. Slots are usually removed from the front. Such a removal does not move
+/// the other slots.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,
@@ -82,7 +82,7 @@ impl Marks {
         }
     }
 
-    /// Removes the marks of `slot`. Calls `unmarked` with each key that had one.
+    /// Removes the marks of `slot`. Calls `unmarked` with each key that had such a mark.
     pub fn unmark(&mut self, slot: Slot, value: &Value, mut unmarked: impl FnMut(&Key)) {
         for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
             for key in proposed.command.keys() {
@@ -99,7 +99,7 @@ impl Marks {
         }
     }
 
-    /// Returns the slots marked on `key`, in rising order.
+    /// Returns the marked slots of `key`, in rising order.
     pub fn on(&self, key: &[u8]) -> &[Slot] {
         self.0.get(key).map_or(&[], Slots::marked)
     }

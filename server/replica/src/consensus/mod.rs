@@ -79,7 +79,7 @@ pub(super) struct Consensus {
     /// State of pre-votes, and the time of the last message from a leader, or from a candidate with
     /// a ballot that this replica has promised.
     pre_vote: PreVoteState,
-    /// Time since which the leader leads, and the replica that should lead next.
+    /// Beginning of the present leadership, and knowledge about the next leader.
     succession: Succession,
     /// Observations that this replica has made about the preferred leader.
     preference: Preference,
@@ -132,8 +132,7 @@ impl Consensus {
         }
     }
 
-    /// Returns the present leader, as far as this replica knows. Returns `None` if no leader is
-    /// known.
+    /// Returns the present leader that this replica knows; `None` if no leader is known.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         (self.leader.round > 0).then_some(self.leader.replica)
     }
@@ -174,7 +173,7 @@ impl Consensus {
         matches!(self.role, Role::Candidate(_))
     }
 
-    /// Returns the lowest ballot under which this replica accepts.
+    /// Returns the lowest ballot under which this replica accepts values.
     pub(super) fn promised(&self) -> Ballot {
         self.promised
     }

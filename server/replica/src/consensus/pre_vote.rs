@@ -66,8 +66,8 @@ pub(super) struct PreVoteState {
     asks: u64,
     /// Whether the election timer has already waited for the replicas that rank before this one.
     waited: bool,
-    /// Whether the election timer has already waited once for another replica that asked first.
-    /// This is reset when a message from a leader arrives.
+    /// Whether the election timer has already waited once for another replica that asked first. The
+    /// field is reset when a message from a leader arrives.
     yielded: bool,
 }
 
@@ -125,8 +125,8 @@ impl Consensus {
         self.pre_vote.heard.is_some_and(lately)
     }
 
-    /// Notes that the replica `leader` has restarted. If it led before, it no longer leads, so this
-    /// replica does not wait for its messages any more.
+    /// Notes that the replica `leader` has restarted. A restarted leader no longer leads, so this
+    /// replica does not wait for messages of `leader` any more.
     pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, leader: ReplicaId) {
         if self.leader() == Some(leader) && self.is_follower() {
             self.pre_vote.heard = None;
@@ -187,8 +187,8 @@ impl Consensus {
         matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
     }
 
-    /// Returns a short random span of time. It is added to waits, so that two replicas do not ask
-    /// for votes at the same moment.
+    /// Returns a short random duration. It is added to a wait, so that two replicas do not ask for
+    /// votes at the same moment.
     fn jitter(&mut self, step: &Step<'_>) -> Duration {
         let most = step.ctx.settings.timing.election_timeout / 16;
         most.mul_f64(self.rng.random::<f64>())
@@ -196,7 +196,7 @@ impl Consensus {
 
     /// Handles the end of the election timeout. Returns whether it is this replica's turn to start
     /// a pre-vote. Replicas that would serve the sites better have their turn first. `fit` is true
-    /// if nothing makes this replica less fit to lead than the others.
+    /// if this replica is as fit to lead as the others.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));
@@ -247,10 +247,11 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Returns whether this replica would promise a ballot of `from`. A leader would not. Another
-    /// replica would in two cases: it follows `from`, or no leader's message has arrived for most
-    /// of an election timeout. In the second case the replica does not wait for the whole timeout,
-    /// because a leader's messages reach the replicas at different times.
+    /// Returns whether this replica would promise a ballot of `from`. A leader would not promise
+    /// it. Another replica would promise it in two cases: the replica follows `from`, or no
+    /// leader's message has arrived for most of an election timeout. In the second case the replica
+    /// does not wait for the whole timeout, because a leader's messages reach the replicas at
+    /// different times.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;

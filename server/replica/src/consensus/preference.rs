@@ -28,14 +28,14 @@ pub(super) struct Preference {
     /// Ballot under which the preferred leader leads, and the time at which it was last known to
     /// lead; `None` if it does not lead.
     led: Option<(Ballot, Time)>,
-    /// Ballot of the newest leadership of the preferred leader for which the end is planned. The
-    /// preferred leader may lead again under a later ballot.
+    /// Ballot of the preferred leader's newest leadership with a planned end. The preferred leader
+    /// may lead again under a later ballot.
     planned: Option<Ballot>,
 }
 
 impl Hash for Preference {
-    /// Omits the time at which the preferred leader was last known to lead, and the time since
-    /// which it is healthy. Both times have no effect before the horizon of `Replica::fingerprint`.
+    /// Omits the time at which the preferred leader was last known to lead, and the time at which
+    /// it became healthy. Both times have no effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let led = self.led.map(|(ballot, _)| ballot);
         (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
@@ -94,7 +94,7 @@ impl Consensus {
         self.preference.backoff.wait()
     }
 
-    /// Notes that the leader of `ballot` leads, as far as this replica knows.
+    /// Notes that this replica regards the leader of `ballot` as the present leader.
     pub(super) fn note_leader(&mut self, step: &Step<'_>, ballot: Ballot) {
         let Some(preferred) = step.ctx.settings.elections.preferred else {
             return;

@@ -23,9 +23,9 @@ const RETRANSMIT_MAX: usize = 256;
 /// Maximum round-trip time to a nearby replica. Such a replica is on the leader's site, or close
 /// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Maximum silence of a nearby replica. If a nearby replica has not answered for longer, commands
-/// that do not need its vote do not wait for it. The same is true if a slot has waited for the
-/// nearby replica's vote for this long.
+/// Maximum silence of a nearby replica. If a nearby replica is silent for longer, commands wait for
+/// this replica only if they need its vote. The same is true if a slot has waited for the nearby
+/// replica's vote for this long.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// Number of uncommitted slots in which the leader searches for replicas that block slots. The
 /// leader searches this many of the oldest slots, and as many of the newest.
@@ -346,8 +346,9 @@ impl Consensus {
 
     /// Returns whether too few replicas are in touch with this leader: the leader and the replicas
     /// that have answered it within `ReplicaContext::majority_timeout` are not a majority. Either
-    /// its messages do not arrive, or it does not receive the answers. In both cases none of its
-    /// proposals is committed, and replicas that still receive its messages would wait for it.
+    /// the leader's messages do not arrive, or the leader does not receive the answers. In both
+    /// cases, no proposal of the leader is committed, and replicas that still receive the leader's
+    /// messages would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {

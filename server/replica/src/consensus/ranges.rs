@@ -89,7 +89,7 @@ impl Ranges {
         );
     }
 
-    /// Returns the first ranges of the set: at most `most` of them.
+    /// Returns the first `most` ranges of the set, or all ranges if there are fewer.
     pub fn first(&self, most: usize) -> Vec<(Slot, Slot)> {
         self.0[..self.0.len().min(most)].to_vec()
     }

@@ -14,8 +14,8 @@ use crate::per_log::PerLog;
 
 /// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
 /// executed slot, even those far above that slot, because other replicas may rely on each entry
-/// (hazard 78). Slots up to the recorded commit points are committed. Of later slots, this replica
-/// must learn again whether they are.
+/// (hazard 78). Slots up to the recorded commit points are committed. This replica must learn again
+/// which later slots are committed.
 pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,

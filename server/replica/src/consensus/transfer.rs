@@ -14,8 +14,7 @@ use crate::step::Step;
 /// Maximum number of transfer targets that a leader tries, one after another, before it ends.
 const TRANSFER_TARGETS_MAX: usize = 2;
 
-/// Time since which the present leader leads, and knowledge about the replica that should lead
-/// next.
+/// Beginning of the present leadership, and knowledge about the next leader.
 #[derive(Clone, Debug)]
 pub(super) struct Succession {
     /// Time at which this replica began to follow the present leader.
@@ -38,7 +37,7 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Omits the time since which the present leader leads. It has no effect before the horizon of
+    /// Omits the beginning of the present leadership. This time has no effect before the horizon of
     /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
@@ -46,11 +45,11 @@ impl Hash for Succession {
 }
 
 impl Consensus {
-    /// Begins a transfer to `to`, because an operator wants `to` to lead from now on, even if
-    /// another replica is preferred. Leadership is not transferred to a replica that does not
-    /// answer. If `to` does not report yet that it would lead well, the transfer waits for such a
-    /// report until `deadline`. Meanwhile this leader continues to lead, so that writes do not wait
-    /// in vain.
+    /// Begins the transfer of leadership that an operator has requested. The replica `to` should
+    /// lead from then on, even if another replica is preferred. Leadership is not transferred to a
+    /// replica that does not answer. If `to` does not report yet that it would lead well, the
+    /// transfer waits for such a report until `deadline`. Meanwhile this leader continues to lead,
+    /// so that writes do not wait in vain.
     pub fn begin_operator_transfer(&mut self, step: &mut Step<'_>, to: ReplicaId, deadline: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -122,8 +121,8 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
-    /// Returns the replicas that have failed to take over leadership in time. This leader
-    /// transferred leadership to them because it is about to end.
+    /// Returns the replicas that have failed to take over leadership in time. This leader is about
+    /// to end, and has tried to transfer leadership to these replicas.
     pub fn failed_targets(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
@@ -139,9 +138,9 @@ impl Consensus {
         }
     }
 
-    /// Handles the request of the preferred replica to transfer leadership to it. The leader agrees
-    /// unless an operator wants this leader to lead, the preferred replica has lost leadership too
-    /// recently, or the preferred replica does not seem to receive this leader's messages.
+    /// Handles the preferred replica's request for leadership. The leader agrees unless an operator
+    /// wants this leader to lead, the preferred replica has lost leadership too recently, or the
+    /// preferred replica does not seem to receive this leader's messages.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, deadline: Time) {
         let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.transferred_here;

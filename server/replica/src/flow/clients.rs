@@ -99,8 +99,8 @@ impl Parts {
         }
     }
 
-    /// Sends to the leader the commands that arrived from clients since the last group of inputs.
-    /// If no leader is known, they are sent once a leader is known.
+    /// Forwards commands to the leader. The commands have arrived from clients since the last group
+    /// of inputs. If no leader is known, they are sent once a leader is known.
     pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
         let machine = &self.machine;
         let work = |command: &Command| machine.merge_work(command);

@@ -21,18 +21,18 @@ use crate::unavailable::client_disconnected;
 /// its memory. A replica on a machine of its own needs only half of this time, so its merges use
 /// only half of the time that they may use.
 const WORK_TIME: Duration = Duration::from_nanos(20);
-/// Merges into records may take `1 / MERGING_SHARE` of the time. The share is small because a write
-/// may wait for merges at each replica that handles it.
+/// Divisor for the share of merges: they may take `1 / MERGING_SHARE` of the time. The share is
+/// small because a write may wait for merges at each replica that handles it.
 const MERGING_SHARE: u32 = 4;
 
-/// A group of inputs may execute `1 / EXECUTED_SHARE` of the work that is left, if that exceeds the
-/// normal maximum.
+/// Divisor for the work of a group of inputs: the group may execute `1 / EXECUTED_SHARE` of the
+/// remaining work, if this part exceeds the normal maximum.
 const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// A batch of changes of the state waits for at most `1 / CHANGES_SHARE` of the interval of
-/// checkpoints.
+/// Divisor for the wait of a batch of changes of the state: the batch waits for at most `1 /
+/// CHANGES_SHARE` of the interval between checkpoints.
 const CHANGES_SHARE: u32 = 10;
 
 /// Limits on execution: the work of one group of inputs, and the time at which merges continue.
@@ -40,7 +40,7 @@ const CHANGES_SHARE: u32 = 10;
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// Time until which merges have used up their share of the time.
+    /// End of the period for which merges have used up their share of the time.
     merged_until: Time,
 }
 
@@ -70,10 +70,10 @@ impl ExecutionBudget {
     }
 }
 
-/// Returns the span of time that must pass for merges of `work` units, so that merges stay within
-/// their share of the time. With the normal share, a replica with much work left would never catch
-/// up. So the share is half of the time if `left`, the work that is left, exceeds half of `behind`.
-/// It is the whole time if `left` exceeds `behind`.
+/// Returns the minimum time for merges of `work` units. In this time, merges stay within their
+/// share of the time. With the normal share, a replica with much work left would never catch up. So
+/// the share is half of the time if `left`, the work that is left, exceeds half of `behind`. It is
+/// the whole time if `left` exceeds `behind`.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {
@@ -178,7 +178,7 @@ impl Parts {
         (executed, self.leasing.configs().newest())
     }
 
-    /// Takes a leader's report of commits.
+    /// Handles a leader's report of commits.
     pub(super) fn learn_news(
         &mut self,
         step: &mut Step<'_>,

@@ -12,8 +12,7 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 impl Parts {
-    /// Handles a leader that was silent for too long: starts a pre-vote if it is this replica's
-    /// turn.
+    /// Handles a long silence of the leader. Starts a pre-vote if it is this replica's turn.
     pub(super) fn seek_election(&mut self, step: &mut Step<'_>) {
         if !self.consensus.is_follower() {
             let anothers_turn = self.consensus.has_waited_long(step);
@@ -30,8 +29,8 @@ impl Parts {
         self.start_pre_vote(step);
     }
 
-    /// Starts a pre-vote; this replica campaigns once a majority would promise its ballot. Without
-    /// pre-votes it campaigns immediately.
+    /// Starts a pre-vote. This replica campaigns once a majority would promise its ballot. Without
+    /// pre-votes, it campaigns immediately.
     fn start_pre_vote(&mut self, step: &mut Step<'_>) {
         if !step.ctx.settings.elections.pre_vote || step.ctx.others().next().is_none() {
             return self.campaign(step);
@@ -40,9 +39,9 @@ impl Parts {
     }
 
     /// Returns whether this replica is as fit to lead as the others. All these conditions must
-    /// hold: the replica takes part and does not end, its disk accepts writes, its clock is
-    /// trusted, its votes do not demand replicas only because of forgotten grants, and it has the
-    /// entries of all slots that it knows to be committed.
+    /// hold: the replica takes part and does not leave; its disk accepts writes; its clock is
+    /// trusted; its restart wait is over; and it has the entries of all slots that it knows to be
+    /// committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
@@ -88,8 +87,8 @@ impl Parts {
         }
     }
 
-    /// Campaigns, unless this replica is to end, could not keep its own promise, or receives
-    /// messages from too few others.
+    /// Campaigns. Does nothing if this replica has been told to end, could not keep its own
+    /// promise, or receives messages from too few others.
     pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
         if !step.ctx.may_campaign(step.now) || self.leasing.is_leaving() {
             return;
@@ -149,11 +148,11 @@ impl Parts {
         }
     }
 
-    /// Handles the message of a peer that has promised a ballot higher than this replica's own. The
-    /// peer will never accept under this replica's ballot. A leader then immediately asks the
-    /// others whether they would promise a still higher ballot of its own. The replicas that follow
-    /// the leader agree. The peer, which had raised its ballot in an election that it lost, then
-    /// follows again. If another replica has become the leader, no majority agrees, and this
+    /// Handles a rejection by a peer that has promised a higher ballot than this replica's own. The
+    /// peer will never accept under this replica's ballot. If this replica leads, it immediately
+    /// asks the others whether they would promise it an even higher ballot. The replicas that
+    /// follow this leader agree. The peer had raised its ballot in an election that it lost; it
+    /// then follows again. If another replica has become the leader, no majority agrees, and this
     /// replica follows. The leader does not ask if the higher ballot belongs to the replica to
     /// which it transfers leadership.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
@@ -169,8 +168,8 @@ impl Parts {
         }
     }
 
-    /// Begins to lead once a majority has promised, and every slot that any member of this majority
-    /// knows to be committed is committed here, too (hazard 27).
+    /// Begins to lead once two conditions hold. A majority has promised the ballot, and every slot
+    /// that a member of this majority knows to be committed is committed here, too (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
         match self.consensus.election_progress(step) {
             ElectionProgress::Waiting => {}
@@ -202,8 +201,8 @@ impl Parts {
         self.ask_new_leader(step);
     }
 
-    /// Proposes the recovered values of a log again, and then the opening no-op. The slot of the
-    /// no-op is where this ballot's own log starts.
+    /// Proposes the recovered values of a log again, and then the opening no-op. This ballot's own
+    /// log starts at the slot of the no-op.
     fn open_log(&mut self, step: &mut Step<'_>, log: LogId, ballot: Ballot, values: Vec<Value>) {
         let first = self.consensus.log(log).commit_point().next();
         let start = self.consensus.begin_ballot(step, log, &values);
@@ -220,8 +219,7 @@ impl Parts {
 
     /// Campaigns, if the followed leader has transferred leadership to this replica. There is no
     /// pre-vote, because the leader agrees. This is done once in each group of steps, after all
-    /// messages of the group: after a pause, a replica may find a later message that shows another
-    /// leader.
+    /// messages of the group. After a pause, a later message of the group may show another leader.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
         let Some(by_operator) = self.consensus.take_transfer_notice() else {
             return;
@@ -246,8 +244,8 @@ impl Parts {
         }
     }
 
-    /// Requests leadership if this replica is the preferred leader, but never while grants that it
-    /// has forgotten may still be valid.
+    /// Requests leadership if this replica is the preferred leader. Sends no request while
+    /// forgotten grants of this replica may still be valid.
     pub(super) fn seek_leadership(&mut self, step: &mut Step<'_>) {
         if self.is_fit(step) {
             self.consensus.seek_leadership(step);

@@ -28,14 +28,14 @@ impl Parts {
         reads.reroute_read_index(step, view);
     }
 
-    /// Sends to the new leader all requests that wait for the answer of a leader.
+    /// Sends the unanswered requests to the new leader, if a leader must answer them.
     pub(super) fn ask_new_leader(&mut self, step: &mut Step<'_>) {
         self.writes.forward_all_again(step);
         let (reads, view) = self.reads();
         reads.ask_new_leader(step, view);
     }
 
-    /// Notes whether the leader has reported commits of configurations that are not executed here.
+    /// Notes whether the leader has reported committed configurations that are not executed here.
     pub(super) fn note_config_lag(&mut self, step: &Step<'_>) {
         let lags = self.consensus.log(LogId::Configs).lags();
         self.leasing.note_lag(step.now, lags);

@@ -59,9 +59,9 @@ impl Parts {
         }
     }
 
-    /// Handles a report that the clock is not trusted, or is trusted again. A replica with an
-    /// untrusted clock (hazard 80) gives its leases back, because it cannot know when they end, and
-    /// makes no promises. It may lead, because no rule about ballots depends on time.
+    /// Handles a report that the clock is not trusted, or is trusted again. While the clock is not
+    /// trusted, this replica makes no promises (hazard 80). It also gives its leases back, because
+    /// it cannot know when they end. It may lead, because no rule about ballots depends on time.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         let trusted = step.ctx.clock_trusted;
         self.leasing.on_clock_trusted(step);
@@ -91,8 +91,8 @@ impl Parts {
         }
     }
 
-    /// Handles a change of leases that an operator wants. The leader carries it out, and any other
-    /// replica passes it on to the leader.
+    /// Handles an operator's request to change leases. The leader carries out the request, and any
+    /// other replica passes the request on to the leader.
     pub(super) fn set_leases(
         &mut self,
         step: &mut Step<'_>,
@@ -130,8 +130,8 @@ impl Parts {
         self.suspect_blockers(step, grace);
     }
 
-    /// Transfers leadership, because this leader has been told to end. Before it ends, it waits for
-    /// some time for a message from its successor.
+    /// Transfers leadership, because this leader has been told to end. The leader waits a short
+    /// time for a message from its successor before it ends.
     pub(super) fn transfer_before_leaving(&mut self, step: &mut Step<'_>) {
         if step.ctx.others().next().is_none() {
             return;
@@ -201,8 +201,8 @@ impl Parts {
         step.set_timer(Timer::Reconfigure, again);
     }
 
-    /// Sends a probe if operators' requests were found to be in force already. A majority that
-    /// answers the probe confirms that this replica still leads.
+    /// Sends a probe if operators have requested settings that are in force already. A majority
+    /// that answers the probe confirms that this replica still leads.
     fn probe_for_requests(&mut self, step: &mut Step<'_>) {
         let newest = self.consensus.probes(step).map(|(newest, _)| newest);
         if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
@@ -211,7 +211,7 @@ impl Parts {
         }
     }
 
-    /// Answers operators' requests that were found to be in force already, if a majority has since
+    /// Answers operators' requests for settings that were in force already, if a majority has since
     /// confirmed that this replica leads.
     pub(super) fn answer_confirmed_requests(&mut self, step: &mut Step<'_>) {
         if let Some((_, confirmed)) = self.consensus.probes(step) {
@@ -253,8 +253,8 @@ fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
-/// Whether the round trips between all replicas are measured, or so much time has passed since
-/// `since` that decisions are made without them.
+/// Returns whether all round trips of this replica are measured. Also returns true if a long time
+/// has passed since `since`, because decisions are then made without the round trips.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
     let timeout = step.ctx.settings.timing.election_timeout * 2;
     let known = step.ctx.others().all(|peer| step.ctx.rtt(peer).is_some());

@@ -32,7 +32,7 @@ use super::machine::StateMachine;
 use super::origin::{DisconnectedClients, Reads, SessionOpenLimiter, View, Writes};
 use super::step::Step;
 
-/// The parts of a replica. Each owns its state.
+/// Parts of a replica. Each part owns its state.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     pub(super) joining: Joining,
@@ -43,13 +43,14 @@ pub(super) struct Parts {
     pub(super) session_opens: SessionOpenLimiter,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
-    /// Disconnected clients with requests that are still to be dropped.
+    /// Disconnected clients. Their requests must still be dropped.
     pub(super) disconnected: DisconnectedClients,
-    /// Time until which a leader that is about to end waits for a message from its successor.
+    /// Deadline for a message from the successor of a leader that is about to end. The leader waits
+    /// for the message until this time.
     pub(super) awaits_successor_until: Time,
     /// Limits on execution in groups of inputs.
     pub(super) execution: ExecutionBudget,
-    /// Number of marks that scans of this group of inputs have looked at.
+    /// Number of marks that scans have examined in this group of inputs.
     pub(super) marks_looked_at: usize,
     /// Whether this replica has announced that it has left.
     pub(super) left: bool,
@@ -75,7 +76,7 @@ impl Parts {
         }
     }
 
-    /// Tries again to serve the waiting reads of `keys`, because slots that they waited for were
+    /// Tries again to serve the waiting reads of `keys`. Slots for which these reads waited were
     /// replaced or dropped.
     fn look_again(&mut self, step: &mut Step<'_>, keys: Vec<Key>) {
         if !keys.is_empty() {

@@ -7,8 +7,8 @@ use crate::message::{Envelope, Message};
 use crate::step::Step;
 
 impl Parts {
-    /// Handles a message of a peer. `current` is true if the message was sent by the newest run of
-    /// the peer that is known here, and was addressed to this run of this replica.
+    /// Handles a message of a peer. `current` is true if the sender is the newest known run of the
+    /// peer, and the addressee is this run of this replica.
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         match envelope.message {
@@ -68,8 +68,8 @@ impl Parts {
     }
 
     /// Handles messages that are valid only between the present runs of both replicas. For example,
-    /// a fetched entry that an earlier run requested may belong to a ballot that this run does not
-    /// know. The entry would then be stored under a lower ballot.
+    /// an earlier run may have requested an entry under a ballot that this run does not know. If
+    /// this run handled the answer, it would store the entry under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,

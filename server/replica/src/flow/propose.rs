@@ -51,7 +51,7 @@ impl Parts {
     }
 
     /// Returns the class of each command: the set of the holders of the command's keys. If all
-    /// replicas are nearby, any batch is suitable for every command, so no key is looked up.
+    /// replicas are nearby, every command is suitable for every batch, so no key is looked up.
     /// Otherwise the keys of all commands are looked up together, so that the processor waits for
     /// several memory accesses at a time.
     fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<CommandClass> {
@@ -64,8 +64,8 @@ impl Parts {
         commands.iter().map(class).collect()
     }
 
-    /// Queues a command, unless it is queued or proposed already. If it was executed before, it is
-    /// not queued, and its result is returned.
+    /// Queues a command, unless it is queued or proposed already. A command that was executed
+    /// before is not queued; its result is returned.
     fn take_command(
         &mut self,
         step: &mut Step<'_>,
@@ -125,7 +125,7 @@ impl Parts {
             .propose(step, log, value, early_tag, sessions);
     }
 
-    /// Proposes in the next slot a value that Phase 1 recovered. Replaces an entry that the slot
+    /// Proposes a value that Phase 1 recovered, in the next slot. Replaces an entry that the slot
     /// already holds. The recovered commands are never *infallible*, so they are answered only
     /// after execution.
     pub(super) fn propose_recovered(
@@ -143,7 +143,7 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// Sends an Accept for each of the leader's own acceptances that are durable. The Accept is
+    /// Sends an Accept for each slot in which the leader's own acceptance is durable. The Accept is
     /// also the leader's vote.
     pub(super) fn send_durable_proposals(
         &mut self,

@@ -126,8 +126,8 @@ impl Parts {
         reads.retry(step, view);
     }
 
-    /// Does the work that waited for the persist `sequence`, because everything up to that persist
-    /// is durable now.
+    /// Does the work that waited until the persist `sequence` was durable. Everything up to this
+    /// persist is durable now.
     pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
         let continuations: Continuations = step.persister.done(sequence);
         self.send_durable_proposals(step, &continuations);
@@ -174,7 +174,7 @@ impl Parts {
         }
     }
 
-    /// Sets the timers with which a run begins.
+    /// Sets the timers at the beginning of a run.
     pub fn begin_run(&mut self, step: &mut Step<'_>) {
         self.first_election(step);
         // What was committed before the restart is executed without a leader.

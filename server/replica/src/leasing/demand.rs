@@ -12,12 +12,12 @@ use crate::context::ReplicaContext;
 use crate::message::{DemandReport, Message};
 use crate::step::Step;
 
-/// A replica uses `1 / OWN_PART` of the memory for demand for the demand of its own clients. The
-/// rest is for the reports that a leader receives from all replicas.
+/// Divisor of the memory for demand. One part is for the demand of a replica's own clients. The
+/// other parts are for the reports that a leader receives from all replicas.
 const OWN_PART: usize = 4;
 
-/// Demand of this replica's clients. If this replica leads, also the demand of all clients, as
-/// reported to this replica.
+/// Demand of this replica's clients. A leader also stores the demand of all clients, as reported to
+/// it.
 #[derive(Clone, Debug)]
 pub(super) struct DemandTracker {
     tally: Tally,
@@ -43,7 +43,7 @@ impl DemandTracker {
         }
     }
 
-    /// Drops all reports that were received, because a leadership of this replica begins or ends.
+    /// Drops all reports that were received, because this replica begins or ceases to lead.
     pub(super) fn forget_reports(&mut self, now: Time) {
         let bytes_max = self.bytes_max - self.bytes_max / OWN_PART;
         self.demand = Demand::new(now, self.n, bytes_max);

@@ -321,9 +321,9 @@ impl Leasing {
         (policies, already)
     }
 
-    /// Adds each requested strategy to `change`, unless its whole range will already have this
-    /// strategy once `change` is in force. `policies` are the policies of all ranges once `change`
-    /// is in force; they are updated, too.
+    /// Adds the requested strategies to `change`. Omits a strategy if its whole range will have
+    /// this strategy anyway once `change` is in force. `policies` are the policies of all ranges
+    /// once `change` is in force. They are updated, too.
     fn add(
         &self,
         change: &mut ConfigChange,
@@ -347,8 +347,8 @@ impl Leasing {
             .change_further(policies, &change.ranges[before..]);
     }
 
-    /// Notes that the first `already` waiting requests are in force, provided that this replica
-    /// still leads. A majority must still confirm that this replica leads.
+    /// Notes that the first `already` waiting requests are in force if this replica still leads. A
+    /// majority must confirm that this replica leads.
     pub(super) fn note_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
         let requests = &mut self.leader_state.requests;

@@ -96,8 +96,8 @@ impl Leasing {
         }
     }
 
-    /// If no other replica relies on a promise of this replica any more, records that the next run
-    /// need not wait.
+    /// Records that the next run need not wait, if no other replica relies on a promise of this
+    /// replica any more.
     pub fn record_leaving(&mut self, step: &mut Step<'_>) {
         let believed = self.grantor.may_be_believed(step.now) && !off(Rule::H83Leave);
         let Some(leaving) = &mut self.leaving else {

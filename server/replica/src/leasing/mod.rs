@@ -42,11 +42,12 @@ use reconfigure::LeaderState;
 /// knows.
 const CONFIGS_KEPT: u64 = 3;
 
-/// Number of unanswered renewals after which a holder receives no promises until it answers.
+/// Number of unanswered renewals after which a grantor pauses. The holder then receives no promises
+/// until it answers.
 const QUIET_RENEWALS: u32 = 2;
 
-/// Delay between two steps of the pass over all keys that configurations list. The pass finds the
-/// keys that may be forgotten.
+/// Delay between two steps of a pass over all keys in configurations. The pass finds the keys that
+/// may be forgotten.
 const SWEEP_ON: Duration = Duration::from_millis(5);
 
 /// Wait after a restart. It lasts until all grants of the earlier run have ended, because this run
@@ -82,9 +83,9 @@ pub(super) struct Leasing {
 }
 
 impl std::hash::Hash for Leasing {
-    /// Omits the demand, which determines the proposed configurations, and `lags_since`, which
-    /// determines whether promises are made. Both have no effect before the horizon of
-    /// `Replica::fingerprint`.
+    /// Omits the demand and `lags_since`. The demand determines the proposed configurations, and
+    /// `lags_since` determines whether promises are made. Neither has an effect before the horizon
+    /// of `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
         (self.restart_wait, &self.leader_state, &self.leaving).hash(state);
@@ -242,7 +243,7 @@ impl Leasing {
     }
 
     /// Returns a permit to read all of `keys`, or `None` if one of them may not be read here. The
-    /// permit ends with the earliest end of the permits for the keys.
+    /// permit ends when the first of the permits for the single keys ends.
     pub(super) fn permit_each(&self, now: Time, keys: &[Key], executed: Slot) -> Option<Permit> {
         let permits = keys.iter().map(|key| self.permit(now, key, executed).ok());
         let permits = permits.collect::<Option<Vec<Permit>>>()?;
@@ -258,9 +259,9 @@ impl Leasing {
     }
 
     /// Sends the promises that are due, and drops those that have expired. Returns whether a grant
-    /// has ended. If one has, accepted slots may wait for fewer replicas. `barrier` is the slot up
-    /// to which a holder must have executed the log before it reads under these promises, and
-    /// `executed` is the last slot executed here.
+    /// has ended. If a grant has ended, accepted slots may wait for fewer replicas. A holder must
+    /// have executed the log up to `barrier` before it reads under these promises. `executed` is
+    /// the last slot executed here.
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
             barrier >= executed || mutated(),
@@ -354,8 +355,8 @@ impl Leasing {
         );
     }
 
-    /// Handles a lease message from a peer. Returns whether a grant was given back. If one was,
-    /// accepted slots may wait for fewer replicas.
+    /// Handles a lease message from a peer. Returns whether a grant was given back. If a grant was
+    /// given back, accepted slots may wait for fewer replicas.
     pub(super) fn on_message(
         &mut self,
         step: &mut Step<'_>,

@@ -18,8 +18,8 @@ use crate::context::ReplicaContext;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Factor by which holders are chosen more often after clients have begun to request other keys.
-/// The factor applies for [`HURRIED_PERIODS`] periods of the usual length.
+/// Factor by which holders are chosen more often for a while. The reason is that clients have begun
+/// to request other keys. The factor applies for [`HURRIED_PERIODS`] periods of the usual length.
 const HURRY: u32 = 4;
 
 /// Time for which holders are chosen more often, as a multiple of the usual period.
@@ -28,7 +28,7 @@ const HURRIED_PERIODS: u32 = 2;
 /// Delay between two configurations if the first one had no capacity for all changed keys.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
-/// Interval to which the limit on the bytes of keys in configurations applies.
+/// Interval in which configurations may contain only a limited number of bytes of keys.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Delay before a leader makes another pass over the keys, if the last pass had more findings than
@@ -60,8 +60,8 @@ pub(super) struct LeaderState {
     pass_due: Time,
     /// Time at which the next part of `remaining` may be proposed.
     part_due: Time,
-    /// Recent configurations that contained keys: (time of the proposal, bytes of the keys). These
-    /// configurations were proposed in the last second.
+    /// Configurations of the last second that contained keys. Each entry is (time of the proposal,
+    /// bytes of the keys).
     brought: VecDeque<(Time, usize)>,
     /// Time until which holders are chosen more often.
     hurried_until: Time,
@@ -70,9 +70,9 @@ pub(super) struct LeaderState {
 }
 
 impl Hash for LeaderState {
-    /// Omits the progress of a pass, the remaining findings and the round trips. They have no
-    /// effect before the horizon of `Replica::fingerprint`: they determine which configurations are
-    /// proposed.
+    /// Omits the progress of a pass, the remaining findings and the round trips. They only
+    /// determine which configurations are proposed, and have no effect before the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
@@ -238,8 +238,8 @@ impl Leasing {
     }
 
     /// Keeps `remaining` for later configurations. These are the findings without the part that the
-    /// next configuration includes. `changes` is true if that part changes anything, so that it is
-    /// proposed. Returns the time at which to continue.
+    /// next configuration includes. `changes` is true if that part is proposed, because it changes
+    /// something. Returns the time at which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,

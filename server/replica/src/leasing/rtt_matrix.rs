@@ -7,12 +7,12 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Minimum round trip, in ms, that is assumed between two replicas without a measurement. If the
-/// longest measured round trip is longer than this, the measured one is assumed instead.
+/// Round trip, in ms, that is assumed between two replicas if neither has measured it. If the
+/// longest measured round trip is longer than this, that one is assumed instead.
 const UNMEASURED_MS: f64 = 1000.0;
 
-/// Maximum round trip, in us, that is believed. If a peer reports a longer one, this maximum is
-/// used instead, because a peer may report any number.
+/// Maximum for a round trip that a peer reports, in us. If a peer reports a longer one, this
+/// maximum is used instead, because a peer may report any number.
 const RTT_MAX_US: u32 = 60_000_000;
 
 /// Round trips, in us, that the other replicas have measured. Each replica has a row, with one
@@ -29,8 +29,8 @@ impl RttMatrix {
         }
     }
 
-    /// Returns the round trips that this replica has measured and reports to others, in us: 0 for a
-    /// peer without a measurement, and at least 1 otherwise.
+    /// Returns the round trips that this replica has measured and reports to others, in us. The
+    /// entry of a peer is 0 if there is no measurement, and at least 1 otherwise.
     pub(super) fn row_of(ctx: &ReplicaContext) -> Vec<u32> {
         let measured_us = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
         let rtt_us = |replica| ctx.rtt(replica).map_or(0, measured_us);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Minimum time without suspicion, in grace periods, after which an excluded replica is included
-/// again.
+/// Time, in grace periods, for which an excluded replica must not be suspected before it is
+/// included again. This is a minimum.
 const QUIET_GRACES: u32 = 2;
 
-/// Replicas that a leader suspects, and the time at which each was last suspected.
+/// Replicas that a leader suspects, and the time at which each replica was last suspected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
     /// Map from each reporting replica to the replicas that it suspects.
@@ -89,8 +89,8 @@ impl Suspicions {
 
     /// Returns the replicas that the next configuration should exclude: blockers, and replicas that
     /// the leader (`mine`) or a majority suspects. An `excluded` replica is included again after
-    /// two grace periods without suspicion. If it was earlier suspected soon after its return, this
-    /// takes longer.
+    /// two grace periods without suspicion. It must wait longer if it was suspected soon after an
+    /// earlier return.
     pub(super) fn exclusions(
         &mut self,
         now: Time,

@@ -46,8 +46,8 @@ pub struct Kv {
     /// Highest log time of the batches executed so far, in ms.
     pub(super) log_time_ms: u64,
     /// Keys that have changed since the last batch of changes, each with its present value; `None`
-    /// if the key was deleted. The values are kept here so that a batch of very many keys need not
-    /// look them up.
+    /// if the key was deleted. The values are kept here so that a batch of very many keys needs no
+    /// look-ups.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
     /// Newest version that was given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),
@@ -81,7 +81,7 @@ impl Kv {
         }
     }
 
-    /// Restores the state that a start finds on the disk.
+    /// Restores the state that was on the disk when this run started.
     pub fn restore(sessions: &SessionLimits, image: StateChanges) -> Kv {
         let mut kv = Kv::new(sessions);
         kv.sessions.restore_opens_from(image.opens_from_ms);
@@ -327,7 +327,7 @@ impl Kv {
     }
 }
 
-/// Copies a value out of its frame. At its arrival, a value is a slice of a whole frame. If the
+/// Copies a value out of its frame. When a value arrives, it is a slice of a whole frame. If the
 /// state stored this slice, the whole frame would stay in memory.
 fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
@@ -360,8 +360,8 @@ fn too_large() -> Outcome {
     )
 }
 
-/// Returns the error for a merge into a value that is not a record, or into a record that is or
-/// becomes too large.
+/// Returns the error for a merge that is refused. The value is not a record, or the record is too
+/// large before or after the merge.
 pub(super) fn not_a_record() -> Outcome {
     Outcome::error(
         ErrorCode::NotARecord,

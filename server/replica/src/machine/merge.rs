@@ -18,7 +18,7 @@ const FIELDS_MAX: usize = 1024;
 const FIELDS_COUNTED: usize = 64;
 
 /// Size in bytes above which a record is copied before it is read. If the record is not in the
-/// processor's cache, a copy of the whole record loads it faster than a read field by field.
+/// processor's cache, it is faster to copy the whole record first than to read it field by field.
 const COPIED_FIRST_BYTES: usize = 32 << 10;
 
 /// Protobuf tags of the fields of `Record` and `Field`. All these fields have the type bytes.

@@ -18,7 +18,8 @@ use crate::cost::{self, Request};
 pub use kv::{Kv, version_of};
 pub use session::{Admission, InFlightBound, Sessions};
 
-/// Factor for merges in the capacity of a slot. A merge uses its estimated cost times this factor.
+/// Factor by which the estimated cost of a merge is multiplied. The product is the part of a slot's
+/// capacity that the merge uses.
 const MERGE_COST_FACTOR: usize = 4;
 /// Minimum part of a slot's capacity that a merge uses. This minimum is needed because an earlier
 /// command of the slot may replace the record with a larger one.
@@ -93,10 +94,10 @@ impl StateMachine {
         self.kv.execute(slot, index, command)
     }
 
-    /// Estimates the part of a slot's capacity that a command takes (§3.9). This is the cost of the
-    /// command. For a merge it is more, because a slot is executed in one step, which must not take
-    /// long. The merges of a slot take some 1.2 ms. They take up to 4 ms if a command before them
-    /// makes their records as large as possible.
+    /// Estimates the part of a slot's capacity that a command uses (§3.9). This is the cost of the
+    /// command. For a merge it is more, because a slot is executed in one step, and the step must
+    /// be short. The merges of a slot take some 1.2 ms. They take up to 4 ms if a command before
+    /// them makes their records as large as possible.
     pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let merging = command.as_merge().map_or(0, |_| {
             MERGE_COST_MIN.max(MERGE_COST_FACTOR * cost::MERGING * self.merge_work(command))
@@ -104,8 +105,8 @@ impl StateMachine {
         cost::of(Request::Command(command)).executing() + merging
     }
 
-    /// Estimates the work of a merge into the record as it is now; 0 for other commands. The
-    /// estimate does not include the fields that the merge adds.
+    /// Estimates the work of a merge if it were executed now; 0 for other commands. The estimate
+    /// does not include the fields that the merge adds.
     pub(super) fn merge_work(&self, command: &Command) -> usize {
         let merge = command.as_merge();
         merge.map_or(0, |put| self.kv.merge_work_ahead(&put.key))
@@ -126,7 +127,7 @@ impl StateMachine {
         }
     }
 
-    /// Whether a flush may be requested: there is at most one at a time.
+    /// Whether a flush may be requested. Only one flush may be in progress at a time.
     pub(super) fn may_flush(&self) -> bool {
         !self.is_flushing
     }

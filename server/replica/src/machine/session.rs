@@ -64,8 +64,8 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// keeps steps short. Further sessions end with the next batches; it does no harm if a session ends
 /// late.
 const EXPIRED_MAX: usize = 1024;
-/// Number of results up to which a session takes about as long to write to disk as a session with
-/// one result, or as a key.
+/// Maximum number of results of a short session. The write of a short session to disk takes about
+/// as long as the write of a session with one result, or of a key.
 const RESULTS_OF_ONE: usize = 16;
 /// Maximum number of sessions that end to make room for a new one. It is more than one, so that the
 /// number of sessions falls after the maximum was lowered.
@@ -91,7 +91,7 @@ pub enum Admission {
 pub struct InFlightBound {
     /// Number of clients with writes in flight, the command's own client included.
     pub clients: usize,
-    /// Lowest maximum number of sessions in the batches in flight; 0 if there is no maximum.
+    /// Lowest maximum number of sessions among the batches in flight; 0 if there is no maximum.
     pub sessions_max: u32,
 }
 
@@ -109,7 +109,7 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     stay_ms: u64,
-    /// Maximum number of sessions, from the last batch; 0 if there is no maximum.
+    /// Maximum number of sessions, as the last batch contained it; 0 if there is no maximum.
     max: u32,
     /// Log time, in ms. A session that was opened before this time may have ended to make room for
     /// another.
@@ -249,15 +249,16 @@ impl Sessions {
         }
     }
 
-    /// Whether a session that was last active at log time `active_ms` still exists at `until_ms`,
-    /// provided that it does not end to make room.
+    /// Whether a session still exists at log time `until_ms` if it was last active at log time
+    /// `active_ms`. This assumes that the session does not end to make room.
     fn would_outlive(&self, active_ms: u64, until_ms: u64) -> bool {
         active_ms.saturating_add(self.ttl_ms) > until_ms
     }
 
-    /// Whether the session of this write exists when the write is executed at log time `now_ms`, or
-    /// opens then, for every outcome of the slots in flight before it. Each of those slots may open
-    /// the sessions of its commands, or turn out to be empty (hazard 31).
+    /// Whether this write is certain to have a session when it is executed at log time `now_ms`.
+    /// The session may exist before, or the write may open it. This must be certain for every
+    /// outcome of the slots in flight before the write. Each of those slots may open the sessions
+    /// of its commands, or turn out to be empty (hazard 31).
     ///
     /// Only a command that opens a session ends another one to make room. While there is room for
     /// the sessions of all commands in flight, none ends, and `opens_from_ms` keeps its value.
@@ -319,8 +320,8 @@ impl Sessions {
         self.touch(client, count);
     }
 
-    /// Cost of the changes since [`Sessions::take_dirty`]. The unit is the cost of a session with
-    /// one result, and a key has the same cost.
+    /// Cost of the changes since the last call of [`Sessions::take_dirty`]. The unit is the cost of
+    /// a session with one result. A key has the same cost.
     pub fn dirty_cost(&self) -> usize {
         self.dirty_cost
     }
@@ -384,7 +385,8 @@ impl Sessions {
         self.by_client.len()
     }
 
-    /// Maximum number of sessions, from the last batch; 0 if there is no maximum.
+    /// Returns the maximum number of sessions, as the last batch contained it; 0 if there is no
+    /// maximum.
     pub fn max(&self) -> u32 {
         self.max
     }

@@ -23,7 +23,7 @@ impl DisconnectedClients {
         self.0.insert(connection);
     }
 
-    /// Takes the connections that have ended since the last call, if there are any.
+    /// Removes and returns the connections that have ended since the last call, if there are any.
     pub fn take(&mut self) -> Option<DisconnectedClients> {
         (!self.0.is_empty()).then(|| std::mem::take(self))
     }

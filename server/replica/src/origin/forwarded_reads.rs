@@ -24,13 +24,13 @@ use crate::step::Step;
 /// Maximum number of unanswered reads at one peer. With a round trip of 100 ms, this allows 10,000
 /// reads a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
-/// Number of unanswered reads above which a peer may take long to answer. As long as such a peer
-/// answers any reads, the others are sent again only after a longer wait.
+/// Number of unanswered reads above which answers of a peer may take long. While such a peer still
+/// answers some reads, its other reads are sent again only after a longer wait.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
-/// The wait between two attempts grows with the number of attempts, until this number is reached.
+/// Number of attempts after which the wait between two attempts no longer grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Factor by which a request waits longer if its peer answers other requests meanwhile. After this
-/// longer time the request is considered lost.
+/// Factor by which the timeout of a request grows if its peer answers other requests meanwhile.
+/// After this longer timeout, the request is considered lost.
 const BUSY_TIMEOUT_FACTOR: u32 = 8;
 
 /// State of a request that another replica is to answer.
@@ -51,7 +51,7 @@ struct ForwardedRead {
     /// in any case.
     from: Option<ClientHandle>,
     key: Key,
-    /// Time at which the request came into its present state.
+    /// Time at which the request entered its present state.
     since: Time,
     attempts: u32,
     state: ForwardState,
@@ -100,8 +100,8 @@ pub(super) struct Target {
 /// Requests to one peer.
 #[derive(Clone, Debug, Default)]
 struct Window {
-    /// Requests that wait, round-robin by client connection. Requests that are no longer waiting
-    /// for this peer are skipped.
+    /// Queue of waiting requests, round-robin by client connection. It may contain requests that no
+    /// longer wait for this peer. These are skipped.
     waiting: RoundRobinQueue<RequestId>,
     /// Number of requests that were sent and are not answered.
     sent: usize,
@@ -110,8 +110,8 @@ struct Window {
 }
 
 impl Hash for Window {
-    /// Omits the time of the last answer. This time decides only when reads are sent again. Reads
-    /// are sent again only after the horizon of `Replica::fingerprint`.
+    /// Omits the time of the last answer. This time only determines when reads are sent again.
+    /// Reads are sent again only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.waiting, self.sent).hash(state);
     }
@@ -164,7 +164,8 @@ impl ForwardedReads {
         self.take(request)?.from
     }
 
-    /// Handles a peer's refusal of a read. Returns the read if another replica is to be tried.
+    /// Handles a peer's refusal of a read. Returns the read if it should be sent to another
+    /// replica.
     pub(super) fn take_refused(
         &mut self,
         by: ReplicaId,
@@ -185,7 +186,7 @@ impl ForwardedReads {
         self.take_unrouted(request)
     }
 
-    /// Removes and returns the reads that have been too long in their present state.
+    /// Removes and returns the reads that have been in their present state for too long.
     pub(super) fn take_overdue(&mut self, now: Time, timeout: Duration) -> Vec<UnroutedRead> {
         self.take_all(|reads, forwarded| reads.is_overdue(forwarded, now, timeout))
     }
@@ -236,7 +237,8 @@ impl ForwardedReads {
         Some(forwarded)
     }
 
-    /// Takes a read that is to be forwarded again; `None` if its client has disconnected.
+    /// Removes and returns a read that is to be forwarded again; `None` if its client has
+    /// disconnected.
     fn take_unrouted(&mut self, request: RequestId) -> Option<UnroutedRead> {
         let forwarded = self.take(request)?;
         Some(UnroutedRead::after(

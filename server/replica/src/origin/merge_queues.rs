@@ -18,22 +18,23 @@ use crate::message::RequestId;
 use crate::round_robin::RoundRobinQueue;
 use crate::size_estimate::command_size_estimate;
 
-/// Minimum cost that is counted for a merge, because writes that are not executed yet may make its
-/// record large.
+/// Minimum cost that is counted for a merge. It is needed because writes that are not executed yet
+/// may make the record large.
 const WORK_MIN: usize = 64;
-/// Minimum cost that is counted for a merge if many merges of its key wait here. Such merges may
-/// follow a write, not executed yet, that makes the record large.
+/// Minimum cost that is counted for a merge if many merges of its key wait here. It is needed
+/// because these merges may follow an unexecuted write that makes the record large.
 const WORK_MIN_OF_MANY: usize = 512;
 /// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size, in bytes, of a short command. A merge in a longer command does not wait here,
-/// because the node already makes large writes, merges included, wait for each other.
+/// Maximum size, in bytes, of a short command. A merge in a longer command does not wait here.
+/// Large writes wait for each other at the node, so other large writes would have to wait there,
+/// too.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Long merges may use at most one `LONG_SHARE`-th of the cost limit.
+/// Divisor of the cost limit. Long merges may use only one part of the limit.
 const LONG_SHARE: usize = 4;
-/// A queue may always keep this many merges that no longer wait for an answer. If it has more, they
-/// are removed.
+/// Number of merges that a queue may always keep although they no longer wait for an answer. They
+/// are removed once they exceed this number plus half the length of the queue.
 const ANSWERED_MAX: usize = 64;
 
 /// Identifiers of a waiting merge: (session, sequence), and the name of the attempt.
@@ -59,8 +60,8 @@ impl MergeCost {
         self.kind == MergeKind::Long
     }
 
-    /// Returns this cost, raised to the present estimate `work` if that is higher. As a result a
-    /// small merge may become a large one.
+    /// Returns the higher of this cost and the present estimate `work`. As a result, a small merge
+    /// may become a large one.
     pub fn raised_to(self, work: usize) -> MergeCost {
         let kind = match self.kind {
             MergeKind::Small if work > SMALL_WORK_MAX => MergeKind::Large,
@@ -84,7 +85,7 @@ pub(super) struct NextMerge {
 /// Number of unanswered merges of each key, and a queue for each kind of merge.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MergeQueues {
-    /// Number of merges of each key that wait for an answer.
+    /// Number of unanswered merges of each key.
     by_key: HashMap<Bytes, usize, SeededState>,
     small: MergeQueue,
     large: MergeQueue,
@@ -104,8 +105,8 @@ struct MergeQueue {
 }
 
 impl Hash for MergeQueues {
-    /// Hashes only the queued merges. The other fields follow from the waiting writes and the cost
-    /// that is counted for each.
+    /// Hashes only the queued merges. The other fields follow from the waiting writes and their
+    /// counted costs.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.small.queued, &self.large.queued).hash(state);
     }
@@ -167,8 +168,8 @@ impl MergeQueues {
         self.queue(cost.kind).queued.push(connection, queued);
     }
 
-    /// Takes the next merge from one of the queues, if a queue may send one. If `large_only` is
-    /// true, takes no small merge.
+    /// Removes and returns the next merge of a queue, if a queue may send one. If `large_only` is
+    /// true, small merges are left in their queue.
     pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<NextMerge> {
         let kinds = [MergeKind::Small, MergeKind::Large];
         kinds[usize::from(large_only)..].iter().find_map(|kind| {
@@ -193,8 +194,8 @@ impl MergeQueues {
         next.kind == cost.kind || self.may_send(cost, work_max)
     }
 
-    /// Cleans up each queue that has many merges which no longer wait for an answer: removes these
-    /// merges. `waits` returns whether a merge still waits.
+    /// Removes merges that no longer wait for an answer, from each queue that has many of them.
+    /// `waits` returns whether a merge still waits.
     pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
         for queue in [&mut self.small, &mut self.large] {
             if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
@@ -241,9 +242,9 @@ impl MergeQueues {
     }
 
     /// # Panics
-    /// If the counts do not follow from the commands that `waiting` yields. These are all commands
-    /// that wait for an answer. Each comes with the cost that is counted for it if it is a merge,
-    /// and with whether it was sent.
+    /// If the counts do not follow from the commands that `waiting` yields. It must yield all
+    /// commands that wait for an answer. It yields two more facts for each command: its counted
+    /// cost if it is a merge, and whether it was sent.
     pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<MergeCost>, bool)>) {
         let mut counted = MergeQueues::default();
         for (command, cost, sent) in waiting {

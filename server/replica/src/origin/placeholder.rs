@@ -8,9 +8,9 @@ use leasehold_wire::{Command, SCAN_ENTRIES_MAX};
 
 use crate::cost;
 
-/// Returns the placeholder that is proposed for a read. It is a scan that takes as long to execute
-/// as the read, up to the maximum of a scan. So a slot has capacity for no more placeholders than
-/// for the reads themselves.
+/// Returns the placeholder that is proposed for a read. The placeholder is a scan that takes as
+/// long to execute as the read, up to the maximum of a scan. So a slot cannot hold more
+/// placeholders than it could hold reads.
 pub fn placeholder(read: &Command) -> Command {
     let entries = u32::try_from(cost::scanned_instead(read)).unwrap_or(u32::MAX);
     Op::scan("", "", entries.clamp(1, SCAN_ENTRIES_MAX)).into()

@@ -13,23 +13,23 @@ use super::view::View;
 use crate::handles::ReadFrom;
 use crate::step::Step;
 
-/// Reads that the leader serves by read-index. Each waits first for the answers of a majority, and
-/// then for a slot to be executed.
+/// Reads that the leader serves by read-index. Each read first waits for the answers of a majority,
+/// and then for the execution of a slot.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct ReadIndex {
     /// Unconfirmed reads as (probe, slot, read), in ascending order of probes. The probe was sent
     /// after the read arrived, and a majority must answer it. The slot must be executed before the
     /// read is answered.
     unconfirmed: VecDeque<(u64, Slot, ReadRequest)>,
-    /// Confirmed reads, by the slot that must be executed first.
+    /// Confirmed reads, by slot. The slot must be executed before the read is answered.
     confirmed: BTreeMap<Slot, Vec<ReadRequest>>,
     /// Whether a read waits for a probe that is not sent yet.
     probe_due: bool,
 }
 
-/// Returns the slot that a read of `key` at the leader waits for (hazard 26). It is the highest
+/// Returns the slot for which a read of `key` waits at the leader (hazard 26). It is the highest
 /// *proposed* slot that writes the key, because an origin may have answered that write already. The
-/// slot is at least that of the leader's opening no-op.
+/// returned slot is never below the slot of the leader's opening no-op.
 fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     let commands = view.consensus.commands();
     let marked = match view.newest_mark(key) {
@@ -83,8 +83,8 @@ impl ReadIndex {
         self.probe_due = false;
     }
 
-    /// Handles the reads that a majority has confirmed by now. Each is answered, or waits until its
-    /// slot is executed.
+    /// Handles the reads that a majority has confirmed by now. Answers each read, or lets it wait
+    /// until its slot is executed.
     pub(super) fn confirm(
         &mut self,
         step: &mut Step<'_>,
@@ -121,7 +121,8 @@ impl ReadIndex {
         }
     }
 
-    /// Takes all reads, because this replica no longer leads and they must be served elsewhere.
+    /// Removes and returns all reads, because this replica no longer leads and they must be served
+    /// elsewhere.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = ReadRequest> + use<> {
         let all = std::mem::take(self);
         let unconfirmed = all.unconfirmed.into_iter().map(|(.., read)| read);
@@ -154,8 +155,8 @@ impl ReadIndex {
         }
     }
 
-    /// Answers those confirmed reads that wait for the committed `slot` and for which the slot
-    /// determines the value of the key.
+    /// Answers confirmed reads that wait for the committed `slot`, if this slot determines the
+    /// value of their key.
     pub(super) fn answer_by_commit(
         &mut self,
         step: &mut Step<'_>,

@@ -24,7 +24,7 @@ use crate::step::Step;
 #[derive(Clone, Debug, Hash)]
 struct BlockedRead {
     from: ReadFrom,
-    /// Newest slot that was marked on the key at the time when the permit was found.
+    /// Newest slot with a mark on the key at the time when the permit was found.
     wait: Slot,
 }
 
@@ -32,7 +32,7 @@ struct BlockedRead {
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     blocked: HashMap<Key, Vec<BlockedRead>, SeededState>,
-    /// Keys with blocked reads. A slot that was just executed writes these keys.
+    /// Keys that were just written by an executed slot, and that have blocked reads.
     touched: Vec<Key>,
     forwarded: ForwardedReads,
     read_index: ReadIndex,
@@ -113,8 +113,8 @@ impl Reads {
             .answer_executed(step, view, &mut self.answers);
     }
 
-    /// Answers the waiting reads for which the committed `slot` already determines the value,
-    /// although the slot is not executed yet.
+    /// Answers waiting reads if the committed `slot` determines the value of their key. The slot
+    /// need not be executed yet.
     pub fn release_by_commit(&mut self, step: &mut Step<'_>, view: View<'_>, slot: Slot) {
         if !self.blocked.is_empty() {
             let values = view
@@ -278,7 +278,8 @@ impl Reads {
         }
     }
 
-    /// Handles reads of a peer's clients. With `read_index` the leader is to confirm them.
+    /// Handles reads of a peer's clients. If `read_index` is set, this replica must be the leader.
+    /// It then answers the reads after a majority has confirmed that it leads.
     pub fn on_forwarded(
         &mut self,
         step: &mut Step<'_>,

@@ -16,8 +16,9 @@ use crate::settings::SessionLimits;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Limit on the rate at which clients may open sessions: `per_s` sessions a second. After a pause,
-/// clients may open a burst of sessions at once: as many as this rate allows in the time for which
-/// a new session is protected. A protected session is not ended to make room for others.
+/// clients may open a burst of sessions at once. The burst may have as many sessions as this rate
+/// allows in the time for which a new session is protected. A protected session is not ended to
+/// make room for others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,
@@ -28,9 +29,9 @@ pub struct SessionOpenLimiter {
     saved_ns: u64,
     /// Time at which the credit was last updated.
     counted: Time,
-    /// Clients that were admitted lately. The two sets are for the present interval of a second and
-    /// for the interval before. Further writes of such a client are not counted, because its
-    /// session is being opened already.
+    /// Clients that were admitted lately. One set is for the present interval of one second, and
+    /// the other is for the interval before it. Further writes of such a client are not counted,
+    /// because its session is being opened already.
     lately: [HashSet<u64, SeededState>; 2],
     forgotten: Time,
 }
@@ -89,8 +90,8 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// Returns a limiter of `per_s` sessions a second. The sessions may be ended to make room after
-    /// two seconds of silence, so a burst is as many sessions as are allowed in two seconds.
+    /// Returns a limiter of `per_s` sessions a second. A session may be ended to make room after
+    /// two seconds of silence. So a burst may have as many sessions as are allowed in two seconds.
     fn openings(per_s: u32) -> SessionOpenLimiter {
         let limits = SessionLimits {
             stay: SECOND,

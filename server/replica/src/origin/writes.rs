@@ -21,13 +21,13 @@ use crate::size_estimate::command_size_estimate;
 use crate::step::Step;
 use crate::unavailable::{sent_again, too_many_merges};
 
-/// The wait between two attempts grows with the number of attempts, until this number is reached.
+/// Number of attempts after which the wait between two attempts no longer grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Maximum number of writes that are sent again in one step. The same maximum applies to reads.
 /// Very many commands may be overdue at the same time.
 const RETRIED_MAX: usize = 4096;
-/// Maximum number of queued merges that one step may move from the small to the large ones, because
-/// their estimated cost has risen.
+/// Maximum number of merges that one step may move from the queue of small merges to the queue of
+/// large merges. A merge is moved if its estimated cost has risen enough.
 const RECOUNTED_MAX: usize = 4096;
 
 /// Command that has not been answered.
@@ -51,8 +51,8 @@ struct SendAttempts {
 }
 
 impl Hash for PendingCommand {
-    /// Omits the times and number of attempts. They decide only when the command is sent again. The
-    /// command is sent again only after the horizon of `Replica::fingerprint`.
+    /// Omits the times and number of attempts. They only determine when the command is sent again.
+    /// The command is sent again only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
         (self.cost, self.sent.is_some()).hash(state);
@@ -90,7 +90,8 @@ impl PendingCommand {
 
 type PendingBySession = HashMap<(u64, u64), PendingCommand, SeededState>;
 
-/// Returns a queued write, unless it was answered meanwhile because another origin sent it too.
+/// Returns a queued write; `None` if it was answered meanwhile. This happens if another origin has
+/// sent the same write.
 fn queued_write(
     writes: &mut PendingBySession,
     session: (u64, u64),
@@ -132,7 +133,7 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Takes a command of a client. `work` is its merging work. If the same write waits here
+    /// Accepts a command of a client. `work` is its merging work. If the same write waits here
     /// already, only the newer request will receive the result, perhaps on a new connection. The
     /// older request is answered with an error that says so.
     pub fn submit(
@@ -227,7 +228,7 @@ impl Writes {
         }
     }
 
-    /// Takes the commands to be sent to the leader: commands of clients since the last group, and
+    /// Returns the commands to be sent to the leader: commands of clients since the last group, and
     /// queued merges that may be sent now. If no leader is known, the commands are sent again once
     /// a leader is known. `work` is the same as for [`Writes::send_queued`].
     pub fn take_forwards(
@@ -260,16 +261,16 @@ impl Writes {
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
-    /// Sends to the new leader all commands that were sent before.
+    /// Repeats all commands that were sent before. Sends them to the new leader.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
 
-    /// Sends the commands again for which `due` returns true, but no more than `most` writes and
-    /// `most` reads. A write gets a new name. A read keeps its name, so the attempt that is
-    /// executed first answers the read. This is correct, because every attempt began after the
-    /// client's request. With a new name, an attempt in a long queue would be abandoned for a later
-    /// attempt behind it.
+    /// Sends again the commands for which `due` returns true, up to `most` writes and `most` reads.
+    /// A write gets a new name. A read keeps its name, so the attempt that is executed first
+    /// answers the read. This is correct, because every attempt began after the client's request.
+    /// With a new name, an attempt in a long queue would be abandoned for a later attempt behind
+    /// it.
     fn forward_again(
         &mut self,
         step: &mut Step<'_>,
@@ -292,7 +293,7 @@ impl Writes {
         }
     }
 
-    /// Handles answers from the leader to writes that had been executed before.
+    /// Handles the leader's answers to writes that were executed before.
     pub fn on_answered(&mut self, step: &mut Step<'_>, answers: Vec<(RequestId, Outcome)>) {
         let answered: HashSet<RequestId, SeededState> =
             answers.iter().map(|(name, _)| *name).collect();
@@ -406,8 +407,8 @@ impl Writes {
         self.merging.check(waiting);
     }
 
-    /// Number of this replica's clients with a command in this committed slot that can be answered
-    /// only after execution. Such a command waits for earlier slots.
+    /// Number of this replica's clients that wait for a command of this committed slot, if the
+    /// command can be answered only after execution. Such a command waits for earlier slots.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

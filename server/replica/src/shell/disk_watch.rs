@@ -12,8 +12,8 @@ use leasehold_leases::Time;
 
 use crate::action::Sequence;
 
-/// A persist that is not durable after this time is stalled. This time is below any sensible grace
-/// period, and above the time that a busy disk takes.
+/// Time after which a persist is stalled if it is not durable yet. This time is below any sensible
+/// grace period, and above the time that a busy disk needs.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Record of the requests to the storage and of the storage's answers.
@@ -42,7 +42,7 @@ impl DiskWatch {
         }
     }
 
-    /// Notes that the disk reports no free space, or free space again.
+    /// Notes that the disk has no free space, or has free space again.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }

@@ -42,9 +42,9 @@ pub enum IterationPart<'a> {
     Proposals,
 }
 
-/// Passes to `replica` all inputs that `take` appends to its argument, and the timers that are due.
-/// Appends the resulting actions to `buffers`. Calls `begins` before each part, so that a caller
-/// can measure the time of the parts. Returns the time of the iteration.
+/// Passes inputs and due timers to `replica`. `take` appends the inputs to its argument. Appends
+/// the resulting actions to `buffers`. Calls `begins` before each part, so that a caller can
+/// measure the time of the parts. Returns the time of the iteration.
 ///
 /// The clock is read *after* the inputs have arrived (protocol §0). Otherwise a process could be
 /// stopped between reading the clock and taking the inputs. It could then date a grant to a time

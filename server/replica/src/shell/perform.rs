@@ -20,11 +20,11 @@ pub trait Host {
     /// [`Input::Persisted`] to the replica.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
 
-    /// Makes durable all changes of the state that were persisted so far. Afterwards the host
-    /// passes [`Input::Flushed`] to the replica.
+    /// Flushes all changes of the state that were persisted so far, and makes them durable.
+    /// Afterwards the host passes [`Input::Flushed`] to the replica.
     fn flush(&mut self);
 
-    /// Frees the space of the log entries up to these slots, or of some of them.
+    /// Frees the space of log entries up to these slots. The host may also free only some of them.
     fn truncate(&mut self, slots: PerLog<Slot>);
 
     /// Answers a client.
@@ -53,7 +53,7 @@ pub struct FencedReply {
     pub outcome: Outcome,
     /// Time at which the permit ends, by the clock of this replica.
     pub until: Time,
-    /// Read to repeat if the permit has ended.
+    /// Read that must be repeated if the permit has ended.
     pub again: FencedRead,
 }
 
@@ -74,7 +74,7 @@ impl FencedReply {
 }
 
 /// Makes `host` perform one action. Callers perform the actions of a step in order. The simulator
-/// may stop or end a process between two of them.
+/// may stop or end a process between two actions.
 pub fn perform(action: Action, host: &mut impl Host) {
     match action {
         Action::Send { to, envelope } => host.send(to, envelope),

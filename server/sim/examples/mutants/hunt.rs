@@ -17,7 +17,7 @@ pub struct Hunt {
     pub seeds: u64,
     /// Number of rounds. Each round uses other seeds.
     pub rounds: u64,
-    /// Virtual time in ns during which clients begin requests, in the run of each seed.
+    /// Virtual time, in ns, in the run of each seed. Clients begin requests only during this time.
     pub run_ns: u64,
     /// Seeds that fail although every rule is in force, and their violations. Such a failure is a
     /// mistake in the program or in the checks, and not a detection of the mutant.

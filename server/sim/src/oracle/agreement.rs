@@ -16,8 +16,8 @@ const DIGEST_EVERY: u64 = 16;
 /// state after the same slots.
 #[derive(Debug, Default)]
 pub struct AgreementOracle {
-    /// Digests of the state after every [`DIGEST_EVERY`]th slot, each computed at the first replica
-    /// that executed the slot. The index is slot / [`DIGEST_EVERY`].
+    /// Digests of the state after every [`DIGEST_EVERY`]th slot. Each digest was computed at the
+    /// first replica that executed the slot. The index is slot / [`DIGEST_EVERY`].
     digests: Vec<Option<u64>>,
     /// Number of slots and states compared.
     pub checks: u64,
@@ -44,8 +44,8 @@ impl AgreementOracle {
         Ok(())
     }
 
-    /// Judges the state of `replica` after a step. States are compared only after some slots, so
-    /// nothing is judged if the last executed slot is not one of these slots.
+    /// Judges the state of `replica` after a step. States are compared only after certain slots. If
+    /// the last executed slot is not one of these slots, nothing is judged.
     pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
         let executed = replica.executed().0;
         if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {

@@ -29,7 +29,7 @@ struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Last slot executed before the present step.
     executed: Slot,
-    /// Oldest configuration with content that the replica still had before the present step.
+    /// Oldest configuration that still had its content at the replica before the present step.
     oldest_config: ConfigId,
 }
 
@@ -50,7 +50,7 @@ impl AcceptedSlots {
     }
 }
 
-/// Oracle that judges barriers. Each promise must name a high enough barrier. Before a replica
+/// Oracle that judges barriers. The barrier of each promise must be high enough. Before a replica
 /// reads, it must have executed the barriers of the promises on which the read relies.
 #[derive(Debug)]
 pub struct BarrierOracle {

@@ -17,7 +17,7 @@ pub(super) const NAME: &str = "configurations";
 /// Number of configurations that are remembered with their contents. No replica lags by more
 /// configurations than this.
 const REMEMBERED: usize = 256;
-/// For each replica, the number of its newest configurations that are compared.
+/// Number of configurations that are compared for each replica. These are the newest ones.
 const COMPARED: u64 = 8;
 
 /// Content of a configuration.

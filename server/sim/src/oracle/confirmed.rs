@@ -50,8 +50,8 @@ struct PendingRead {
 #[derive(Debug)]
 pub struct ConfirmationOracle {
     leaders: Vec<LeaderProbes>,
-    /// Forwarded reads. Each has the newest probe that the receiving replica had sent when the read
-    /// was forwarded.
+    /// Map from each forwarded read to a probe. This is the newest probe that the receiving replica
+    /// had sent when the read was forwarded.
     forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
     /// Unanswered reads of clients. The key is (replica that received the read, handle of the
     /// client).

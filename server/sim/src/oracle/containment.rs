@@ -11,11 +11,11 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
 
-/// Maximum error in ns of a comparison of two clocks in true time. Each clock rounds its reading to
+/// Maximum error when two clocks are compared, in ns of true time. Each clock rounds its reading to
 /// a ns.
 const TICKS_NS: u64 = 2;
 
-/// Number of the newest configurations for which past judgements are kept.
+/// Number of configurations for which past judgements are kept. These are the newest ones.
 const CONFIGS_KEPT: u64 = 8;
 
 /// One of the two replicas in a comparison (the grantor or the holder), with the clock of this

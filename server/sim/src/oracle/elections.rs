@@ -14,8 +14,8 @@ use leasehold_replica::message::{Envelope, Message};
 
 pub(super) const NAME: &str = "elections";
 
-/// A series of heartbeats at one ballot that one replica acknowledged, without a long pause between
-/// two heartbeats.
+/// Series of heartbeats that one replica acknowledged. All of them have the same ballot, and there
+/// is no long pause between two of them.
 #[derive(Clone, Copy, Debug)]
 struct HeartbeatSeries {
     ballot: Ballot,
@@ -23,7 +23,7 @@ struct HeartbeatSeries {
     last_ns: u64,
 }
 
-/// Oracle that judges elections: no election may be needless.
+/// Oracle that judges elections. It finds needless elections.
 #[derive(Debug)]
 pub struct ElectionOracle {
     /// For each replica, the current series of heartbeats that it acknowledges.
@@ -49,8 +49,8 @@ impl ElectionOracle {
         }
     }
 
-    /// Stops judging, because a clock has jumped. The replica with this clock may consider any
-    /// leader silent.
+    /// Stops judging, because a clock has jumped. The replica with this clock may consider an
+    /// active leader silent.
     pub fn excuse(&mut self) {
         self.excused = true;
     }
@@ -95,7 +95,7 @@ impl ElectionOracle {
     }
 
     /// Judges a campaign of `node`. The campaign is needless if a majority has received the
-    /// heartbeats of one leader without a long pause for two election timeouts, because then no
+    /// heartbeats of one leader without a long pause for two election timeouts. In that case, no
     /// majority could have agreed with the candidate.
     pub(super) fn campaigns(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         self.checks += 1;

@@ -215,8 +215,8 @@ impl Oracles {
         self.unsent.hung_up(node, connection);
     }
 
-    /// Judges a step that `node` has taken and the actions that it is about to perform. `leases` is
-    /// true if any input of the step concerned leases.
+    /// Judges a step of `node`, and the actions that `node` is about to perform. `leases` is true
+    /// if any input of the step concerned leases.
     pub(super) fn stepped(
         &mut self,
         snapshot: &WorldSnapshot<'_>,

@@ -89,8 +89,8 @@ impl NotificationOracle {
     }
 }
 
-/// Returns the slot of a chosen write of the keys that were read, if the answer possibly lacks this
-/// write.
+/// Returns the slot of a chosen write that the answer may lack. The write changes one of the keys
+/// that were read.
 fn missing(replica: &Replica, chosen: &ChosenValues, read: &FencedReply) -> Option<Slot> {
     let executed = replica.executed();
     match &read.again {

@@ -21,7 +21,7 @@ pub(super) const NAME: &str = "order";
 /// open at that time.
 #[derive(Debug, Default)]
 pub struct OrderOracle {
-    /// Number of answers that were given at commit and were judged.
+    /// Number of judged answers that were given at commit.
     pub checks: u64,
 }
 

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::{Verdict, Violation, WorldSnapshot, barriers, ensure, id, violated};
 use leasehold_replica::message::{Envelope, Message};
 
-/// Maximum number of promises from one grantor to one holder that are remembered although the
+/// Maximum number of promises that are remembered for one grantor and one holder although the
 /// holder has not taken them. This is far above the number of promises that can be in transit.
 const MADE_MAX: usize = 4096;
 
@@ -45,8 +45,8 @@ struct Belief {
     config: ConfigId,
     /// End of the period, by the holder's clock.
     until: Time,
-    /// Barrier: the lowest slot that the unbroken promises under the configuration name. Each
-    /// promise names the highest slot that its grantor had accepted.
+    /// Barrier. Each promise names the highest slot that its grantor had accepted. The barrier is
+    /// the lowest of these slots in the unbroken series of promises under the configuration.
     barrier: Slot,
 }
 
@@ -56,7 +56,7 @@ struct PairState {
     made: VecDeque<SentPromise>,
     /// Run and sequence number of the newest promise that the grantor sent.
     newest: (Incarnation, u64),
-    /// Newest run of the grantor that the holder knows.
+    /// Newest run of the grantor, as far as the holder knows.
     run: Incarnation,
     /// Highest sequence number among the promises of this run that the holder took.
     taken: u64,
@@ -65,7 +65,7 @@ struct PairState {
     beliefs: SmallVec<[Belief; 2]>,
 }
 
-/// Record of promises, made only from the messages that replicas send.
+/// Record of promises. It is built only from the messages that replicas send.
 #[derive(Debug)]
 pub(super) struct Promises {
     n: usize,
@@ -183,8 +183,8 @@ impl Promises {
         untils.get(needed - 1).copied()
     }
 
-    /// Returns the time until which `holder` may rely on promises from runs of `grantor` before
-    /// `run`, by the clock of `holder`.
+    /// Returns the time until which `holder` may rely on promises that `grantor` made in runs
+    /// before `run`. The time is by the clock of `holder`.
     pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
         let pair = self.pair(grantor, holder);
         if pair.run >= run {
@@ -278,8 +278,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Finds the sent promise that matches the promise that the holder takes. Checks that the sent
-    /// promise was made to the holder's present run.
+    /// Finds the promise that the holder takes among the sent promises. Checks that the promise was
+    /// made to the holder's present run.
     fn find(&self, taken: ReceivedPromise) -> Result<SentPromise, Violation> {
         let name = (self.run, taken.sequence);
         let place = self

@@ -23,8 +23,7 @@ pub(super) const NAME: &str = "restart wait";
 #[derive(Clone, Debug, Default)]
 struct Grantor {
     /// Longest time, in ns, for which a holder could rely on a promise of this replica after the
-    /// promise was sent. The time is valid for every clock that drifts no more than leases allow
-    /// for.
+    /// promise was sent. The time is valid for every clock within the drift that leases allow.
     longest_ns: u64,
     /// Time until which holders could rely on promises of earlier runs, by the replica's clock.
     until: Time,
@@ -97,9 +96,9 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// Judges the record by which `node` states that its next run need not wait. When the record is
-    /// written, no replica may rely on a promise of any run of `node`. Promises that are still in
-    /// transit must be too late to be taken.
+    /// Judges the record of `node` that its next run need not wait. When the record is written, no
+    /// replica may rely on a promise of any run of `node`. Promises that are still in transit must
+    /// be too late to be taken.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -187,8 +186,8 @@ fn has_write(value: &Value) -> bool {
 }
 
 /// Returns the time, in ns, for which a holder may rely on a promise after the promise was sent.
-/// The time is valid for every clock that drifts no more than leases allow for. The promise names
-/// an ack of the holder. The grantor received this ack `t0` before it sent the promise. The grantor
+/// The time is valid for every clock within the drift that leases allow. The promise names an ack
+/// of the holder. The grantor received this ack `t0` before it sent the promise. The grantor
 /// measured `t0` by its own clock, which may be slow, while the holder's clock may be fast. The
 /// holder takes the promise at most `t0 + t_guard` after it sent the ack. From then on, the promise
 /// lasts `t_lease`.

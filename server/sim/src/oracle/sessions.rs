@@ -77,8 +77,7 @@ pub struct SessionOracle {
     clients: HashMap<u64, ClientResults, FixedState>,
     /// For each replica, the unanswered requests that it has received.
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
-    /// For each replica, the reads of its clients that went through the log, but that the replica
-    /// has not executed yet.
+    /// For each replica, the logged reads of its clients that the replica has not executed yet.
     reads: Vec<VecDeque<LoggedRead>>,
     /// Number of answers compared.
     pub checks: u64,
@@ -213,9 +212,9 @@ impl SessionOracle {
         }
     }
 
-    /// Checks that a write that is answered at commit is certain to be executed later, whatever is
-    /// chosen in earlier slots that are still open (hazard 31). Any of these slots may turn out
-    /// empty, and an empty slot opens no session.
+    /// Checks a write that is answered at commit. The write must be certain to be executed later,
+    /// whatever is chosen in earlier slots that are still open (hazard 31). Any of these slots may
+    /// turn out empty, and an empty slot opens no session.
     fn certain(&self, chosen: &ChosenValues, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
             return Ok(());
@@ -253,10 +252,9 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Returns a state machine with the session that `client` has before `slot`, on the assumption
-    /// that every slot that is not chosen turns out empty. If `client` is `None`, the state machine
-    /// has the sessions of all clients. Commands in chosen slots may open a session, or keep it
-    /// alive.
+    /// Returns a state machine with the session that `client` has before `slot`. Every slot that is
+    /// not chosen is assumed to turn out empty. If `client` is `None`, the state machine has the
+    /// sessions of all clients. Commands in chosen slots may open a session, or keep it alive.
     fn by_chosen(
         &self,
         chosen: &ChosenValues,

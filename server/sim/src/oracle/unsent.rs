@@ -76,8 +76,7 @@ struct NodeRequests {
 #[derive(Debug)]
 pub struct UnsentOracle {
     nodes: Vec<NodeRequests>,
-    /// Number of times that queued merges ended in each possible way, such as
-    /// [`FaultKind::QueuedMergeDropped`].
+    /// Counts of the ways in which queued merges ended, such as [`FaultKind::QueuedMergeDropped`].
     pub fired: FaultCounts,
     /// Number of answers judged.
     pub checks: u64,
@@ -268,8 +267,8 @@ impl UnsentOracle {
         }
     }
 
-    /// Returns the arrival time, in ns, of the write of `node` that has waited longest for its
-    /// answer; `None` if every write is answered.
+    /// Returns the time, in ns, at which the oldest unanswered write arrived at `node`; `None` if
+    /// every write is answered.
     pub fn waiting(&self, node: usize) -> Option<u64> {
         self.nodes[node]
             .waiting

@@ -58,8 +58,8 @@ mod tests {
     use leasehold_replica::Input;
     use leasehold_replica::message::Message;
 
-    /// Returns a world in which replica 1 relies on a promise of replica 0, and is told whether its
-    /// disk is full.
+    /// Returns a world in which replica 1 relies on a promise of replica 0. If `full` is true,
+    /// replica 1 is told that its disk is full.
     fn believing(full: bool) -> TestWorld {
         let mut world = TestWorld::new([
             ReplicaState::default(),

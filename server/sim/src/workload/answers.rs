@@ -14,8 +14,8 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Fraction of refused merges that clients do not handle immediately: clients send these merges
-/// again after the timeout.
+/// Fraction of refused merges that clients send again only after the timeout. The other refused
+/// merges are handled immediately.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
@@ -66,9 +66,10 @@ impl ClientWorkload {
     }
 
     /// Handles the refusal of a write. If the session of the write has ended, the client begins a
-    /// new session. Suppose that only one copy of the write was sent. If the session has ended, or
-    /// the replica reports the write as unsent, the write was certainly not executed, and never
-    /// will be.
+    /// new session.
+    ///
+    /// If several copies of the write were sent, one of them may still be executed. A single copy
+    /// is never executed if its session has ended, or if the replica reports the write as unsent.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;
@@ -112,8 +113,8 @@ impl ClientWorkload {
         self.wait_first(index, id, 1, world);
     }
 
-    /// Whether an answer reaches the client that waits for it, and is final, so that the client
-    /// stops waiting.
+    /// Whether this answer reaches the waiting client and ends the client's wait. Only a final
+    /// answer ends the wait.
     fn hears(&mut self, id: u64, reply: &ClientReply, world: &mut World) -> bool {
         let Some(operation) = self.operations.get_mut(id) else {
             return false;
@@ -133,8 +134,8 @@ impl ClientWorkload {
     }
 }
 
-/// Counts the reason for a temporary refusal of a write as a fault that fired. Does nothing if
-/// `outcome` is no such refusal.
+/// Counts a temporary refusal of a write as a fault that fired. The reason for the refusal
+/// determines the fault. Does nothing if `outcome` is no such refusal.
 fn note_unavailable(outcome: &Outcome, world: &mut World) {
     if unavailable::is_no_room(outcome) {
         world.note_fault(FaultKind::NoRoom);

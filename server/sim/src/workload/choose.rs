@@ -25,8 +25,8 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 /// Size in bytes of the buffer in which values are allocated together.
 const VALUES_BYTES: usize = 4096;
 
-/// For each key, the last version and value that a client has seen. The client's compare-and-swap
-/// operations expect this version, and with it this value.
+/// For each key, the last version and value that a client has seen. A compare-and-swap of the
+/// client expects this version, and therefore also this value.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
 /// Returns the name of a key. Names are static, because all threads of a campaign copy them. Copies
@@ -43,7 +43,7 @@ pub fn key(number: u64) -> Key {
 pub(super) struct Chooser {
     pub rng: Pcg64Mcg,
     values: u64,
-    /// Number of further values that may be large.
+    /// Number of large values that the chooser may still create.
     large: u32,
     /// Shape of the records, if the values are records; otherwise `None`.
     records: Option<RecordShape>,

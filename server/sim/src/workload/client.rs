@@ -48,7 +48,8 @@ impl ClientSession {
         command
     }
 
-    /// Whether no command of the session is complete. Every command may then still be sent again.
+    /// Whether none of the session's commands is complete yet, so that all of them may still be
+    /// sent again.
     pub fn is_new(&self) -> bool {
         self.open.len() as u64 == self.sequence
     }
@@ -69,7 +70,7 @@ impl ClientSession {
 
 /// A client: its connections, its session, its lanes, and its knowledge of the keys.
 pub(super) struct Client {
-    /// ID of the client's present connection, which is the same at all replicas. No other client
+    /// ID of the client's present connection. The ID is the same at all replicas. No other client
     /// has this ID.
     pub connection: u64,
     /// Replicas to which the client has sent requests on the present connection.
@@ -80,7 +81,7 @@ pub(super) struct Client {
     pub home: usize,
     /// Time before which the client sends nothing, in virtual ns.
     pub silent_until_ns: u64,
-    /// Indexes of the client's lanes in which no operation is under way.
+    /// Indexes of the client's free lanes.
     pub idle: Vec<usize>,
     /// Versions and values that the client has seen.
     pub seen: SeenVersions,

@@ -8,8 +8,8 @@ use super::ClientWorkload;
 use crate::fault::FaultKind;
 use crate::world::World;
 
-/// Maximum time in ns after which a replica notices that a connection has ended. Requests on the
-/// client's next connection may arrive before that.
+/// Maximum time in ns until a replica notices the end of a connection. Requests on the client's
+/// next connection may arrive earlier.
 const NOTICED_NS: u64 = 1_500_000_000;
 
 /// Reaction of a client to the end of its connection. A reaction is chosen for each unanswered

@@ -21,21 +21,22 @@ pub struct ClientLoad {
     pub keys: u64,
     /// Fraction of requests that are reads.
     pub reads: f64,
-    /// Fraction of requests that concern several keys, compare and swap, or delete.
+    /// Fraction of requests that are compare-and-swaps, deletes, or requests for several keys.
     pub rare: f64,
     /// Fraction of requests that are sent to two replicas at the same time.
     pub twice: f64,
-    /// Time in ns after which a client without an answer sends the same command again, to any
-    /// replica. The wait grows with each attempt.
+    /// Time in ns after which a client sends an unanswered command again, to a random replica. The
+    /// wait grows with each attempt.
     pub retry_timeout_ns: u64,
-    /// Lifetime of sessions in ns, if clients sometimes fall silent for about this time; otherwise
-    /// `None`. After such a silence, a client's session may be alive or may have ended.
+    /// Lifetime of sessions in ns, in runs in which clients sometimes fall silent for about this
+    /// time; otherwise `None`. After such a silence, a client's session may be alive or may have
+    /// ended.
     pub silence_ns: Option<u64>,
     /// Maximum number of large values.
     pub large: u32,
-    /// Probability that a client abandons a group of requests. The client abandons the group
-    /// `abandon_timeout_ns` after it has sent the group. A client that abandons requests no longer
-    /// waits for the answers, and its low-water mark moves past the writes among the requests.
+    /// Probability that a client abandons a group of requests, `abandon_timeout_ns` after it has
+    /// sent them. The client then no longer waits for their answers, and its low-water mark moves
+    /// past the abandoned writes.
     pub abandons: f64,
     /// Time after which a client abandons a group of requests that it has sent, in ns. Only some
     /// groups are abandoned.
@@ -43,7 +44,7 @@ pub struct ClientLoad {
     /// Probability that a client begins a new session when it is about to send new requests.
     pub renews: f64,
     /// Probability that a client's connection ends when the client is about to send new requests.
-    /// The client continues on another one.
+    /// The client continues on another connection.
     pub hangs_up: f64,
     /// Shape of the records, if the values are records; otherwise `None`.
     pub records: Option<RecordShape>,
@@ -67,8 +68,8 @@ const SMALL_RATE: u32 = 12;
 const PATIENT: f64 = 0.06;
 /// Number of clients per replica, in runs in which clients wait for each answer.
 const PATIENT_CLIENTS: usize = 16;
-/// Limit of unanswered requests for clients that do not wait for each answer, in seconds of load.
-/// The limit is the number of requests that arrive in this time.
+/// Time in seconds. A client may have as many unanswered requests as it sends in this time on
+/// average. Clients that wait for each answer are an exception.
 const WINDOW_S: usize = 8;
 
 /// Fraction of runs in which clients abandon requests.
@@ -151,8 +152,8 @@ impl ClientLoad {
         }
     }
 
-    /// Draws whether clients' connections end, and whether values are records. Both draws have
-    /// random generators of their own, so they do not change any other draw of the seed.
+    /// Draws whether clients' connections end, and whether values are records. Each draw uses its
+    /// own random generator, so the seed's other draws stay the same.
     pub fn draw_apart(&mut self, seed: u64) {
         self.records = RecordShape::draw(seed);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
@@ -170,9 +171,10 @@ impl ClientLoad {
         }
     }
 
-    /// Makes values large, so that requests that are sent together exceed a frame, and so do the
-    /// answers. There are few requests, in large bursts. Clients use so few keys that the answer to
-    /// a scan of all keys is not too long. These runs have no records and therefore no merges.
+    /// Makes values large, so that requests that are sent together do not fit into one frame, and
+    /// neither do their answers. There are few requests, in large bursts. Clients use so few keys
+    /// that the answer to a scan of all keys is not too long. These runs have no records and
+    /// therefore no merges.
     pub(in super::super) fn enlarge(&mut self) {
         self.large = LARGE_VALUES;
         self.records = None;

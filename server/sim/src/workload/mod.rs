@@ -5,9 +5,9 @@
 //! These clients treat sessions as the client library does. A client never sends an abandoned write
 //! again, and its low-water mark moves past the write. If a write was sent only once and is refused
 //! because the session has ended, the client sends it once more under a new session. Permanently
-//! refused writes are not in the history, so no read may return a value of such a write. Another
-//! kind of write is not in the history either: one that a replica reports as unsent, and that no
-//! other replica received.
+//! refused writes are not in the history, so no read may return a value of such a write. The
+//! history also omits a write if a replica reports it as unsent and no other replica has received
+//! it.
 //!
 //! In some runs, values are records (`record_shape`), and many puts merge one field into them. In
 //! some runs, clients' connections end now and then (`hang_up`).
@@ -54,13 +54,13 @@ const RENEWS_AFTER: f64 = 0.3;
 /// Maximum timeout of a client, as a multiple of the timeout of its first attempt. The timeout
 /// doubles with each attempt.
 pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
-/// Maximum number of random replicas to which a client tries to connect in one attempt, if each
-/// refuses the connection.
+/// Maximum number of random replicas that a client tries in one attempt. The client tries another
+/// replica only if the previous one refuses the connection.
 const DRAWS: usize = 16;
-/// Bit in the token of a client's alarm: an attempt has timed out. If neither this bit nor
-/// [`ABANDON`] is set, the client is to send new requests.
+/// Bit in the token of a client's alarm that stands for the timeout of an attempt. An alarm that
+/// has neither this bit nor [`ABANDON`] is for new requests of the client.
 const RETRY: u64 = 1 << 62;
-/// Bit in the token of a client's alarm: the client abandons requests now.
+/// Bit in the token of a client's alarm that stands for the abandonment of requests.
 const ABANDON: u64 = 1 << 60;
 /// Number of low bits in an alarm's token. These bits contain the number of operations that were
 /// sent together.
@@ -119,8 +119,8 @@ impl ClientWorkload {
         workload
     }
 
-    /// With probability `share`, lets a client fall silent until its session has nearly ended or
-    /// has just ended.
+    /// Makes a client fall silent with probability `share`. The silence lasts until the client's
+    /// session has nearly ended or has just ended.
     fn fall_silent(&mut self, index: usize, share: f64, world: &World) {
         if let Some(ttl_ns) = self.load.silence_ns
             && self.chooser.rng.random::<f64>() < share
@@ -196,7 +196,8 @@ impl ClientWorkload {
     }
 
     /// Checks the `count` operations with successive IDs from `first`, and sends the unanswered
-    /// ones again. Then waits for an answer for longer than after the previous attempt.
+    /// ones again. The timeout of this attempt is longer than that of the previous attempt, up to a
+    /// maximum.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
@@ -257,8 +258,8 @@ impl ClientWorkload {
         Some(operation)
     }
 
-    /// Begins and sends requests of a client. Their number is at most the number of the client's
-    /// free lanes.
+    /// Begins requests of a client, one in each free lane, and sends them together. Their number is
+    /// at most the size of a burst.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);

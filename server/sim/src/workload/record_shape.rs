@@ -26,16 +26,16 @@ const SALT: u64 = 0x3ec_03d5;
 const RECORDS: f64 = 0.35;
 /// Name of the field that merges change. It is the first field of a record.
 const FIRST: &str = "id";
-/// Range of lengths, in bytes, that long merges give to the field [`FIRST`]. Long merges are
-/// refused while short merges wait.
+/// Range of the length of the field [`FIRST`] in long merges, in bytes. Long merges are refused
+/// while short merges wait.
 const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
 /// Shape of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordShape {
-    /// Number of fields that merges do not change, in a record that was written as a whole.
+    /// Number of fields that merges do not change, in a record that was not created by a merge.
     rest: usize,
-    /// Length of the shortest of the fields that merges do not change, in bytes.
+    /// Length in bytes of the shortest field that merges do not change.
     bytes: usize,
     /// Fraction of puts that are merges.
     merges: f64,
@@ -54,8 +54,8 @@ struct RecordContent {
 }
 
 impl RecordShape {
-    /// Draws whether the values of a seed are records, and their shape. This has a random generator
-    /// of its own, so it does not change any other draw of the seed.
+    /// Draws whether the values of a seed are records, and their shape. The draw uses its own
+    /// random generator, so the seed's other draws stay the same.
     pub fn draw(seed: u64) -> Option<RecordShape> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         (rng.random::<f64>() < RECORDS).then(|| RecordShape {
@@ -66,7 +66,7 @@ impl RecordShape {
         })
     }
 
-    /// Limits the fraction of puts that are merges to `merges`.
+    /// Lowers the fraction of puts that are merges, so that it is at most `merges`.
     pub(super) fn limit(&mut self, merges: f64) {
         self.merges = self.merges.min(merges);
     }
@@ -147,7 +147,7 @@ fn field(name: Bytes, value: Bytes) -> Field {
     Field { name, value }
 }
 
-/// Returns the key that represents, in histories, the rest of the record of `key`.
+/// Returns the key that histories use for the rest of the record under `key`.
 fn rest_of(key: u64) -> u64 {
     key + KEYS_MAX
 }
@@ -157,7 +157,7 @@ pub(super) fn is_rest(key: u64) -> bool {
     key >= KEYS_MAX
 }
 
-/// Adds to `parts` the effects of `op` on the rest of records. A compare-and-swap that fails does
+/// Adds the effects of `op` on the rest of records to `parts`. A compare-and-swap that fails does
 /// not affect the rest.
 pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
     if op.as_merge().is_some() {

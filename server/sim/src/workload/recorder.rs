@@ -8,7 +8,7 @@ use leasehold_wire::Path;
 
 use super::operations::{Operation, Parts};
 
-/// Maximum number of commands in a history for which all keys are also judged together.
+/// Maximum number of commands in a history that is also judged for all keys together.
 pub(crate) const TOGETHER_MAX: usize = 800;
 /// Maximum number of operations for which memory is reserved in advance.
 const EXPECTED_MAX: u64 = 1 << 16;
@@ -19,22 +19,22 @@ pub struct HistoryRecorder {
     window: usize,
     /// History of the operations, key by key.
     pub history: History,
-    /// History of the operations, command by command. It contains no more commands than can be
-    /// judged together.
+    /// History of the operations, command by command. At most one command more than
+    /// `TOGETHER_MAX` is stored, because a longer history is not judged together.
     pub transactions: Vec<Transaction>,
     /// Number of operations that were answered.
     pub answered: u64,
     /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Number of operations that were permanently refused, and are not in the history.
+    /// Number of permanently refused operations. These operations are not in the history.
     pub refused: u64,
-    /// For each path by which requests are served, the number of answered operations.
+    /// Number of answered operations, by the path that served them.
     pub paths: BTreeMap<Path, u64>,
 }
 
 impl HistoryRecorder {
-    /// Creates the record of clients that each have at most `window` operations under way. All
-    /// clients together are expected to begin `expected` operations.
+    /// Creates an empty record. Each client has at most `window` operations under way. All clients
+    /// together are expected to begin `expected` operations.
     pub(super) fn new(window: usize, expected: u64) -> HistoryRecorder {
         HistoryRecorder {
             window,

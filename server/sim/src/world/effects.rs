@@ -20,8 +20,8 @@ use leasehold_replica::shell::{FencedReply, Host};
 /// Duration of a flush of the state, as a number of syncs.
 const FLUSH_SYNCS: u64 = 20;
 
-/// A read is counted as near the end if less than this time of its permit remains when the read is
-/// answered. Only such reads could reveal that a permit lasts slightly too long.
+/// Length of the last part of a permit. Reads that are answered in this part are counted, because
+/// only such reads could reveal that a permit lasts slightly too long.
 const NEAR_END: Duration = Duration::from_millis(10);
 
 /// Newest delivery on a link. Further messages of the same step are added to this delivery if they
@@ -69,8 +69,8 @@ impl Host for ReplicaHost<'_> {
         self.0.replies.push(ClientReply { to, path, outcome });
     }
 
-    /// Answers a read if its permit has not expired by the present reading of the clock. The clock
-    /// is read again because the process may have been paused since the read was made.
+    /// Reads the clock again, and answers a read if its permit has not expired. The clock must be
+    /// read again because the process may have been paused since the read was made.
     fn fenced_reply(&mut self, read: FencedReply) {
         let ReplicaHost(world, node) = self;
         let sampled = world.clock(*node);

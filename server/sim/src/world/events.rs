@@ -6,7 +6,7 @@ use super::{ClientReply, World, WorldEvent};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
 
-/// Event that happens at a scheduled time. If the event has a `run`, it concerns only this run of a
+/// Event that happens at a scheduled time. An event with a `run` concerns only this run of a
 /// process.
 pub(super) enum QueuedEvent {
     Deliver {

@@ -18,7 +18,7 @@ use leasehold_replica::action::Action;
 use leasehold_replica::shell::Watches;
 use leasehold_replica::{Input, Replica};
 
-/// Maximum time that a replica may take to leave, in ns.
+/// Maximum duration of a replica's shutdown, in ns.
 pub const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
 /// Interval between two attempts to write to a full disk, in ns.
 pub(super) const FULL_RETRY_NS: u64 = 500_000_000;
@@ -26,7 +26,7 @@ pub(super) const FULL_RETRY_NS: u64 = 500_000_000;
 const FOREVER_NS: u64 = 3_000_000_000_000_000_000;
 
 impl World {
-    /// Sets the faults that links between replicas have from now on.
+    /// Sets the faults of all links between replicas.
     pub fn set_faults(&mut self, faults: Faults) {
         self.network.faults = faults;
     }
@@ -42,8 +42,7 @@ impl World {
         self.network.bytes_per_s = bytes_per_s;
     }
 
-    /// Makes the link from one replica to another worse than normal, as `degradation` says, or
-    /// restores the link.
+    /// Degrades the link from one replica to another, or restores it, as `degradation` says.
     pub fn set_degradation(&mut self, from: usize, to: usize, degradation: LinkDegradation) {
         self.network.set_degradation(from, to, degradation);
     }
@@ -88,8 +87,8 @@ impl World {
         self.queue.schedule(at_ns, QueuedEvent::Start(node));
     }
 
-    /// Kills a replica immediately. Data that was not synced is lost, except that a part of the
-    /// data in the current sync may survive.
+    /// Kills a replica immediately. Unsynced data is lost, but a part of the data in the current
+    /// sync may survive.
     pub fn crash(&mut self, node: usize) {
         if self.nodes[node].replica().is_none() {
             return;
@@ -143,8 +142,7 @@ impl World {
         self.nodes[node].crash_in_sync = Some(down_ns);
     }
 
-    /// Cancels the trap that is set for a replica, and the crash that is to happen during its next
-    /// sync, if there are any.
+    /// Disarms a replica: cancels its trap, and the crash that is set for its next sync.
     pub fn disarm(&mut self, node: usize) {
         self.nodes[node].process.disarm();
         self.nodes[node].crash_in_sync = None;
@@ -174,9 +172,9 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Tells a replica that its clock cannot be trusted, and after `for_ns` that it can be trusted
-    /// again. The clock itself stays within the bound on drift. This tests that no replica needs
-    /// its clock during this time.
+    /// Tells a replica that its clock cannot be trusted. After `for_ns`, tells the replica that the
+    /// clock can be trusted again. The clock itself stays within the bound on drift. This tests
+    /// that no replica needs its clock during this time.
     pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
         self.report_clock_trust(node, false);
         self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));

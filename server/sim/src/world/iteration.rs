@@ -16,8 +16,8 @@ use leasehold_replica::message::Message;
 use leasehold_replica::shell;
 
 impl World {
-    /// Gives a process a group of inputs. A paused process takes the group when it resumes. A
-    /// process that is down never takes it.
+    /// Passes a group of inputs to a process. A paused process receives the group when it resumes.
+    /// A process that is down never receives it.
     pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
         if let Some(inbox) = self.nodes[node].process.paused_inbox() {
             return take(inbox);
@@ -54,8 +54,8 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Lets a replica process one group of inputs. Returns whether any of the inputs concerns
-    /// leases. Returns `None` if the process is down.
+    /// Lets a replica process one group of inputs. Returns whether an input of the group concerns
+    /// leases; `None` if the process is down.
     fn step(
         &mut self,
         node: usize,

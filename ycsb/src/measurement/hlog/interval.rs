@@ -57,8 +57,8 @@ fn decompress(compressed: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Checks the header, and returns the bytes of the counts. The length of these bytes must be the
-/// length in the header. The range must not require more memory than the histograms of this
+/// Checks the header, and returns the bytes of the counts. It is an error if there are fewer bytes
+/// than the header says, or if the histogram would need more memory than the histograms of this
 /// program.
 fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     let Some((header, counts)) = plain.split_first_chunk::<HEADER_BYTES>() else {

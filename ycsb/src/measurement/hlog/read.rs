@@ -10,8 +10,8 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// One year. A time in a log is first assumed to be a time since 1970. If that time would be more
-/// than one year before the log's time 0, the time is instead assumed to be counted from time 0.
+/// One year. A time in a log is assumed to be counted from 1970, unless it would then be more than
+/// one year before the log's time 0. In that case, the time is assumed to be counted from time 0.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
 /// digits.
@@ -46,7 +46,8 @@ impl LogInterval<'_> {
 /// Reads an interval log, and passes each of its intervals to `take`. Error messages call the log
 /// `path`.
 ///
-/// # Errors If the log cannot be read, is not an interval log, or `take` refuses an interval.
+/// # Errors
+/// If the log cannot be read, is not an interval log, or `take` refuses an interval.
 pub fn each_interval(
     path: &Path,
     input: impl Read,

@@ -11,7 +11,8 @@ fn unexplained() -> Flaw {
 }
 impl Sweep<'_, '_> {
     /// Checks that a failed swap's expectation was wrong at some moment up to now. If the
-    /// expectation was right all the time, changes the content of the key so that it is wrong now.
+    /// expectation was right all the time, changes the content of the key so that the expectation
+    /// is wrong now.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {
@@ -30,9 +31,9 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// If the key is absent, assumes that a waiting block took effect earlier: at the last moment
-    /// at which this rules out no possible order. This moment must not be before `since`. Returns
-    /// false if there is no such block.
+    /// If the key is absent, assumes that a waiting block took effect earlier, at the last harmless
+    /// moment. At this moment, the assumption makes no other order impossible. Returns false if
+    /// there is no such block, or if the moment is before `since`.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -116,7 +117,7 @@ impl Sweep<'_, '_> {
     }
 
     /// Applies all waiting blocks and operations that must take effect by `until`. Returns false if
-    /// a block or operation would have to take effect by then but has not begun yet.
+    /// a block or operation that must take effect by then has not begun yet.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

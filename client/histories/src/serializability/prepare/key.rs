@@ -9,12 +9,12 @@ use crate::history::{HistoryAction, ValueId};
 /// limit the possible orders.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
-    /// Latest begin among the transactions that read the value.
+    /// Latest begin of a transaction that read the value.
     pub last_read: TxnTime,
     /// Swap that certainly replaced the value. `None` for absence, which may be replaced several
     /// times.
     pub successor: Option<usize>,
-    /// Whether any answer depends on the value.
+    /// Whether an answer depends on the value.
     pub is_wanted: bool,
 }
 
@@ -24,12 +24,12 @@ pub(in super::super) struct KeyConstraints {
     pub uses: Vec<TxnValueUses>,
     values: Map<ValueId, ValueNumber>,
     /// One entry for each mutation, sorted by begin. The first time is the begin of the mutation.
-    /// The second time is the earliest end among this mutation and all that begin later.
+    /// The second time is the earliest end among this mutation and all mutations that begin later.
     ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
     /// One entry for each failed swap that is not explained, sorted by begin. The first time is the
     /// begin of the swap. The second time is the latest end among this swap and all such swaps that
-    /// began earlier.
+    /// began before it.
     failures_to: Vec<(TxnTime, TxnTime)>,
     /// Latest end of a transaction that found the key absent.
     absent_until: TxnTime,
@@ -111,9 +111,9 @@ impl KeyConstraints {
         }
     }
 
-    /// Whether any failed swap may have found the value that the key had after `txn`. A swap cannot
-    /// have found the value if the value was overwritten before the swap began, or written after
-    /// the swap ended.
+    /// Whether a failed swap may have found the value that the key had after `txn`. A swap cannot
+    /// have found the value if the value was overwritten before the swap began, or was written
+    /// after the swap ended.
     pub(super) fn may_explain(&self, txn: &Txn) -> bool {
         let until = self.overwritten(txn.end);
         let begun = self
@@ -122,8 +122,8 @@ impl KeyConstraints {
         begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
     }
 
-    /// Returns the last moment at which an answer could depend on this effect. No transaction found
-    /// the value that the effect wrote.
+    /// Returns the last moment at which an answer could depend on this effect. The effect must be a
+    /// deletion, or write a value that no transaction found.
     pub(super) fn last_use(&self, effect: Effect) -> TxnTime {
         let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
         match effect {
@@ -147,9 +147,9 @@ impl KeyConstraints {
     }
 
     /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
-    /// another value was certainly current during the swap. It is also the case if the expected
-    /// value has only one write, and at some moment of the swap was either not written yet or
-    /// already overwritten.
+    /// another value was certainly current at a moment of the swap. It is also the case if the
+    /// expected value has only one write, and the value was not written yet, or was already
+    /// overwritten, at a moment of the swap.
     pub(super) fn is_explained(&self, effect: Effect, begin: TxnTime, end: TxnTime) -> bool {
         let Effect::Fail(expected) = effect else {
             return false;
@@ -164,8 +164,8 @@ impl KeyConstraints {
         })
     }
 
-    /// Returns the earliest moment at which another value has certainly been written after a write
-    /// that ended at `end`.
+    /// Returns the earliest moment at which the value of a write was certainly overwritten. The
+    /// write ended at `end`.
     fn overwritten(&self, end: TxnTime) -> TxnTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)

@@ -12,7 +12,7 @@ struct Sighting {
 
 #[derive(Debug, Default)]
 pub(super) struct Sightings {
-    /// All sightings, in the order of their begins.
+    /// All sightings, sorted by begin.
     all: Vec<Sighting>,
     /// Two sightings for each sighting `s`. They are chosen among `s` and all sightings that begin
     /// later. The first one ends earliest. The second one ends earliest among those that have

@@ -10,15 +10,15 @@ use crate::run::bound::SiteSet;
 /// Maximum number of operations that a panel shows as dots. If there are more, the panel shows
 /// quantiles for stretches of time instead.
 const DOTS_MAX: usize = 6_000;
-/// Maximum number of faults at which a time line also marks other events, such as elections. If
+/// Maximum number of faults for which a time line also marks other events, such as elections. If
 /// there are more faults, the other events are shown only in the list of events.
 const FAULTS_WITH_EVENTS_MAX: usize = 8;
 /// Approximate number of stretches of time into which a panel is divided.
 const STRETCHES: f64 = 150.0;
 
 /// Returns the time line of a run. Times are measured from the beginning of the run. If the
-/// strategy was run several times, the time line shows the run with the longest wait of an
-/// operation.
+/// strategy was run several times, the time line shows the run in which an operation waited
+/// longest.
 pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyRun) -> Timeline {
     let Some(number) = longest(run) else {
         return of_one(report, run, &run.label);
@@ -31,7 +31,7 @@ pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyR
     }
 }
 
-/// Returns the sequence number of the run with the longest wait of an operation; `None` if there is
+/// Returns the sequence number of the run in which an operation waited longest; `None` if there is
 /// only one run.
 fn longest(run: &StrategyRun) -> Option<usize> {
     let waits = run.samples.iter().filter_map(|sample| {

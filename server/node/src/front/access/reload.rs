@@ -108,8 +108,8 @@ impl Access {
         true
     }
 
-    /// Whether a token has expired since the rights of connections were last looked up, or the
-    /// clock was set back since then.
+    /// Whether a token has expired, or the clock was set back, since the rights of connections were
+    /// last looked up.
     fn has_expired(&self, now: i64) -> bool {
         let last = self.renewed_s.get();
         let next = self.table.borrow().next_expiry(last);

@@ -95,8 +95,8 @@ fn behind(prefix: &[u8]) -> Option<Bytes> {
 /// Checks that a client with these rights may make this request.
 ///
 /// # Errors
-/// The error `PERMISSION_DENIED`, ready to be sent to the client. It quotes only parts of the
-/// request itself.
+/// Fails with `PERMISSION_DENIED`. The error is ready to be sent to the client, because it quotes
+/// nothing but parts of the request.
 pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
     match body {
         Body::Command(command) => match &command.op {
@@ -176,9 +176,9 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     reads(rights, "the status with `holders`", &request.key)
 }
 
-/// Checks the rights for a Get. Every client may read the probe key, which is never written,
-/// regardless of its rights. Other kinds of requests need rights even for the probe key, because
-/// they may go through the log.
+/// Checks the rights for a Get. A client needs no right to read the probe key, which is never
+/// written. Other kinds of requests need rights even for the probe key, because they may go through
+/// the log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         Ok(())
@@ -195,8 +195,8 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Checks the rights for a put. A put to the probe key is always refused, because every client
-/// would receive the value: clients read this key to check whether a replica responds.
+/// Checks the rights for a put. A put to the probe key is always refused. Clients read this key to
+/// check whether a replica responds, so every client would receive the value.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         let key = quoted(key);

@@ -108,8 +108,8 @@ impl AuthState {
     /// Looks up the token that a client sends at the beginning of its connection.
     ///
     /// # Errors
-    /// The error `UNAUTHENTICATED`, ready to be sent to the client, if the token is invalid or
-    /// missing.
+    /// Fails with `UNAUTHENTICATED` if the token is invalid or missing. The error is ready to be
+    /// sent to the client.
     pub(super) fn authenticate(
         &self,
         token: &[u8],
@@ -146,7 +146,8 @@ impl AuthState {
     /// Checks that the connection may make this request.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED`, or `UNAUTHENTICATED` if the connection has no rights at all.
+    /// Fails with `PERMISSION_DENIED`, or with `UNAUTHENTICATED` if the connection has no rights at
+    /// all.
     pub(super) fn check(&self, body: &Body) -> Result<(), Error> {
         match &*self.rights.borrow() {
             Some(rights) => rights::check(rights, body),

@@ -128,8 +128,8 @@ impl fmt::Display for Expiry {
     }
 }
 
-/// Returns the number of days from 1970-01-01 to a day of the Gregorian calendar. The calculation
-/// lets years begin in March, so that the leap day is the last day of its year.
+/// Returns the number of days from 1970-01-01 to a day of the Gregorian calendar. In the
+/// calculation, years begin in March, so that a leap day is the last day of its year.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month_from_march = (month + 9) % 12;

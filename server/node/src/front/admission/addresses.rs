@@ -47,7 +47,7 @@ impl AddressLimiter {
         }
     }
 
-    /// Takes a slot for a connection from `address`, if the address has one left.
+    /// Takes a slot for a connection from `address`, if this address has a free slot.
     pub(crate) fn take(&self, address: IpAddr) -> Option<AddressSlot> {
         let prefix = network_prefix(address);
         let mut all = self.taken.borrow_mut();
@@ -74,7 +74,7 @@ impl AddressLimiter {
         self.max
     }
 
-    /// Returns the number of connections that were refused because their address had no slot left.
+    /// Returns the number of connections that were refused because their address had no free slot.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.get()
     }

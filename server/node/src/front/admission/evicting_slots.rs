@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// A bounded number of slots for connections. A second bound applies to the connections with the
-/// same key `K`.
+/// Slots for a bounded number of connections. The number of connections with the same key is also
+/// bounded.
 #[derive(Debug)]
 pub(crate) struct EvictingSlots<K> {
     max: usize,

@@ -23,8 +23,7 @@ const OWN: usize = 32;
 const CLIENTS_MIN: usize = 16;
 /// Maximum number of refused clients that receive the reason for the refusal at the same time.
 pub(crate) const REJECTIONS_MAX: usize = 16;
-/// Maximum number of connections on the peers' port on which the peer has not identified itself
-/// yet.
+/// Maximum number of connections from unidentified peers on the peers' port.
 pub(crate) const UNAUTHENTICATED_MAX: usize = 48;
 /// Number of descriptors that is assumed if the system sets no limit.
 const UNLIMITED: usize = 1 << 20;
@@ -46,9 +45,9 @@ pub(crate) struct FdShortage {
 }
 
 impl FdBudget {
-    /// Raises this process's limit on file descriptors as far as is allowed without privileges.
-    /// Then divides the descriptors for a cluster of `members` nodes, each of which may have
-    /// `per_peer` connections to this node.
+    /// Raises this process's limit on file descriptors as far as possible without privileges. Then
+    /// divides the descriptors for a cluster of `members` nodes, each of which may have `per_peer`
+    /// connections to this node.
     pub(crate) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {
@@ -136,8 +135,8 @@ impl ConnectionSlots {
         Some(ConnectionSlot(self.taken.clone()))
     }
 
-    /// Counts a refusal. Returns true if this is the first refusal since at least an eighth of the
-    /// slots was free.
+    /// Counts a refusal. Returns true if it is the first refusal of a series. A series ends when a
+    /// slot is taken and at least an eighth of the slots is still free.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)

@@ -11,13 +11,13 @@ use leasehold_wire::{Response, outcome};
 
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Number of bytes of large answers that one event-loop iteration encodes. The last answer may
-/// exceed this number.
+/// Maximum size of the large answers that one event-loop iteration encodes, in bytes. The last
+/// answer may exceed this maximum.
 const BYTES_PER_ITERATION: usize = 2 << 20;
 /// Maximum size of a small answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Large answers that wait, and the number of bytes that the current event-loop iteration has
+/// Waiting large answers, and the number of bytes that the current event-loop iteration has
 /// encoded.
 #[derive(Debug, Default)]
 pub(crate) struct LargeAnswers {

@@ -20,28 +20,27 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Number of bytes of large writes that the replica receives in one step, if its limit on
-/// unanswered bytes allows this many.
+/// Number of bytes of large writes that the replica receives in one step. If the limit on
+/// unanswered bytes is lower, that limit applies.
 const AT_ONCE: usize = 1 << 20;
-/// Time for which the replica must have received no write and sent no answer before it receives
-/// [`AT_ONCE`] further bytes. Disks usually answer sooner, and most round trips between sites take
-/// longer.
+/// Minimum pause before the replica receives [`AT_ONCE`] further bytes. In this pause, the replica
+/// receives no write and sends no answer. Disks usually answer sooner, and most round trips between
+/// sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// Maximum pause between an answer and the next write. The pause is as long as the answer took to
 /// arrive, because a checkpoint writes the same bytes to disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Waiting large writes of all connections, and the number of bytes of large writes that the
-/// replica has received and not answered.
+/// Waiting large writes of all connections, and the total size of unanswered large writes.
 #[derive(Debug)]
 pub(crate) struct LargeWrites {
-    /// Writes that wait, each with its size in bytes.
+    /// Waiting writes, each with its size in bytes.
     waiting: RoundRobinQueue<(Input, usize)>,
-    /// Number of bytes of the writes that wait.
+    /// Total size of the waiting writes, in bytes.
     queued_bytes: usize,
-    /// Number of bytes of the writes that the replica has received and not answered yet.
+    /// Total size of the unanswered writes that the replica has received, in bytes.
     in_flight_bytes: usize,
-    /// Number of unanswered bytes that the replica may have now. One write may exceed this number.
+    /// Current limit on unanswered bytes. One write may exceed this limit.
     allowed: usize,
     /// Maximum value of `allowed`. One write may exceed this maximum.
     max: usize,
@@ -88,9 +87,9 @@ impl LargeWrites {
         self.waiting.push(connection, (input, bytes));
     }
 
-    /// Returns the time from which [`LargeWrites::pop`] returns the next write. An answer that
-    /// arrives earlier changes this time. Returns `None` if no write waits, or if the next write
-    /// must wait for an answer.
+    /// Returns the earliest time at which [`LargeWrites::pop`] returns the next write. An answer
+    /// that arrives earlier changes this time. Returns `None` if no write waits, or if the next
+    /// write must wait for an answer.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;
@@ -134,8 +133,7 @@ impl LargeWrites {
         forgotten.into_iter().filter_map(request).collect()
     }
 
-    /// Returns the number of bytes of the writes that the replica has received and not answered
-    /// yet.
+    /// Returns the total size of the unanswered writes that the replica has received, in bytes.
     pub(crate) fn in_flight_bytes(&self) -> usize {
         self.in_flight_bytes
     }

@@ -11,8 +11,8 @@ use crate::front::frames::Frames;
 use crate::front::listener::{Clients, READ_BYTES};
 
 impl Clients {
-    /// Takes the slots that a connection from `address` needs. If a slot is missing, returns the
-    /// reason.
+    /// Takes the slots that a connection from `address` needs. If one of these slots is not free,
+    /// returns the reason.
     pub(crate) fn claim_slots(
         &self,
         address: SocketAddr,

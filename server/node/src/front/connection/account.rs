@@ -17,7 +17,7 @@ pub(crate) struct Account {
     budget: Rc<Budget>,
     in_flight: Cell<usize>,
     charged: Cell<usize>,
-    /// Cost by which the reads in flight may exceed their charges, in units of
+    /// Additional cost that the reads in flight may have beyond their charges, in units of
     /// [`leasehold_replica::cost`].
     guessed: Cell<usize>,
     /// Charges of more than [`SMALL_BYTES`]. The keys are request numbers.

@@ -13,10 +13,11 @@ use crate::watch::log_rate_limiter::LogRateLimiter;
 pub(crate) struct LimitCounters {
     /// Number of connections that were abandoned because their clients left too many bytes unread.
     pub(crate) abandoned: Cell<u64>,
-    /// Number of times that the replica stopped reading from a connection because too many bytes or
-    /// requests of the connection were in flight or unread.
+    /// Number of times that the replica stopped reading from a connection. Either the connection
+    /// had too many requests or bytes in flight or too many unread bytes, or all connections
+    /// together had too many bytes in flight.
     pub(crate) paused: Cell<u64>,
-    /// Number of requests that were refused because all connections together had too much in
+    /// Number of requests that were refused because all connections together had too many bytes in
     /// flight.
     pub(crate) requests_refused: Cell<u64>,
     /// Number of connections that were closed because a frame arrived late or the client did not
@@ -39,11 +40,13 @@ pub(crate) struct Budget {
     /// Number of received bytes of incomplete frames.
     pub(crate) partial: Cell<usize>,
     pub(crate) unread: Rc<UnreadBytes>,
-    /// Expected size of an answer, over all clients, for each kind of request.
+    /// Expected sizes of answers, by kind of request. They are estimated from the answers to all
+    /// clients.
     pub(super) expected: [Cell<usize>; 3],
-    /// Expected number of entries in the answer to a Scan or MultiGet, over all clients.
+    /// Expected number of entries in the answer to a Scan or MultiGet. It is estimated from the
+    /// answers to all clients.
     pub(super) expected_entries: Cell<usize>,
-    /// Cost by which the reads in flight may exceed their charges, in units of
+    /// Additional cost that the reads in flight may have beyond their charges, in units of
     /// [`leasehold_replica::cost`].
     pub(super) guessed: Cell<usize>,
     pub(crate) limit_counters: LimitCounters,
@@ -64,8 +67,8 @@ impl Budget {
         self.charged.get() >= self.limits.in_flight_bytes
     }
 
-    /// Whether requests in flight take so much more memory than allowed that even small requests
-    /// must be refused.
+    /// Whether requests in flight exceed their memory limit so far that even small requests must be
+    /// refused.
     pub(super) fn is_overspent(&self) -> bool {
         let most = self.limits.in_flight_bytes;
         self.charged.get() >= most + most / 8

@@ -61,13 +61,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Maximum cost that a small write adds to a batch, in units of [`leasehold_replica::cost`]. A
 /// write with a higher cost is large. The maximum is the cost of a put of 4 KiB.
 const SMALL_WRITE: usize = SMALL_BYTES + 512;
-/// Number of unread bytes of answers above which the replica reads no further requests from the
-/// connection.
+/// Limit on the unread bytes of answers. Above this limit, the replica reads no further requests
+/// from the connection.
 const UNREAD_PAUSE: usize = 1 << 20;
-/// Minimum charge of a request in bytes, which is also the minimum expected size of an answer.
+/// Minimum charge of a request, in bytes. It is also the minimum expected size of an answer.
 const SMALL_BYTES: usize = 4 << 10;
-/// Maximum size in bytes of an answer of each kind. The kinds are those of
-/// [`Connection::expected`].
+/// Maximum sizes of answers in bytes, by kind. The kinds are those of [`Connection::expected`].
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
 /// Minimum for the likely size of an answer on a new connection, in bytes.
 const USUAL_BYTES: usize = 64 << 10;
@@ -90,8 +89,7 @@ pub(crate) struct Connection {
     account: Rc<Account>,
     /// Request number of the newest request.
     last_request: Cell<u64>,
-    /// Key of the requested hint for each request that asks for a hint. The map is indexed by
-    /// request number.
+    /// Keys for which clients have requested hints. The map is indexed by request number.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
     /// Expected size of an answer in bytes for each of three kinds of requests: a Get; a Scan or
     /// MultiGet; a request for all ranges of leases or for the demand. `None` before the first
@@ -130,7 +128,7 @@ pub(crate) struct RequestCost {
 struct ExpectedAnswer {
     /// Size that is charged to the connection.
     charged: usize,
-    /// Likely size. It also depends on the sizes of the answers to all other connections.
+    /// Likely size. It also depends on the sizes of the answers on all other connections.
     likely: usize,
 }
 
@@ -163,9 +161,9 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of a request, which stay in memory while the replica works on it. The
-    /// bytes are copied if they would otherwise keep a much larger shared buffer in memory, and if
-    /// requests in flight already take a considerable amount of memory.
+    /// Returns the bytes of a request. They stay in memory while the replica works on the request.
+    /// The bytes are copied if they would otherwise keep a much larger shared buffer in memory, and
+    /// if requests in flight already take a considerable amount of memory.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)
@@ -179,7 +177,7 @@ impl Connection {
     /// # Errors
     /// Fails if the number of the request is not higher than all earlier request numbers of the
     /// connection, if the frame holds much data besides the request, or if all connections together
-    /// have too much in flight.
+    /// have too many bytes in flight.
     pub(crate) fn charge(&self, request: &Request, bytes: usize) -> Result<RequestCost, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
@@ -361,7 +359,7 @@ impl Connection {
         usual.set(entries.max(usual.get() / 2));
     }
 
-    /// Appends an answer, and returns the number of bytes appended. If the client has left too many
+    /// Appends an answer, and returns the number of appended bytes. If the client has left too many
     /// bytes unread, abandons the connection instead and returns 0.
     pub(crate) fn append(&self, response: &Response) -> usize {
         if self.outbox.is_broken() {
@@ -492,7 +490,7 @@ impl Connection {
         self.close_reason.borrow_mut().take()
     }
 
-    /// Returns true if the replica must take no further request from the connection for now.
+    /// Returns true if the replica must not take requests from the connection for now.
     pub(crate) fn is_congested(&self) -> bool {
         let limits = &self.budget.limits;
         let in_flight = self.account.in_flight();

@@ -20,7 +20,7 @@ pub(super) const TAKEN_MIN: u64 = 64 << 10;
 pub(crate) enum MissedDeadline {
     /// A frame had begun to arrive, and the rest did not arrive in time.
     Frame,
-    /// The client took too few bytes of its answers in time.
+    /// The client did not take enough bytes of its answers in time.
     Stalled,
     /// The client sent no request for too long.
     Idle,
@@ -33,7 +33,7 @@ pub(super) struct ConnectionSnapshot {
     pub(super) awaits_frame: bool,
     /// Whether requests are in flight.
     pub(super) has_requests: bool,
-    /// Whether some answers have not been taken by the client yet.
+    /// Whether there are answers that the client has not taken yet.
     pub(super) unread: bool,
     /// Number of bytes that the socket has taken since the connection began.
     pub(super) taken: u64,
@@ -51,7 +51,8 @@ pub(super) struct ClientTimeouts {
     idle_for: Cell<u64>,
     frame_for: Cell<u64>,
     stalled_for: Cell<u64>,
-    /// Numbers of bytes of the unfinished frame at the second-to-last check and at the last check.
+    /// Numbers of received bytes of the unfinished frame: at the second-to-last check, and at the
+    /// last check.
     partial_at: Cell<(usize, usize)>,
     /// Number of bytes that the client had taken when `stalled_for` was last reset.
     taken_before: Cell<u64>,
@@ -69,7 +70,7 @@ impl ClientTimeouts {
     }
 
     /// Returns the number of bytes by which the unfinished frame has grown since the second-to-last
-    /// check. The frame now has `bytes` bytes. `None` if the frame has begun since that check.
+    /// check. The frame now has `bytes` bytes. Returns `None` if the frame began after that check.
     pub(super) fn growth(&self, bytes: usize) -> Option<usize> {
         let (before, _) = self.partial_at.get();
         (self.frame_for.get() > 1).then(|| bytes.saturating_sub(before))

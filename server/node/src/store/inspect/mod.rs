@@ -28,7 +28,7 @@ use super::rocks::marker::{Marker, MarkerFile};
 use super::rocks::read_only::{READABLE_FORMAT, StateReader, is_converted, log_problems};
 use super::rocks::records::Column;
 
-/// Reason for which a directory is not inspected at all.
+/// Reason why a directory cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     /// The path is not that of a data directory.
@@ -38,10 +38,10 @@ pub enum InspectError {
         path: PathBuf,
         /// Problem with the path.
         problem: String,
-        /// Names of directories to give instead, or where to find the name.
+        /// Names of directories that can be given instead, or a hint where to find such a name.
         advice: String,
     },
-    /// Files of a data directory are there, but not its marker.
+    /// The directory contains files of a data directory, but no marker.
     #[error(
         "data directory {}: the file LEASEHOLD is missing, and {found} is there; this is a part of a \
          directory, and a start refuses it. Bring the directory back whole from a copy made since its \
@@ -50,7 +50,7 @@ pub enum InspectError {
     Half {
         /// Path of the data directory.
         path: PathBuf,
-        /// Name of a file that is there.
+        /// Name of one of these files.
         found: String,
     },
     /// A replica uses the directory.
@@ -64,7 +64,7 @@ pub enum InspectError {
         /// Process that uses the directory, in words.
         holder: String,
     },
-    /// A replica has used the directory while it was read.
+    /// A replica has used the directory while this process read it.
     #[error(
         "data directory {}: a replica has started on it meanwhile, so this output may be wrong; stop the \
          replica, and repeat the command", path.display()
@@ -83,10 +83,10 @@ pub enum InspectError {
         path: PathBuf,
         /// Format version of the directory.
         found: u32,
-        /// Action that helps.
+        /// Advice for operators.
         advice: &'static str,
     },
-    /// The marker is that of a newer program, and the directory's format is not known.
+    /// A newer program wrote the marker, and the directory's format is not known.
     #[error(
         "data directory {}: its file LEASEHOLD has version {found}, this program reads versions up to \
          {known}; use the program that made the directory", path.display()
@@ -129,7 +129,7 @@ pub struct DirectorySummary {
     pub state: Option<StateSummary>,
     /// The log; `None` if it cannot be read, because the life of the directory is unknown.
     pub log: Option<LogScan>,
-    /// Everything that is wrong.
+    /// All problems that were found.
     pub problems: Vec<DirectoryProblem>,
 }
 
@@ -175,7 +175,8 @@ impl StoppedDirectory {
         Ok(directory)
     }
 
-    /// Whether the making of the directory was interrupted, so that the next start makes it anew.
+    /// Whether the creation of the directory was interrupted. If so, the next start creates the
+    /// directory again.
     pub fn is_unfinished(&self) -> bool {
         let is_made = self.marker.as_ref().is_none_or(Marker::is_made);
         !is_made && self.stamp.is_none()
@@ -257,7 +258,7 @@ impl StoppedDirectory {
         }
     }
 
-    /// Adds a problem, unless one is known for the same file.
+    /// Adds a problem, unless another problem of the same file is already known.
     fn note(&mut self, problem: DirectoryProblem) {
         if !self.problems.iter().any(|known| known.file == problem.file) {
             self.problems.push(problem);
@@ -278,7 +279,7 @@ impl StoppedDirectory {
         })
     }
 
-    /// Checks that the stamp is there, and that the marker belongs to it.
+    /// Checks that the stamp exists, and that stamp and marker belong to the same directory.
     fn check_stamp(&mut self) {
         let Some(marker) = self.marker.as_ref().map(Marker::summary) else {
             return;
@@ -295,13 +296,13 @@ impl StoppedDirectory {
         }
     }
 
-    /// Returns the number by which the groups of the log are recognized.
+    /// Returns the random number that identifies the groups of the log.
     fn life(&self) -> Option<u64> {
         let marked = self.marker.as_ref().map(|marker| marker.summary().life);
         marked.or_else(|| self.stamp.as_ref().map(|stamp| stamp.life))
     }
 
-    /// Returns the parts of the log that must be there.
+    /// Returns the parts of the log that must be present.
     fn marked(&self) -> leasehold_log::Marked {
         self.marker.as_ref().map(Marker::log).unwrap_or_default()
     }
@@ -334,7 +335,7 @@ impl StoppedDirectory {
     }
 }
 
-/// Returns the refusal of a directory with a marker of a newer program.
+/// Returns the error for a directory with a marker that a newer program wrote.
 fn newer(path: &Path, version: u8) -> InspectError {
     let state = StateReader::open(path, None);
     let stamp = state.and_then(|state| state.stamp());

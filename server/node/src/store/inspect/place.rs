@@ -11,7 +11,7 @@ use crate::store::rocks::marker;
 
 /// Name of the file that RocksDB locks while a replica runs.
 const LOCK: &str = "LOCK";
-/// Place of the path in the configuration.
+/// Description of the place at which the configuration contains the path.
 const CONFIGURED: &str = "`data` of the configuration, followed by the name of the node";
 
 /// Checks that `path` is a directory with a marker file.
@@ -54,7 +54,7 @@ pub(super) fn check(path: &Path) -> Result<(), InspectError> {
     }
 }
 
-/// Returns the refusal of a directory without its marker.
+/// Returns the error for a directory without a marker.
 pub(super) fn half(path: &Path) -> InspectError {
     let names = names(path).unwrap_or_default();
     let is_data = |name: &&String| ["CURRENT", "log"].contains(&name.as_str());
@@ -65,8 +65,9 @@ pub(super) fn half(path: &Path) -> InspectError {
     }
 }
 
-/// Checks that no process holds the lock that RocksDB takes. The lock itself is not taken: a replica
-/// that starts at this moment must not be refused. If no lock file is there, no replica has run.
+/// Checks that no process holds RocksDB's lock. This check does not acquire the lock, because it
+/// must not stop a replica that starts at this moment. If the lock file does not exist, no replica
+/// has run.
 ///
 /// This process must not hold the lock. When a process closes a file, it loses all locks that it
 /// holds on the file.

@@ -12,11 +12,11 @@ use super::super::log_files;
 pub enum StartEffect {
     /// A start refuses the directory.
     Refused,
-    /// A start succeeds. But the process ends with an error when the replica later reads the record.
+    /// A start succeeds. The process ends with an error later, when the replica reads the record.
     EndsLater,
     /// A start succeeds, although votes are lost.
     Unnoticed,
-    /// A start does not read the bytes.
+    /// A start does not read the damaged bytes.
     Unread,
     /// The operating system refuses to read the file.
     Unreadable,
@@ -68,9 +68,9 @@ impl StartEffect {
 /// A problem of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryProblem {
-    /// Path of the file within the directory; or column family and key of a row.
+    /// Path of the file within the directory, or the column family and the key of a row.
     pub file: String,
-    /// Offset in the file, in bytes; `None` if the problem has no place in it.
+    /// Offset in the file, in bytes; `None` if the problem concerns no particular place.
     pub byte: Option<usize>,
     /// Description of the problem.
     pub problem: String,
@@ -79,7 +79,7 @@ pub struct DirectoryProblem {
 }
 
 impl DirectoryProblem {
-    /// Returns a problem because of which a start refuses the directory.
+    /// Creates a problem that makes a start refuse the directory.
     pub(super) fn refused(file: &str, problem: &str) -> DirectoryProblem {
         DirectoryProblem {
             file: file.to_owned(),

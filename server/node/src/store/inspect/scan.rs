@@ -29,7 +29,7 @@ pub trait LogVisitor {
     }
 }
 
-/// Visitor that needs no record.
+/// Visitor that ignores all records.
 pub(super) struct Ignorant;
 
 impl LogVisitor for Ignorant {
@@ -45,7 +45,7 @@ pub struct LogScan {
     pub last_group: u64,
     /// The segments, in ascending order.
     pub segments: Vec<SegmentSummary>,
-    /// Everything that is wrong.
+    /// All problems that were found.
     pub problems: Vec<DirectoryProblem>,
     /// Places of all entries; `None` if the log is damaged.
     pub(super) places: Option<LogWriter>,
@@ -58,7 +58,7 @@ pub struct SegmentSummary {
     pub segment: SegmentId,
     /// Length of the file in bytes.
     pub bytes: usize,
-    /// Number of bytes that groups take.
+    /// Number of bytes that contain groups.
     pub used: usize,
     /// Numbers of the first and the last group; `None` if there is no group.
     pub groups: Option<(u64, u64)>,
@@ -90,7 +90,7 @@ pub(super) fn first_damage(
     SegmentWalk::new(directory, life, false).run(marked, visitor)
 }
 
-/// Reads all segments of a log. Behind damage, it checks the rest as a log of its own.
+/// Reads all segments of a log. After damage, it checks the remaining groups as a separate log.
 pub(super) fn all_damage(
     directory: &Path,
     life: u64,
@@ -100,11 +100,11 @@ pub(super) fn all_damage(
     SegmentWalk::new(directory, life, true).run(marked, visitor)
 }
 
-/// A reading of segments in progress.
+/// State while the segments of a log are read.
 struct SegmentWalk<'a> {
     directory: &'a Path,
     life: u64,
-    /// Whether the walk goes on behind damage.
+    /// Whether reading continues after damage.
     goes_on: bool,
     recovery: LogRecovery,
     /// Whether `recovery` has read a segment.
@@ -259,7 +259,7 @@ impl SegmentWalk<'_> {
         read
     }
 
-    /// Forgets the torn write before a segment: it was more than a torn write.
+    /// Removes the torn write from the segment before `id`, because its bytes are damage.
     fn forget_torn_before(&mut self, id: SegmentId) {
         let mut before = self.scan.segments.iter_mut().rev();
         if let Some(before) = before.find(|known| known.segment < id) {
@@ -272,7 +272,8 @@ impl SegmentWalk<'_> {
         self.has_begun = false;
     }
 
-    /// Checks that the log ends where it must. If it was damaged before, only its end is checked.
+    /// Checks that the end of the log has everything that `marked` requires. If no earlier problem
+    /// was found, the beginning of the log is checked, too.
     fn finish(&mut self, marked: Marked) {
         let is_whole = self.scan.problems.is_empty();
         // Without an intact marker it is unknown which segment is the first.

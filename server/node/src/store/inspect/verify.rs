@@ -19,22 +19,22 @@ use super::{DirectoryProblem, StartEffect, StoppedDirectory};
 /// Result of a check of a whole directory.
 #[derive(Clone, Debug, Default)]
 pub struct DirectoryVerdict {
-    /// Everything that is wrong. If this is empty, a start would succeed.
+    /// All problems that were found. If there are none, a start would succeed.
     pub problems: Vec<DirectoryProblem>,
-    /// Torn writes, which a start forgets. They are no errors.
+    /// Torn writes. They are not errors, and a start forgets them.
     pub torn: Vec<TornWrite>,
-    /// Numbers of the parts that were checked.
+    /// Counts of the checked parts.
     pub checked: CheckedParts,
 }
 
-/// Numbers of the parts of a directory that were checked.
+/// Counts of the checked parts of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckedParts {
     /// Number of segments.
     pub segments: u64,
     /// Number of groups.
     pub groups: u64,
-    /// Number of records, with those in heads.
+    /// Number of records, including the records in heads.
     pub records: u64,
     /// Number of records that are entries.
     pub entries: u64,
@@ -99,7 +99,8 @@ impl RecordCheck {
 }
 
 impl BadEntry {
-    /// Returns the problem. A start reads the entries that the state does not cover.
+    /// Returns the problem with this entry. Its effect depends on `covered`, because a start reads
+    /// only the entries that the state does not cover.
     fn problem(self, covered: PerLog<Slot>) -> DirectoryProblem {
         let effect = if self.slot > covered[self.log] {
             StartEffect::Refused
@@ -173,7 +174,7 @@ impl StoppedDirectory {
         Some(position)
     }
 
-    /// Checks that the tables have the lengths that RocksDB's manifest has for them.
+    /// Compares the lengths of the tables with the lengths in RocksDB's manifest.
     fn check_tables(&self, state: &StateReader, verdict: &mut DirectoryVerdict) {
         let tables = match state.tables() {
             Ok(tables) => tables,
@@ -211,7 +212,7 @@ impl StoppedDirectory {
         })
     }
 
-    /// Checks the log, and that the state fits it.
+    /// Checks the log, and compares it with the state.
     fn check_log(&self, life: u64, position: Option<Position>, verdict: &mut DirectoryVerdict) {
         let mut check = RecordCheck::default();
         let LogScan {
@@ -248,7 +249,7 @@ impl StoppedDirectory {
 }
 
 impl DirectoryVerdict {
-    /// Adds a problem, unless one is known for the same file or row.
+    /// Adds a problem, unless another problem of the same file or row is already known.
     fn note(&mut self, problem: DirectoryProblem) {
         if !self.problems.iter().any(|known| known.file == problem.file) {
             self.problems.push(problem);
@@ -256,7 +257,8 @@ impl DirectoryVerdict {
     }
 }
 
-/// Returns the problem of a row of RocksDB that has the right checksum; `None` if there is none.
+/// Checks the contents of a RocksDB row that has a correct checksum. Returns the problem; `None` if
+/// there is none.
 fn undecodable(column: Column, key: &[u8], value: Bytes) -> Option<(String, StartEffect)> {
     let refused = |problem: String| Some((problem, StartEffect::Refused));
     match column {
@@ -282,8 +284,8 @@ fn undecodable(column: Column, key: &[u8], value: Bytes) -> Option<(String, Star
     }
 }
 
-/// Returns the problem of a log that lacks committed slots which the state does not cover; `None` if
-/// it has them. A start executes these slots.
+/// Returns a problem if the log lacks committed slots that the state does not cover. A start would
+/// have to execute these slots.
 fn lost(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
     let committed = places.facts().committed[log];
     let mut missing = executed.next();
@@ -304,9 +306,9 @@ fn lost(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProbl
     })
 }
 
-/// Returns the problem of a log with holes among the executed slots; `None` if it has none. Other
-/// replicas may still fetch these slots. The log must not be truncated yet: a truncated one may lack
-/// any slots that all members have flushed.
+/// Returns a problem if the log lacks some of the executed slots. Other replicas may still fetch
+/// these slots. The result is meaningless for a truncated log, because such a log may lack slots
+/// that all members have flushed.
 fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
     let mut next = Slot(1);
     let mut missing = (0, None);

@@ -28,8 +28,8 @@ const SMALL_BYTES: usize = 200;
 
 pub(in crate::store) type Files = BTreeMap<String, Vec<u8>>;
 
-/// A data directory as a killed replica leaves it. It contains tables of several runs, and the log
-/// is ahead of them.
+/// A data directory as a killed replica leaves it. It contains tables of several runs, and log
+/// entries that the tables do not cover.
 pub(in crate::store) struct Specimen {
     pub(in crate::store) files: Files,
     contents: String,

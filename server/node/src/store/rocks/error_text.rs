@@ -31,7 +31,7 @@ const SYNCS: [&str; 5] = [
     "closing file after fsync",
 ];
 
-/// Cause of an error, as far as it matters to a replica.
+/// Cause of an error, in the categories that matter to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorCause {
     /// The disk had no space, and the records were not written.
@@ -103,7 +103,7 @@ impl<'a> ErrorText<'a> {
     }
 }
 
-/// Returns the text that the C library has for an error. RocksDB uses the same library.
+/// Returns the C library's text for an error. RocksDB uses the same library.
 fn words(error: Errno) -> String {
     let number = error.raw_os_error();
     let mut words = io::Error::from_raw_os_error(number).to_string();
@@ -114,9 +114,9 @@ fn words(error: Errno) -> String {
     format!(": {words}")
 }
 
-/// Returns the name of the file that an error of RocksDB is about. The error's text contains the
-/// name, except for write-ahead logs, which only RocksDB's own log names. The name is shown in
-/// messages, and no decision depends on it.
+/// Returns the name of the file to which an error of RocksDB refers. The error's text contains the
+/// name, unless the file is a write-ahead log. In that case, only RocksDB's own log contains the
+/// name. The name is shown in messages, and no decision depends on it.
 pub(super) fn culprit(directory: &Path, message: &str) -> String {
     let known = directory.to_string_lossy();
     let named = |text: &str| {

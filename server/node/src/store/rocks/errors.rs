@@ -32,8 +32,8 @@ impl Engine {
         }
     }
 
-    /// Returns the error `Gone` if the directory is no longer at its path. This is then also the
-    /// cause of other errors.
+    /// Returns the error `Gone` if the directory is no longer at its path. In this case, other
+    /// errors have the same cause.
     fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)
@@ -48,8 +48,8 @@ impl Engine {
     }
 }
 
-/// Returns the error for a failed opening of RocksDB. Corrects error texts that blame the manifest
-/// if in fact RocksDB cannot read a table file.
+/// Returns the error for a failed attempt to open RocksDB. Corrects error texts that blame the
+/// manifest if in fact RocksDB cannot read a table file.
 pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
     match error_of(path, "opening", source) {
         StorageError::Damaged {
@@ -65,7 +65,7 @@ pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> 
     }
 }
 
-/// Returns the error of the store for an error of RocksDB.
+/// Converts an error of RocksDB to an error of the store.
 pub(super) fn error_of(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
     let message: &str = source.as_ref();
     let path = path.to_owned();

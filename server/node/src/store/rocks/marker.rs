@@ -8,7 +8,7 @@
 //! and before any acknowledgement, the number of the log's last durable group is written into this
 //! file. After each flush of the state, the last slots that the state covers and the length and the
 //! checksum of RocksDB's manifest are written. A start that finds less data than that refuses the
-//! directory. The marker never counts data that the log does not hold (hazard 89).
+//! directory. The marker never covers data that the log does not hold (hazard 89).
 //!
 //! # Damage that is detected, and damage that is not
 //! The marker file is overwritten in place. The operating system writes it to disk within about
@@ -69,7 +69,7 @@ struct MarkerContents {
     /// Whether the creation of the directory was ever completed. Before that, no acknowledgement
     /// depends on the directory.
     made: bool,
-    /// RocksDB's sequence number of the last durable write, in a directory of an older format.
+    /// In a directory of an older format, RocksDB's sequence number of the last durable write.
     /// Otherwise 0.
     sequence: u64,
     /// Last slot that the durable state covers, for each log.
@@ -147,7 +147,7 @@ impl MarkerContents {
     }
 }
 
-/// Contents of the marker file, for people.
+/// Summary of the marker file, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkerSummary {
     /// Random number that identifies the life of the directory.
@@ -184,8 +184,8 @@ pub(in crate::store) struct Marker {
 
 /// State of a data directory according to its marker file, before RocksDB reads the directory.
 pub(super) enum MarkerState {
-    /// The directory is complete as far as this can be checked without RocksDB, or its creation was
-    /// not completed.
+    /// The directory has a marker file. The checks that do not need RocksDB have succeeded. The
+    /// creation of the directory may be incomplete.
     Marked(Marker),
     /// The directory holds files of RocksDB or of the log, but no marker.
     Unmarked,
@@ -254,7 +254,7 @@ impl Marker {
         })
     }
 
-    /// Returns the contents for people.
+    /// Returns a summary of the contents for operators.
     pub(in crate::store) fn summary(&self) -> MarkerSummary {
         let contents = self.contents();
         MarkerSummary {
@@ -384,9 +384,9 @@ impl Marker {
         self.file.sync_data()
     }
 
-    /// Replaces the marker file by a new one if it may be from before the log had files of its own.
-    /// An overwrite of the old file could leave a file with the length of one format and the
-    /// contents of the other.
+    /// Replaces the marker file by a new one if the file may have the old format, in which the log
+    /// had no files of its own. An overwrite of the old file could leave a file with the length of
+    /// one format and the contents of the other.
     pub(super) fn convert(&mut self) -> io::Result<()> {
         let path = self.directory.join(NAME);
         let unready = write_unready(&self.directory, &self.contents())?;
@@ -541,7 +541,7 @@ pub(super) mod tests {
         marker.put(&contents).unwrap();
     }
 
-    /// Changes a marker to one from before the log had files of its own.
+    /// Converts a marker to the old format, in which the log had no files of its own.
     pub(in super::super) fn forget_log(directory: &Path) {
         let path = directory.join(NAME);
         let bytes = std::fs::read(&path).unwrap();

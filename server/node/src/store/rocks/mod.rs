@@ -44,7 +44,7 @@ use super::{
 };
 
 /// Name of the file that is written to test whether a full disk has space again. RocksDB resumes
-/// writes only if there is more space than its largest write buffer takes.
+/// writes only if the free space exceeds the size of its largest write buffer.
 const PROBE: &str = "LEASEHOLD.probe";
 /// Size in bytes of the file [`PROBE`].
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
@@ -158,7 +158,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes the segments of the log without entries that count above these slots.
+    /// Forgets the log entries up to these slots, and removes the segments that the log no longer
+    /// needs.
     ///
     /// # Errors
     /// The same errors as [`Storage::write`].
@@ -194,7 +195,7 @@ impl Storage {
     }
 
     /// Notes in the marker file which groups of the log the next start must find. With durability
-    /// `none` only synced groups count, because others may be only in memory.
+    /// `none`, these are only the synced groups, because other groups may be only in memory.
     fn mark_log(&self) -> Result<(), StorageError> {
         let is_synced = self.durability != Durability::Async;
         let marked = self.engine.marker.advance_log(self.log.marked(is_synced));
@@ -230,12 +231,12 @@ impl Storage {
         Ok(has_room)
     }
 
-    /// Returns true if an experiment requires that the disk be treated as full.
+    /// Returns true if an experiment makes the store treat the disk as full.
     fn is_full_by_order(&self) -> bool {
         self.full_while.as_ref().is_some_and(|file| file.exists())
     }
 
-    /// Refuses a write if an experiment requires that the disk be treated as full.
+    /// Refuses a write if an experiment makes the store treat the disk as full.
     fn refuse_by_order(&self) -> Result<(), StorageError> {
         if self.is_full_by_order() {
             let path = self.engine.path.clone();

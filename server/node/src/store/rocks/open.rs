@@ -29,11 +29,11 @@ use leasehold_replica::action::RecoveredState;
 use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::PerLog;
 
-/// Version of the format of data directories. It is raised when older binaries can no longer read
-/// the directory.
+/// Version of the format of data directories. The version is raised when older binaries can no
+/// longer read the directory.
 pub(super) const FORMAT: u32 = 7;
-/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. In format 6 the
-/// state has no configurations. In formats 5 and 4 the log is in RocksDB, too, and format 4 has no
+/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Formats up to 6
+/// have no configurations in the state. Formats up to 5 have the log in RocksDB. Format 4 has no
 /// column family `staged`.
 pub(super) const FORMATS_OLDER: [u32; 3] = [6, 5, 4];
 /// First format with the log in files of its own.
@@ -45,8 +45,8 @@ const CACHE_BYTES: usize = 16 << 20;
 const TABLES_OPEN: usize = 246;
 /// Maximum number of memtables of a column family, including those that are being flushed.
 const WRITE_BUFFERS: i32 = 6;
-/// Number of bytes written to a table file after which the operating system is asked to write these
-/// bytes to disk.
+/// Number of bytes of a table file that are written before the operating system is asked to write
+/// them to disk.
 const SYNC_BYTES: u64 = 1 << 20;
 
 impl Storage {
@@ -198,7 +198,7 @@ impl Storage {
     }
 }
 
-/// Format that was found in a directory, and identity that the directory should have.
+/// The format that was found in a directory, and the identity that the directory should have.
 struct DirectoryIdentity {
     /// Format that the directory has; `None` if the directory is new.
     format: Option<u32>,
@@ -308,16 +308,17 @@ fn check_identity(
     Ok(())
 }
 
-/// Syncs the directories above a new one, so that a loss of power does not take the new one away.
-/// Directories that this process may not open are skipped, because they were not created just now.
+/// Syncs the parent directories of a new directory, so that the new directory survives a loss of
+/// power. Parent directories that this process may not open are skipped: they were not created just
+/// now.
 fn sync_above(path: &Path) {
     for above in path.ancestors().skip(1).filter(|it| it.parent().is_some()) {
         _ = std::fs::File::open(above).and_then(|above| above.sync_all());
     }
 }
 
-/// Returns the error for a directory that cannot be created. The cause is a problem of its path or
-/// a failure of the disk.
+/// Returns the error for a directory that cannot be created. Either its path has a problem, or the
+/// disk has failed.
 fn not_made(path: &Path, source: io::Error) -> StorageError {
     let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
     let in_the_way = path.ancestors().find(is_other);

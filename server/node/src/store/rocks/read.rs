@@ -169,7 +169,7 @@ impl Engine {
         position.transpose()
     }
 
-    /// Returns the last slot of each log that the state covers. The state must not be older than
+    /// Returns the last slot of each log that the state covers. Fails if the state is older than
     /// the marker says.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::{DirectoryStamp, StorageError};
 /// Version of the format of data directories that this program reads.
 pub(in crate::store) const READABLE_FORMAT: u32 = FORMAT;
 
-/// Whether a start of this program converts directories of a format.
+/// Whether this program converts directories of this format when it starts.
 pub(in crate::store) fn is_converted(format: u32) -> bool {
     FORMATS_OLDER.contains(&format)
 }
@@ -44,7 +44,7 @@ pub struct FoundStamp {
     pub stamp: DirectoryStamp,
 }
 
-/// Function that gets the key of a row, and its value or the error for a wrong checksum.
+/// Function that receives a row: the key, and the value or an error if its checksum is wrong.
 type RowVisitor<'a> = &'a mut dyn FnMut(&[u8], Result<Bytes, StorageError>);
 
 /// The executed state of a stopped replica.
@@ -54,7 +54,7 @@ pub(in crate::store) struct StateReader {
 }
 
 impl StateReader {
-    /// Opens RocksDB. `marker` only serves to word errors.
+    /// Opens RocksDB. `marker` is used only for the text of errors.
     ///
     /// # Errors
     /// `Damaged`, `Engine`.
@@ -115,7 +115,7 @@ impl StateReader {
     /// Visits all rows of a column family, in order of their keys.
     ///
     /// # Errors
-    /// `Damaged`, `Engine`: the rows behind this place cannot be read.
+    /// `Damaged`, `Engine`: the remaining rows cannot be read.
     pub(in crate::store) fn each_row(
         &self,
         column: Column,
@@ -135,7 +135,7 @@ impl StateReader {
         Ok(())
     }
 
-    /// Returns the names and lengths in bytes that RocksDB's manifest has for the tables.
+    /// Returns the name and the length in bytes of each table, according to RocksDB's manifest.
     ///
     /// # Errors
     /// `Engine`.

@@ -61,7 +61,7 @@ impl Column {
             .expect("the column family is opened with the database")
     }
 
-    /// Returns the text of a key for operators.
+    /// Returns a key as text for operators.
     pub(super) fn readable(self, key: &[u8]) -> String {
         match (self, <[u8; 8]>::try_from(key)) {
             (Column::Log | Column::Configs | Column::Sessions, Ok(number)) => {
@@ -107,7 +107,8 @@ pub mod meta {
         Some(Slot(u64::from_be_bytes(slot)))
     }
 
-    /// Returns the key under which the first life received of `replica` is stored.
+    /// Returns the key under which the life of `replica` is stored. The stored life is the first
+    /// one that was received.
     pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }

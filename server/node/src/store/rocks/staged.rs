@@ -4,8 +4,8 @@
 use leasehold_leases::Key;
 use leasehold_wire::Version;
 
-/// Size in bytes of the version at the beginning of a row's key. After it comes the key of the
-/// value.
+/// Size in bytes of the version at the beginning of a row's key. The key of the value follows the
+/// version.
 const VERSION_BYTES: usize = 12;
 
 /// Returns the row key for version `version` of the value of `key`.

@@ -3,7 +3,7 @@
 //! Before format 7, configurations were only in the log. They are copied to the state. Before format
 //! 6, the log was in RocksDB. Everything that belongs in the log is copied to the files of a new log
 //! and synced. Long values of the state, which had rows of their own, become part of the state's
-//! rows. At last the identity of the directory names the new format. If a start is interrupted
+//! rows. Finally the identity of the directory names the new format. If a start is interrupted
 //! before that, the next start begins again.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::{Storage, StorageError, staged};
 const GROUP_BYTES: usize = 4 << 20;
 
 impl Storage {
-    /// Copies the log of an older format to the new one.
+    /// Copies the log of an older format to the files of a new log.
     ///
     /// # Errors
     /// `Full`, `Damaged`, `Directory`, `Engine`.
@@ -36,7 +36,7 @@ impl Storage {
         self.complete_rows()
     }
 
-    /// Copies the configurations that the state covers from the log to the state.
+    /// Copies configurations from the log to the state, if the state covers them.
     ///
     /// # Errors
     /// `Damaged`, `Directory`, `Engine`.
@@ -63,7 +63,7 @@ impl Storage {
         self.engine.apply(batch)
     }
 
-    /// Replaces each row of the state that only refers to a staged value by a row that contains the
+    /// Replaces rows of the state that only refer to a staged value. The new rows contain the
     /// value.
     fn complete_rows(&self) -> Result<(), StorageError> {
         let engine = &self.engine;
@@ -92,7 +92,7 @@ impl Storage {
         engine.apply(batch)
     }
 
-    /// Removes the column families of the log, if an older format left them.
+    /// Removes the column families that only older formats have.
     pub(super) fn drop_older(&mut self) -> Result<(), StorageError> {
         for column in Column::OLDER {
             if self.engine.db.cf_handle(column.name()).is_some() {

@@ -21,8 +21,8 @@ pub(super) const BLOCK_BYTES: usize = 32 << 10;
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// Returns a description of the problem if a log has bytes on which RocksDB may hang or fail;
-/// otherwise `None`. An end that a crash has torn is accepted here, because it is checked with the
-/// marker file.
+/// otherwise `None`. A log that a crash has cut off is accepted here, because its end is checked
+/// with the marker file.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

@@ -13,7 +13,7 @@ use leasehold_wire::Command;
 use crate::machine::{Admission, InFlightBound, Sessions};
 use crate::message::{Proposal, RequestId};
 
-/// Writes of one client that are in flight.
+/// In-flight writes of one client.
 #[derive(Clone, Debug, Default, Hash)]
 struct ClientWrites {
     sequences: Vec<u64>,
@@ -37,8 +37,8 @@ impl ClientWrites {
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, ClientWrites, SeededState>,
-    /// Reads in flight. Each read is identified by the replica that answers it and by the name of
-    /// the attempt.
+    /// Set of the reads in flight. Each read is identified by the replica that answers it and by
+    /// the name of the attempt.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 

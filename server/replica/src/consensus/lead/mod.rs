@@ -27,7 +27,7 @@ pub use transfer::TransferProgress;
 pub struct Leadership {
     pub ballot: Ballot,
     pub since: Time,
-    /// Next slot of each log in which this leader proposes.
+    /// Slot of this leader's next proposal in each log.
     pub next: PerLog<Slot>,
     pub queue: Queue,
     pub in_flight: InFlight,
@@ -38,7 +38,7 @@ pub struct Leadership {
     /// the lowest maximum in the batches in flight.
     sessions_max: u32,
     least_sessions_max: u32,
-    /// Whether there are commits of which the peers have not been notified yet.
+    /// Whether the peers must still be notified of some commits.
     pub news_due: bool,
     /// Sequence number of the newest probe that was sent. A probe is a numbered heartbeat.
     pub probe: u64,
@@ -166,8 +166,8 @@ impl Leadership {
         *answered = (*answered).max(probe);
     }
 
-    /// Notes that peer `from` has answered, so it receives messages of this leader. Returns the
-    /// time that was noted for the previous answer of this peer.
+    /// Notes that the peer `from` has answered, and so receives messages of this leader. Returns
+    /// the time of this peer's previous answer.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
@@ -189,8 +189,8 @@ impl Leadership {
         answered.collect()
     }
 
-    /// Returns the number of the newest probe that a majority has answered. The leader `me` counts
-    /// as a member of that majority.
+    /// Returns the sequence number of the newest probe that a majority has answered. The leader
+    /// `me` counts as a member of that majority.
     pub fn confirmed_probe(&self, me: ReplicaId, majority: usize) -> u64 {
         let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
         answered[me.index()] = self.probe + 1;

@@ -12,8 +12,7 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// Maximum number of open (uncommitted) slots of a class, as a multiple of the number of slots in
-/// flight that are still free.
+/// Maximum number of open (uncommitted) slots of a class for each slot that is still free.
 const OPEN_PER_FREE: usize = 3;
 
 /// Class of a command: the replicas that must accept the command before it is committed.
@@ -42,7 +41,7 @@ pub struct Queue {
     /// Class of the commands that were queued while all replicas were nearby. Their keys were not
     /// looked up. `None` if no such command is queued.
     unclassed: Option<ReplicaSet>,
-    /// Class of the newest batch. The next batch is of the class that comes after this one in
+    /// Class of the newest batch. The next batch comes from the class after this one, in
     /// round-robin order.
     served: ReplicaSet,
     /// Class of each uncommitted slot. The next field, `open`, counts these slots by class.
@@ -89,8 +88,8 @@ impl Queue {
         later.or_else(|| self.queues.keys().find(may)).copied()
     }
 
-    /// Removes a batch of this class from the queue, for `slot`. If the batch has space left,
-    /// commands are added of classes that differ from `class` only in `nearby` replicas.
+    /// Removes a batch of this class from the queue, for `slot`. If the batch has space left, adds
+    /// commands of classes that differ from `class` only in `nearby` replicas.
     pub fn next_batch(
         &mut self,
         class: ReplicaSet,
@@ -262,7 +261,7 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// A batch of one class includes no command that needs further holders, unless these are
+    /// A batch of one class includes a command that needs further holders only if these holders are
     /// nearby. Otherwise the write of the first class would wait for a holder that it does not
     /// need.
     #[test]

@@ -20,11 +20,11 @@ struct ActiveTransfer {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     active: Option<ActiveTransfer>,
-    /// Replica that an operator has chosen as the next leader but that is not ready yet, and the
-    /// time until which this leader waits for that replica.
+    /// Next leader that an operator has requested, and the time until which this leader waits for
+    /// that replica. The replica is not ready yet.
     wanted: Option<(ReplicaId, Time)>,
-    /// Replicas that have failed to take over leadership in time. This leader transferred
-    /// leadership to them because it is about to end.
+    /// Replicas that have failed to take over leadership in time. This leader is about to end, and
+    /// has tried to transfer leadership to these replicas.
     failed: ReplicaSet,
 }
 
@@ -45,7 +45,7 @@ impl Transfer {
         self.active.is_some()
     }
 
-    /// Whether a transfer has begun, or is to begin because an operator wants it.
+    /// Whether a transfer has begun, or an operator has requested one that has not begun yet.
     pub fn is_planned(&self) -> bool {
         self.is_active() || self.wanted.is_some()
     }
@@ -57,8 +57,8 @@ impl Transfer {
         self.wanted = Some((to, deadline));
     }
 
-    /// Returns the replica that an operator wants to lead once it is ready, and the time until
-    /// which the request is valid. Drops the request if it has expired.
+    /// Returns the next leader that an operator has requested, and the time until which the request
+    /// is valid. Drops the request if it has expired.
     pub fn wanted(&mut self, now: Time) -> Option<(ReplicaId, Time)> {
         self.wanted = self.wanted.filter(|(_, deadline)| now < *deadline);
         self.wanted
@@ -101,8 +101,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the replicas that have failed to take over leadership in time. This leader
-    /// transferred leadership to them because it is about to end.
+    /// Returns the replicas that have failed to take over leadership in time. This leader is about
+    /// to end, and has tried to transfer leadership to these replicas.
     pub fn failed(&self) -> ReplicaSet {
         self.failed
     }
@@ -130,7 +130,7 @@ impl Transfer {
         begun.is_some_and(|begun| begun.to == replica && begun.notified_at.is_some())
     }
 
-    /// Returns whether an operator wants another replica to lead and that replica was told to take
+    /// Returns whether an operator has requested another leader, and that replica was told to take
     /// over.
     pub fn is_by_operator(&self) -> bool {
         let begun = self.active.as_ref();

@@ -5,7 +5,7 @@ use leasehold_wire::{Mismatch, Outcome, Version};
 
 use crate::machine::kv::not_a_record;
 
-/// Number of further results for which memory is reserved when the memory for results is full.
+/// Number of results by which the memory for results grows when it is full.
 const ROOM: usize = 16;
 
 /// Result of a write. Nearly all results are versions; any other result is stored in a box.
@@ -143,8 +143,8 @@ impl Results {
         }
     }
 
-    /// Builds the results from an image, which may be in any order: the inverse of
-    /// [`Results::image`].
+    /// Builds the results from an image. The entries of the image may be in any order. This is the
+    /// inverse of [`Results::image`].
     pub(super) fn restore(image: Vec<(u64, Outcome)>) -> Results {
         let kept = image
             .into_iter()
