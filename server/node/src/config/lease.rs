@@ -27,7 +27,8 @@ pub struct LeaseSection {
     pub reconfigure_ms: u64,
     /// Duration in ms after which a silent replica is suspected to have failed.
     pub grace_ms: u64,
-    /// Maximum relative difference between the rates of clocks: 0.001 is one part in a thousand.
+    /// Bound on the rate error of each clock: the rate differs from that of true time by at most
+    /// this fraction. 0.001 is one part in a thousand.
     pub rho: f64,
     /// Lease holders of keys that have not been read yet, for the strategy `quorum`.
     #[serde(skip_serializing_if = "Option::is_none")]
