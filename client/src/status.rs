@@ -40,7 +40,8 @@ impl StatusQuery {
         self
     }
 
-    /// Adds a request to the query: for the holders of the key that clients request most often.
+    /// Adds a request for the holders of the hottest key to the query. The hottest key is the key
+    /// that clients request most often.
     pub fn holders_of_hottest_key(mut self) -> StatusQuery {
         self.holders = HoldersQuery::HottestKey;
         self

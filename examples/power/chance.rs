@@ -23,8 +23,8 @@ impl Chance {
         self.number() % end.max(1)
     }
 
-    /// Draws a number in the range of `from` and `to`, including both. Returns `from` if `to` is
-    /// smaller.
+    /// Draws a number between `from` and `to`, both inclusive. Returns `from` if `to` is smaller
+    /// than `from`.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to.saturating_sub(from) + 1)
     }

@@ -11,7 +11,8 @@ use crate::recording::{Playback, Recording};
 use crate::round::Round;
 use crate::tree::Tree;
 
-/// Maximum number of power failures within which the judge must find a loss.
+/// Maximum number of power failures in a control run. By then, the judge must have noticed the
+/// fault.
 const CUTS_MAX: u64 = 5;
 
 /// Deliberate fault that makes a cluster lose acknowledged writes.

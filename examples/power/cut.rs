@@ -41,7 +41,7 @@ impl CutKind {
     }
 }
 
-/// Phase in the life of a cluster at which a power failure occurs.
+/// Phase in the life of a cluster in which a power failure occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutPhase {
     FirstStart,
@@ -255,9 +255,9 @@ async fn judge_part(
     judgement.read(fleet, running, history, at_ns).await
 }
 
-/// Draws the replicas that start first. If `is_joined` is false, all of them must start, because the
-/// first start of a cluster needs more than a majority. If only the replica `lost` has lost power, it
-/// is one of the first.
+/// Draws the replicas that start first. If `is_joined` is false, all of them must start, because
+/// the first start of a cluster needs more than a majority. If only the replica `lost` has lost
+/// power, it is one of the first.
 pub fn draw_first(
     nodes: usize,
     kind: CutKind,

@@ -14,7 +14,7 @@ use crate::tree::Tree;
 /// Rule that determines which changes of folders a sync makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskModel {
-    /// A sync of a folder affects only changes in this folder.
+    /// A sync of a folder makes only the changes of this folder durable.
     Strict,
     /// Each sync makes all earlier changes of folders durable. Changes become durable in the order
     /// in which they were made.

@@ -12,9 +12,9 @@ use crate::history::{FoundValue, Loss, LossKind, WriteHistory};
 
 /// Number of keys in one read. Their values must fit into one answer.
 const KEYS_AT_ONCE: usize = 32;
-/// Maximum time within which an operation must succeed.
+/// Time within which an operation must succeed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Maximum time within which a replica must get the leases that it needs for local reads.
+/// Maximum time to wait until a replica has the leases that it needs for local reads.
 const LEASES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Values of all keys, as one replica returned them.
@@ -112,8 +112,8 @@ impl Judgement {
     }
 }
 
-/// Reads some keys at one moment. Returns their values, and whether the replica served the read from
-/// its own state.
+/// Reads some keys at one moment. Returns their values, and whether the replica served the read
+/// from its own state.
 async fn read(
     fleet: &Fleet,
     replica: usize,

@@ -1,5 +1,5 @@
-//! Makes power failures of real `leasehold serve` processes under load, and judges the clusters that
-//! start on the disks that are left.
+//! Makes power failures of real `leasehold serve` processes under load, and judges the clusters
+//! that start on the disks that are left.
 //!
 //! A shim records every file operation of the replicas. A power failure at any moment of the
 //! recording leaves a disk that has everything that was synced before, and a random part of the

@@ -22,8 +22,8 @@ const CUTS_A_ROUND: usize = 10;
 /// In each round, one out of `LIVE_EVERY` power failures hits a single replica of the running
 /// cluster. The other replicas continue.
 const LIVE_EVERY: usize = 5;
-/// One out of `NEW_EVERY` rounds begins with new disks. The other rounds begin with an image of the
-/// previous round.
+/// One out of `NEW_EVERY` rounds begins with new disks. The other rounds begin with images of the
+/// disks from the previous round.
 const NEW_EVERY: u64 = 3;
 /// Percentage of the remaining power failures that hit only one replica.
 const ONE_PERCENT: u64 = 25;

@@ -20,7 +20,7 @@ const ELEMENT_BYTES_MIN: usize = 2;
 const WHILE_GROWING: usize = 3;
 
 /// Returns the number of bytes of memory that a decoder may use for each byte of input. `T` must be
-/// the largest element of all lists in the input.
+/// the type of the largest list element in the input.
 pub const fn per_byte<T>() -> usize {
     WHILE_GROWING * size_of::<T>() / ELEMENT_BYTES_MIN
 }

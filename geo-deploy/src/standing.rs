@@ -169,8 +169,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks that the supervisor has ended, because it does not answer. A running supervisor would
-/// hold the lock of the directory.
+/// Checks that a supervisor that does not answer has ended. A running supervisor would hold the
+/// lock of the directory.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(

@@ -4,7 +4,7 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::Tally;
 
-/// Number of keys. A tally cannot count so many keys.
+/// Number of keys. A tally cannot count that many keys.
 const KEYS: u64 = 200_000;
 
 /// Returns a tally after reads of every key. Some keys were read often.

@@ -212,7 +212,8 @@ pub fn counted(count: usize, name: &str) -> String {
     format!("{count} {name}{ending}")
 }
 
-/// Returns bytes as text for a terminal. Escapes replace control characters and backslashes.
+/// Returns bytes as text for a terminal. Escapes replace control characters, backslashes, and bytes
+/// that are not UTF-8.
 pub fn printable(bytes: &[u8]) -> String {
     escaped(bytes, |letter| letter.is_control() || letter == '\\')
 }

@@ -1,4 +1,4 @@
-//! Display while a workload runs: on a terminal a bar, which also shows latencies, otherwise YCSB's
+//! Display while a workload runs: on a terminal, a bar that also shows latencies; otherwise YCSB's
 //! status line on stderr.
 
 use std::collections::BTreeMap;

@@ -29,7 +29,7 @@ const HANDSHAKES_A_SECOND: u64 = 100;
 /// hello.
 const CONNECTS_A_SECOND: u64 = 500;
 
-/// Opens connections that send nothing, and connections that send too long a hello.
+/// Opens connections that send nothing, and connections that send an overlong hello.
 pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     let silent = hold(target, b"");
     let mut read = 0.0;

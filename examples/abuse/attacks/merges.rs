@@ -44,7 +44,7 @@ const SHAPES: [Shape; 2] = [
 ];
 
 /// Returns the key of the record that `number` selects. Successive numbers select the shapes in
-/// turn. Of each shape, they select the `records` records in turn.
+/// turn. Within each shape, they select the `records` records in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;

@@ -57,8 +57,8 @@ fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usi
     found
 }
 
-/// Asserts that the returned frames follow each other in the stream. Also asserts that the rest of
-/// the stream contains no complete frame that could have been returned.
+/// Asserts that the returned frames follow each other in the stream. Also asserts that the next
+/// frame, which was not returned, is incomplete, and that it is refused if it is too long.
 fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     for &(length, checksum) in frames {
         let (prefix, rest) = stream.split_first_chunk().expect("a frame has a prefix");

@@ -22,7 +22,7 @@ pub(super) fn site_of(event: &HistoryEvent, sites: usize) -> usize {
     event.process as usize % sites
 }
 
-/// Computes the demand from the requests in a history up to the time `until`. The result covers at
+/// Computes the demand from the requests in a history before the time `until`. The result covers at
 /// most `keys_max` keys.
 pub(super) fn profile(
     plan: &RunPlan<'_>,

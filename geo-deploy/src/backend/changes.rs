@@ -56,8 +56,8 @@ impl RunPlan<'_> {
         changes.filter(|c| c.at_s >= 0.0).map(event).collect()
     }
 
-    /// Divides the key space where the key range of a change of strategy begins or ends. Returns
-    /// the first key of each part. The first part begins at key 0.
+    /// Divides the key space at the bounds of the key ranges of all strategy changes in the
+    /// experiment. Returns the first key of each part. The first part begins at key 0.
     pub(super) fn parts(&self) -> Vec<u64> {
         let keys = self.experiment.workload.keys;
         let plans = self.experiment.strategies.iter();

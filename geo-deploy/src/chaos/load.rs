@@ -21,8 +21,8 @@ use crate::backend::local::ClientAccess;
 
 /// Time that a client waits after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum delay that a client can catch up. A delayed client sends the next operations at shorter
-/// intervals.
+/// Maximum delay for which a client compensates. To compensate, a delayed client sends the next
+/// operations at shorter intervals.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
 /// Timeouts of clients. If a timeout is short, many operations have an unknown outcome.
 const TIMEOUTS: [Duration; 3] = [

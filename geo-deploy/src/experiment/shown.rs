@@ -56,7 +56,7 @@ impl Experiment {
     }
 }
 
-/// Describes the omitted fields of faults. The names of these fields begin with the prefix `of`.
+/// Describes the omitted fields of faults. The text `of` is a prefix for the names of these fields.
 fn of_faults(of: &str, faults: &[FaultSpec]) -> Vec<String> {
     let mut notes = Vec::new();
     for (number, fault) in (1..).zip(faults) {

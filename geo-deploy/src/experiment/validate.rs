@@ -64,7 +64,7 @@ impl Experiment {
         )
     }
 
-    /// Checks faults. In errors, the names of the faults' fields begin with the prefix `of`.
+    /// Checks faults. In errors, the text `of` is a prefix for the names of the faults' fields.
     fn validate_faults(&self, of: &str, faults: &[FaultSpec]) -> Result<(), ExperimentError> {
         fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
             field: format!("{of}{}", refused.field),

@@ -178,7 +178,7 @@ pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     csv
 }
 
-/// Returns the events as JSON objects, one object for each line.
+/// Returns the events as JSON objects, with one object on each line.
 pub(super) fn events_jsonl(report: &ExperimentReport) -> anyhow::Result<String> {
     let mut lines = String::new();
     for event in report.all_events() {

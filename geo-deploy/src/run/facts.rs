@@ -136,12 +136,13 @@ pub struct StrategyRun {
     pub issued: u64,
     /// All operations that started in the measured interval, including failed operations.
     pub samples: Vec<Sample>,
-    /// Sites that held a lease on the key of each sample, at the beginning of a fault. This fault
-    /// is the last one that began before the operation ended. If there was no such fault, it is the
-    /// first fault of the run. Empty if the holders are not known.
+    /// Sites that held a lease on the key of each sample when the last fault before the end of the
+    /// operation began. If no fault had begun by then, the first fault of the run is meant. Empty
+    /// if the holders are not known.
     pub leased_to: Vec<SiteSet>,
-    /// First key of each part of the key space. A part begins where the key range of a change of
-    /// strategy begins or ends. If there are fewer than two entries, the key space has no parts.
+    /// First key of each part of the key space. The first part begins at key 0. Every other part
+    /// begins where the key range of a change of strategy begins or ends. If there are fewer than
+    /// two entries, the key space has no parts.
     pub parts: Vec<u64>,
     /// For each sample, the index in `parts` of the part that contains the sample's key. Empty if
     /// there is only one part.

@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Tolerance, in ms, for writes at minimum latency. Such a write may take this much longer than the
-/// lowest latency of all strategies.
+/// Tolerance, in ms, for writes at minimum latency. The latency of such a write may exceed the
+/// lowest latency of all strategies by up to this tolerance.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions for a forecast, in addition to the demand.

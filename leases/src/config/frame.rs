@@ -85,8 +85,8 @@ impl Frame {
     }
 
     /// Sets the excluded replicas. §3.7: a suspect receives no further promises under earlier
-    /// configurations, because these assigned keys to the suspect. This is true even if the
-    /// suspect's own log lags.
+    /// configurations, because the earlier configurations assigned keys to the suspect. This is
+    /// true even if the suspect's own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;

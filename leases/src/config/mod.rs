@@ -103,7 +103,8 @@ impl KeyView<'_> {
 }
 
 /// Rule H12: every configuration has its own default holders. The default holders of the newest
-/// configuration may omit an older leader that still has a lease.
+/// configuration are not used for an older one, because they may omit an older leader that still
+/// has a lease.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
     if off(Rule::H12NamedLeader) {

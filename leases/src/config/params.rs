@@ -26,8 +26,8 @@ pub struct LeaseParams {
 /// Reason why durations are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamsError {
-    /// The renewal interval or the lease duration is zero. A replica would do nothing but renew
-    /// promises.
+    /// The renewal interval or the lease duration is zero. With a renewal interval of zero, a
+    /// replica would do nothing but renew promises.
     #[error("the renewal interval and the lease must be longer than nothing")]
     Zero,
     /// The lease would end before its next renewal.

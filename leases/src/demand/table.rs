@@ -286,7 +286,7 @@ impl Demand {
     }
 
     /// Iterates over the rates of all operations, in operations a second. There is one rate for
-    /// each origin, in order.
+    /// each origin, in the order of the origins.
     pub fn rates(&self) -> impl Iterator<Item = f32> {
         self.origins.iter().map(|origin| {
             let window = origin.calibration.window().max(1.0);

@@ -249,8 +249,8 @@ impl Holder {
 
 /// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
 /// of these grantors, the end of the promise and the barrier of the chain. Grantors with barriers
-/// that this replica has not passed are ignored. The permit ends when fewer than `needed` of the
-/// other grantors still have an unexpired promise.
+/// that this replica has not passed are ignored. The permit ends when the promises of fewer than
+/// `needed` of the other grantors are still unexpired.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,

@@ -46,8 +46,8 @@ pub enum LeaseMessage {
     },
 }
 
-/// A promise. It contains the sequence number of the ack on which it builds, the durations, the
-/// configuration, and the grantor's highest accepted slot.
+/// A promise. It contains the sequence number of the acknowledged message on which it builds, the
+/// durations, the configuration, and the grantor's highest accepted slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// Sequence number that the grantor gave to this message.

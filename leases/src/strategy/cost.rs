@@ -58,8 +58,8 @@ impl Tables<'_> {
 }
 
 impl Cost {
-    /// Creates the chooser for the strategy. `current_holders` are the holders of keys that are not
-    /// listed.
+    /// Creates the chooser for the strategy. `current_holders` are the present holders of unlisted
+    /// keys.
     pub(super) fn new(
         settings: CostSettings,
         tables: &mut Tables<'_>,

@@ -6,7 +6,7 @@ use super::chooser::HolderChange;
 use crate::types::Key;
 
 /// Maximum number of changes of a pass that are kept. The changes with the largest gains are kept.
-/// A leader cannot make so many changes before the next pass.
+/// A leader cannot make that many changes before the next pass.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Maximum number of changes that are kept in the order of their keys, regardless of gain.

@@ -21,8 +21,8 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 pub struct SurveyResult {
     /// Changes of the next configuration.
     pub change: ConfigChange,
-    /// Changes for later configurations, because these changes did not fit in the next one; `None`
-    /// if all changes fit.
+    /// Changes that did not fit in the next configuration, and are left for later ones; `None` if
+    /// all changes fit.
     pub remaining: Option<RemainingChanges>,
 }
 

@@ -75,8 +75,8 @@ impl LogRecovery {
         self.visit_segment(id, bytes, &mut |_| {})
     }
 
-    /// Reads a segment like [`LogRecovery::segment`]. Passes each record to `visit`, in the order in
-    /// which the records were written. Records before damage are passed, too.
+    /// Reads a segment like [`LogRecovery::segment`]. Passes each record to `visit`, in the order
+    /// in which the records were written. Records before damage are passed, too.
     ///
     /// # Errors
     /// As [`LogRecovery::segment`].
@@ -249,7 +249,8 @@ impl LogRecovery {
         if self.unborn == Some(id) { 0 } else { self.end }
     }
 
-    /// Returns the torn write at the end of the segment that was read last; `None` if there is none.
+    /// Returns the torn write at the end of the segment that was read last; `None` if there is
+    /// none.
     pub fn torn_write(&self, id: SegmentId, bytes: &[u8]) -> Option<TornWrite> {
         let life = self.life;
         TornWrite::find(&SegmentReader { life, id, bytes }, self.end(id))
@@ -259,7 +260,7 @@ impl LogRecovery {
     /// lengths in `segment_bytes`.
     ///
     /// # Errors
-    /// Fails if groups or segments are missing that `marked` requires.
+    /// Fails if groups or segments that `marked` requires are missing.
     pub fn finish(
         self,
         marked: Marked,

@@ -30,7 +30,7 @@ struct Peer {
 /// Result of comparing a peer's message with earlier knowledge of that peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerContact {
-    /// Whether the message is from a new run of the peer, which was not known before.
+    /// Whether the message is from a later run of the peer than the newest run known before.
     pub(super) is_later_run: bool,
     /// Time of the peer's previous message, if the peer has restarted since or was silent for a
     /// `health_gap`; otherwise `None`.
@@ -236,8 +236,8 @@ impl ReplicaContext {
         self.others().filter(fit).collect()
     }
 
-    /// Returns the other replica in `among` that should lead next. Of the replicas from which a
-    /// message has arrived lately, it is the one that would serve the sites best.
+    /// Returns the replica in `among`, except this one, that should lead next. Of the replicas from
+    /// which a message has arrived lately, it is the one that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears no other replica resigns after its timeout. All others have then been
         // silent for that long.
@@ -273,8 +273,9 @@ impl ReplicaContext {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Returns the other replica in `among` with the shortest round trip. `among` may come from a
-    /// peer's configuration, so it may contain replicas that are not members; these are ignored.
+    /// Returns the replica in `among`, except this one, with the shortest round trip. `among` may
+    /// come from a peer's configuration, so it may contain replicas that are not members; these are
+    /// ignored.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));

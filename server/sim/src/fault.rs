@@ -27,7 +27,7 @@ pub enum FaultKind {
     /// A replica is killed between two actions of one step: some of its messages have been sent,
     /// and some of its records have not been written.
     CrashMidStep,
-    /// A replica is killed during a sync. Only a part of the data is then on the disk.
+    /// A replica is killed during a sync. Only a part of the data of this sync survives.
     Torn,
     /// A replica is paused. Messages that arrive meanwhile are handled after the pause.
     Pause,

@@ -50,8 +50,8 @@ const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
 /// Fraction of runs in which replicas have room for only few sessions, but clients begin many
 /// sessions.
 const FEW_SESSIONS: f64 = 0.12;
-/// Probability that replicas limit how many sessions are opened per second, in runs with room for
-/// few sessions.
+/// Probability that each replica lets clients open only a few sessions a second, in runs with room
+/// for few sessions.
 const FEW_OPENS: f64 = 0.3;
 /// Fraction of runs in which disks keep their logs as bytes.
 const LOG_BYTES: f64 = 0.25;

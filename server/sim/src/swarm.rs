@@ -34,7 +34,7 @@ pub struct Isolation {
     pub mute_ns: u64,
     /// Duration of the second stage: the victim is cut off in both directions.
     pub apart_ns: u64,
-    /// Time between the end of a second stage and the next first stage, in which all links work.
+    /// Time in which all links work, between the end of a second stage and the next first stage.
     pub well_ns: u64,
 }
 

@@ -21,7 +21,7 @@ const LISTED_EVERY: Duration = Duration::from_millis(500);
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Sets the strategy, and then moves leadership. The order matters: the present leader knows the
-/// demand, and chooses the holders that it lists by this demand. The next leader begins without any
+/// demand, and uses it to choose the holders that it lists. The next leader begins without any
 /// counts, and keeps the listed holders.
 pub(super) async fn apply(
     client: &Client,

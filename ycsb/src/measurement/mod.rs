@@ -296,7 +296,8 @@ impl Measurements {
         self.observe(key, took.checked_div(found), 1);
     }
 
-    /// Adds a latency to the histogram of `key`. Ignores the latency if its basis is not kept.
+    /// Adds a latency to the histogram of `key`. Ignores the latency if `interval` excludes the
+    /// basis in `key`.
     fn observe(&mut self, key: SeriesKey, latency: Option<Duration>, count: u64) {
         let kept = match self.interval {
             Interval::Op => key.basis == Basis::Service,

@@ -147,9 +147,9 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// Returns the end of each operation. An unanswered operation has an end if another operation saw
-/// its value: it took effect before the other operation ended. If no operation saw its value, its
-/// end is `NEVER`.
+/// Returns the end of each operation. If another operation saw the value of an unanswered
+/// operation, the unanswered operation took effect before the other operation ended. If no
+/// operation saw its value, the end of an unanswered operation is `NEVER`.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();

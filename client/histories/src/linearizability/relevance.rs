@@ -46,9 +46,10 @@ impl Relevance {
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment. This is only known
-    /// if the expected value has a single write. At that moment, the value was not written yet, or
-    /// was already overwritten.
+    /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
+    /// the expected value was never written. It is also the case if the expected value has only one
+    /// write, and the value was not written yet, or was already overwritten, at a moment of the
+    /// swap.
     pub fn is_explained(&self, op: &Op) -> bool {
         let OpKind::Fail { expected } = op.kind else {
             return false;

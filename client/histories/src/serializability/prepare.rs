@@ -173,9 +173,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// Returns the end of each transaction. An unanswered transaction has an end if another transaction
-/// found one of its values: it took effect before the other transaction ended. If no transaction
-/// found its values, its end is `NEVER`.
+/// Returns the end of each transaction. If another transaction found a value of an unanswered
+/// transaction, the unanswered transaction took effect before the other transaction ended. If no
+/// transaction found its values, the end of an unanswered transaction is `NEVER`.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();

@@ -8,8 +8,8 @@
 use crate::driver::Driver;
 
 impl Driver {
-    /// Returns the name and the value of each metric of the node, in the order of a status. Metrics
-    /// of the replica itself are not included.
+    /// Returns the name and the value of each metric of the node, in the order in which a status
+    /// shows the metrics. Metrics of the replica itself are not included.
     pub(super) fn metrics(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let process = [
             ("unsendable_messages", self.peers.unsendable()),

@@ -21,8 +21,8 @@ const SEED_BYTES: usize = 32;
 /// Salt that makes an authority's keys differ from any other keys that are derived from the same
 /// secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// Time by which the start of a certificate's validity is backdated. So a node accepts a new
-/// certificate even if the node's clock is behind by this time.
+/// Duration by which the start of a certificate's validity is backdated. So a node accepts a new
+/// certificate even if the node's clock is behind by this duration.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
 /// Period in which a certificate is valid.

@@ -206,7 +206,7 @@ impl KeyMaterial {
 
     /// Returns the TLS configuration for connections that the node accepts. If `of` is `None`, the
     /// other end needs no certificate. Otherwise the other end must show a certificate of one of
-    /// these authorities.
+    /// the authorities in `of`.
     fn server(&self, of: Option<&RootCertStore>) -> Result<Arc<ServerConfig>, SecurityError> {
         let failed = failed("using the certificate");
         let config = ServerConfig::builder_with_provider(provider())

@@ -522,7 +522,7 @@ pub(super) fn name_of(segment: SegmentId) -> String {
 /// Reads a segment into `bytes`, and overwrites the previous contents.
 ///
 /// # Errors
-/// `Damaged` if the path is not that of a file, `Directory`.
+/// `Damaged` if the segment is not a regular file, `Directory`.
 pub(super) fn read_segment(
     directory: &Path,
     segment: SegmentId,
@@ -537,7 +537,7 @@ pub(super) fn read_segment(
     }
 }
 
-/// Reads a file, and returns true. Returns false if `path` is not that of a file.
+/// Reads a file, and returns true. Returns false if it is not a regular file.
 fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<bool> {
     use std::io::Read as _;
     bytes.clear();

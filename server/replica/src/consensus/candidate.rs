@@ -142,7 +142,7 @@ impl CandidateState {
     }
 
     /// Returns whether the next notification is due: the time `again` has passed since the last
-    /// one. A notification tells the replicas that have promised that promises are still arriving.
+    /// one. The replicas that have promised receive it, to learn that promises are still arriving.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {

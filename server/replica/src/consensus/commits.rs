@@ -20,8 +20,8 @@ use crate::step::Step;
 /// Result of comparing a leader's report of commits with the entries accepted here.
 #[derive(Clone, Debug, Default)]
 pub struct CommitUpdate {
-    /// Slots that are committed according to the report. The values accepted here are the chosen
-    /// ones.
+    /// Slots that are committed according to the report. This replica has accepted the chosen
+    /// values of these slots.
     pub chosen: Vec<Slot>,
     /// Whether further slots are committed according to the report. In these slots, this replica
     /// has accepted no value under the ballot of the report.

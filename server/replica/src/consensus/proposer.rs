@@ -23,9 +23,9 @@ const RETRANSMIT_MAX: usize = 256;
 /// Maximum round-trip time to a nearby replica. Such a replica is on the leader's site, or close
 /// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Maximum silence of a nearby replica. If a nearby replica is silent for longer, commands wait for
-/// this replica only if they need its vote. The same is true if a slot has waited for the nearby
-/// replica's vote for this long.
+/// Maximum silence of a nearby replica. If a nearby replica is silent for longer, only commands
+/// that need its vote wait for it. The same is true if a slot has waited for the nearby replica's
+/// vote for this long.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// Number of uncommitted slots in which the leader searches for replicas that block slots. The
 /// leader searches this many of the oldest slots, and as many of the newest.

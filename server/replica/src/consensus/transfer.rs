@@ -37,8 +37,8 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Omits the beginning of the present leadership. This time has no effect before the horizon of
-    /// `Replica::fingerprint`.
+    /// Omits the time at which the present leadership began. That time has no effect before the
+    /// horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
     }

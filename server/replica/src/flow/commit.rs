@@ -31,8 +31,8 @@ const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// Divisor for the wait of a batch of changes of the state: the batch waits for at most `1 /
-/// CHANGES_SHARE` of the interval between checkpoints.
+/// Divisor for the wait of a batch of changes of the state: the batch waits for at most
+/// `1 / CHANGES_SHARE` of the interval between checkpoints.
 const CHANGES_SHARE: u32 = 10;
 
 /// Limits on execution: the work of one group of inputs, and the time at which merges continue.
@@ -70,7 +70,7 @@ impl ExecutionBudget {
     }
 }
 
-/// Returns the minimum time for merges of `work` units. In this time, merges stay within their
+/// Returns the duration that must pass for merges of `work` units, so that merges stay within their
 /// share of the time. With the normal share, a replica with much work left would never catch up. So
 /// the share is half of the time if `left`, the work that is left, exceeds half of `behind`. It is
 /// the whole time if `left` exceeds `behind`.

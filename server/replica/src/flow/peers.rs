@@ -68,8 +68,8 @@ impl Parts {
     }
 
     /// Handles messages that are valid only between the present runs of both replicas. For example,
-    /// an earlier run may have requested an entry under a ballot that this run does not know. If
-    /// this run handled the answer, it would store the entry under a lower ballot.
+    /// an earlier run may have requested an entry of a ballot that this run does not know. If this
+    /// run handled the answer, it would store the entry under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,

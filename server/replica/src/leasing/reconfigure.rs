@@ -18,8 +18,8 @@ use crate::context::ReplicaContext;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Factor by which holders are chosen more often for a while. The reason is that clients have begun
-/// to request other keys. The factor applies for [`HURRIED_PERIODS`] periods of the usual length.
+/// Factor by which holders are chosen more often for a while after clients have begun to request
+/// other keys. The factor applies for [`HURRIED_PERIODS`] periods of the usual length.
 const HURRY: u32 = 4;
 
 /// Time for which holders are chosen more often, as a multiple of the usual period.

@@ -7,8 +7,8 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Round trip, in ms, that is assumed between two replicas if neither has measured it. If the
-/// longest measured round trip is longer than this, that one is assumed instead.
+/// Round trip, in ms, that is assumed between two replicas if neither has measured it. The longest
+/// measured round trip is assumed instead if it is longer than this.
 const UNMEASURED_MS: f64 = 1000.0;
 
 /// Maximum for a round trip that a peer reports, in us. If a peer reports a longer one, this

@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Time, in grace periods, for which an excluded replica must not be suspected before it is
-/// included again. This is a minimum.
+/// Minimum time, in grace periods, that must pass without suspicion before an excluded replica is
+/// included again.
 const QUIET_GRACES: u32 = 2;
 
 /// Replicas that a leader suspects, and the time at which each replica was last suspected.

@@ -105,8 +105,8 @@ impl StateMachine {
         cost::of(Request::Command(command)).executing() + merging
     }
 
-    /// Estimates the work of a merge if it were executed now; 0 for other commands. The estimate
-    /// does not include the fields that the merge adds.
+    /// Estimates the work that a merge would cause if it were executed now; 0 for other commands.
+    /// The estimate does not include the fields that the merge adds.
     pub(super) fn merge_work(&self, command: &Command) -> usize {
         let merge = command.as_merge();
         merge.map_or(0, |put| self.kv.merge_work_ahead(&put.key))

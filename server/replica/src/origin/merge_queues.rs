@@ -27,11 +27,10 @@ const WORK_MIN_OF_MANY: usize = 512;
 /// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size, in bytes, of a short command. A merge in a longer command does not wait here.
-/// Large writes wait for each other at the node, so other large writes would have to wait there,
-/// too.
+/// Maximum size, in bytes, of a short command. A merge in a longer command does not wait here. If
+/// it waited, other large writes would have to wait at the node, too.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Divisor of the cost limit. Long merges may use only one part of the limit.
+/// Number by which the cost limit is divided. The result is the cost limit for long merges.
 const LONG_SHARE: usize = 4;
 /// Number of merges that a queue may always keep although they no longer wait for an answer. They
 /// are removed once they exceed this number plus half the length of the queue.

@@ -21,7 +21,7 @@ pub(super) struct ReadIndex {
     /// after the read arrived, and a majority must answer it. The slot must be executed before the
     /// read is answered.
     unconfirmed: VecDeque<(u64, Slot, ReadRequest)>,
-    /// Confirmed reads, by slot. The slot must be executed before the read is answered.
+    /// Confirmed reads, by the slot for which they wait.
     confirmed: BTreeMap<Slot, Vec<ReadRequest>>,
     /// Whether a read waits for a probe that is not sent yet.
     probe_due: bool,

@@ -278,8 +278,9 @@ impl Reads {
         }
     }
 
-    /// Handles reads of a peer's clients. If `read_index` is set, this replica must be the leader.
-    /// It then answers the reads after a majority has confirmed that it leads.
+    /// Handles reads of a peer's clients. If `read_index` is set, the leader answers the reads
+    /// after a majority has confirmed that it leads. A replica that does not lead refuses these
+    /// reads.
     pub fn on_forwarded(
         &mut self,
         step: &mut Step<'_>,

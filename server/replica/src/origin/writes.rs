@@ -133,7 +133,7 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Accepts a command of a client. `work` is its merging work. If the same write waits here
+    /// Handles a command of a client. `work` is its merging work. If the same write waits here
     /// already, only the newer request will receive the result, perhaps on a new connection. The
     /// older request is answered with an error that says so.
     pub fn submit(
@@ -228,9 +228,9 @@ impl Writes {
         }
     }
 
-    /// Returns the commands to be sent to the leader: commands of clients since the last group, and
-    /// queued merges that may be sent now. If no leader is known, the commands are sent again once
-    /// a leader is known. `work` is the same as for [`Writes::send_queued`].
+    /// Removes and returns the commands to be sent to the leader: commands of clients since the
+    /// last group, and queued merges that may be sent now. If no leader is known, the commands are
+    /// sent again once a leader is known. `work` is the same as for [`Writes::send_queued`].
     pub fn take_forwards(
         &mut self,
         step: &mut Step<'_>,

@@ -15,7 +15,7 @@ use leasehold_replica::message::{Envelope, Message};
 pub(super) const NAME: &str = "elections";
 
 /// Series of heartbeats that one replica acknowledged. All of them have the same ballot, and there
-/// is no long pause between two of them.
+/// is no long pause between two successive ones.
 #[derive(Clone, Copy, Debug)]
 struct HeartbeatSeries {
     ballot: Ballot,

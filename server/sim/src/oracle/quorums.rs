@@ -209,11 +209,10 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
     }
 }
 
-/// Adds the votes that the acting replica gave as an earlier leader, at ballots below `newest`.
-/// These votes are needed because the step that commits an entry may also have accepted it from the
-/// next leader, at ballot `newest`. Then the replica has forgotten the earlier vote and its tag.
-/// This function replaces the tag by the set of replicas to which the acting replica has promised
-/// the entry's keys.
+/// Adds the votes that the acting replica gave at ballots below `newest`, while it was the leader.
+/// The same step may commit an entry and accept it from the next leader, at ballot `newest`. Then
+/// the replica has forgotten its own earlier vote and the tag of that vote. This function uses
+/// another tag: the set of replicas to which the acting replica has promised the entry's keys.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
     let disk = ctx.snapshot.node(ctx.node).disk();

@@ -258,8 +258,8 @@ impl ClientWorkload {
         Some(operation)
     }
 
-    /// Begins requests of a client, one in each free lane, and sends them together. Their number is
-    /// at most the size of a burst.
+    /// Begins requests in free lanes of a client, and sends them together. Their number is at most
+    /// the size of a burst.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);

@@ -123,7 +123,7 @@ impl KeyConstraints {
     }
 
     /// Returns the last moment at which an answer could depend on this effect. The effect must be a
-    /// deletion, or write a value that no transaction found.
+    /// deletion, or a write of a value that no transaction found.
     pub(super) fn last_use(&self, effect: Effect) -> TxnTime {
         let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
         match effect {
@@ -147,9 +147,9 @@ impl KeyConstraints {
     }
 
     /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
-    /// another value was certainly current at a moment of the swap. It is also the case if the
-    /// expected value has only one write, and the value was not written yet, or was already
-    /// overwritten, at a moment of the swap.
+    /// the expected value was never written, or if another value was certainly current at a moment
+    /// of the swap. It is also the case if the expected value has only one write, and the value was
+    /// not written yet, or was already overwritten, at a moment of the swap.
     pub(super) fn is_explained(&self, effect: Effect, begin: TxnTime, end: TxnTime) -> bool {
         let Effect::Fail(expected) = effect else {
             return false;

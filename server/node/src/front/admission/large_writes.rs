@@ -27,8 +27,8 @@ const AT_ONCE: usize = 1 << 20;
 /// receives no write and sends no answer. Disks usually answer sooner, and most round trips between
 /// sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// Maximum pause between an answer and the next write. The pause is as long as the answer took to
-/// arrive, because a checkpoint writes the same bytes to disk once more.
+/// Maximum pause between an answer and the next write. A pause leaves the disk to the checkpoint,
+/// which writes the same bytes once more. So the pause is as long as the wait for the answer was.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Waiting large writes of all connections, and the total size of unanswered large writes.

@@ -11,7 +11,7 @@ use crate::store::rocks::marker;
 
 /// Name of the file that RocksDB locks while a replica runs.
 const LOCK: &str = "LOCK";
-/// Description of the place at which the configuration contains the path.
+/// Advice on where to find the path of a data directory in the configuration.
 const CONFIGURED: &str = "`data` of the configuration, followed by the name of the node";
 
 /// Checks that `path` is a directory with a marker file.

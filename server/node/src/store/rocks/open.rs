@@ -309,8 +309,8 @@ fn check_identity(
 }
 
 /// Syncs the parent directories of a new directory, so that the new directory survives a loss of
-/// power. Parent directories that this process may not open are skipped: they were not created just
-/// now.
+/// power. Parent directories that this process may not open are skipped, because they were not
+/// created just now.
 fn sync_above(path: &Path) {
     for above in path.ancestors().skip(1).filter(|it| it.parent().is_some()) {
         _ = std::fs::File::open(above).and_then(|above| above.sync_all());

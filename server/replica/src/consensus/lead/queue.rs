@@ -261,8 +261,8 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// A batch of one class includes a command that needs further holders only if these holders are
-    /// nearby. Otherwise the write of the first class would wait for a holder that it does not
+    /// A batch of one class includes no command that needs further holders, unless these holders
+    /// are nearby. Otherwise the write of the first class would wait for a holder that it does not
     /// need.
     #[test]
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
