@@ -1,5 +1,5 @@
-//! Increments a counter correctly even while other programs do the same. The value is replaced only
-//! if no other program has replaced it since this program read it.
+//! Increments a counter correctly, even while other programs do the same, and even if an answer is
+//! lost. The value is replaced only if no other program has replaced it since this program read it.
 
 #![allow(clippy::print_stdout)] // a program
 
@@ -8,25 +8,40 @@ mod common;
 use leasehold_client::{CasOutcome, Client, Error};
 
 const KEY: &str = "example/counter";
+/// Number of increments that the value remembers. A program must find out within this many later
+/// increments whether its own has taken effect.
+const REMEMBERED: usize = 100;
 
-/// Adds one to a counter. Returns the new value.
-async fn increment(client: &Client) -> Result<u64, Error> {
+/// Adds one to a counter. Returns the new value. After an error, the increment may have taken
+/// effect; another call with the same `id` does not add one again.
+///
+/// The value has one line for each of the last increments: the count, and the id of the increment.
+/// All writers keep these lines. So a program finds its own increment again, even if other programs
+/// have changed the counter in the meantime.
+async fn increment(client: &Client, id: u64) -> Result<u64, Error> {
     loop {
         let found = client.get(KEY).await?;
-        let (count, version) = match &found {
-            Some(found) => {
-                let text = String::from_utf8_lossy(&found.value);
-                (text.parse().unwrap_or(0), Some(found.version))
-            }
-            None => (0, None),
-        };
-        let next = count + 1;
-        match client
-            .compare_and_swap(KEY, next.to_string(), version)
-            .await?
-        {
-            CasOutcome::Written(_) => return Ok(next),
-            CasOutcome::Mismatch(_) => {} // another program was faster: read again
+        let version = found.as_ref().map(|found| found.version);
+        let value = found.map(|found| found.value).unwrap_or_default();
+        let text = String::from_utf8_lossy(&value);
+        let mut lines: Vec<&str> = text.lines().collect();
+        let count_in = |line: &str| line.split(' ').next()?.parse::<u64>().ok();
+        let own = format!(" {id}");
+        if let Some(line) = lines.iter().find(|line| line.ends_with(&own)) {
+            return Ok(count_in(line).unwrap_or(0)); // an earlier attempt took effect
+        }
+        let next = lines.last().and_then(|line| count_in(line)).unwrap_or(0) + 1;
+        let line = format!("{next} {id}");
+        lines.push(&line);
+        let remembered = lines.len().saturating_sub(REMEMBERED);
+        let text = lines[remembered..].join("\n");
+        match client.compare_and_swap(KEY, text, version).await {
+            Ok(CasOutcome::Written(_)) => return Ok(next),
+            Ok(CasOutcome::Mismatch(_)) => {} // another program was faster: read again
+            // The next attempt finds the line of this one, or has the same expected version. So
+            // only one of them takes effect.
+            Err(error) if error.may_have_taken_effect() => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -36,15 +51,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = common::connect().await?;
     client.delete(KEY).await?;
 
-    // Four increments run at the same time, and none is lost.
-    let counting = (0..4).map(|_| {
+    // Four increments run at the same time, and none is lost. Other programs must not use the same
+    // ids: draw them at random, or number them after the name of the program.
+    let counting = (1..=4).map(|id| {
         let client = client.clone();
-        tokio::spawn(async move { increment(&client).await })
+        tokio::spawn(async move { increment(&client, id).await })
     });
     for count in counting.collect::<Vec<_>>() {
         println!("counted to {}", count.await??);
     }
+    // An increment that is repeated adds nothing.
+    assert!(increment(&client, 1).await? <= 4);
     let found = client.get(KEY).await?.expect("the counter exists");
-    assert_eq!(found.value, "4");
+    let text = String::from_utf8_lossy(&found.value);
+    let last = text.lines().last().expect("the counter has a line");
+    assert!(last.starts_with("4 "), "{text}");
     Ok(())
 }

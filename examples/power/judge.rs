@@ -20,7 +20,7 @@ const LEASES_WITHIN: Duration = Duration::from_secs(10);
 /// Values of all keys, as one replica returned them.
 type Values = BTreeMap<String, FoundValue>;
 
-/// Contradictions that the judge found, and the number of its reads.
+/// Result of judging: the losses that were found, and the number of reads that were judged.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
     pub losses: Vec<Loss>,

@@ -74,7 +74,7 @@ pub struct RunSummary {
     /// Share of held reads among all reads. A held read is local, but was held back by a write in
     /// flight.
     pub held_fraction: f64,
-    /// Share of writes at their minimum latency among all writes.
+    /// Share of all writes that had their minimum latency.
     pub min_latency_fraction: f64,
     /// Mean latencies that are computed from the true rates of requests. One is for the strategy's
     /// choice of holders, the other is for the best choice of holders.

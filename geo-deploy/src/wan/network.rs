@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Maximum median lateness, in ms, of a valid network. The value equals the tolerance of reports:
+/// Maximum median lateness of messages, in ms, in a valid network. Reports use the same tolerance:
 /// an operation is "at its minimum" if its latency exceeds the lower bound by at most 1 ms.
 const LATE_P50_MS_MAX: f64 = 1.0;
 /// Maximum 99th percentile of the lateness, in ms, of a valid network. At a greater value, more

@@ -108,7 +108,7 @@ impl TornWrite {
     }
 }
 
-/// Returns the damage in a segment after byte `from`, at which the chain of groups is broken.
+/// Returns the damage in a segment from byte `from` on. The chain of groups is broken at this byte.
 /// [`LogRecovery`](crate::LogRecovery) reports only the first damage.
 pub fn damage_behind(life: u64, id: SegmentId, bytes: &[u8], from: usize) -> Vec<LogDamage> {
     let reader = SegmentReader { life, id, bytes };

@@ -409,9 +409,9 @@ fn draw_window(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Draws whether replicas may execute only very little in one step, often no more than one slot.
-/// Also draws whether replicas accept only few entries ahead of execution. The draws use their own
-/// random generator.
+/// Makes replicas execute very little in one step, often only one slot, in some random scenarios.
+/// In some of these, replicas also accept only a few entries ahead of execution. The choices use a
+/// random generator of their own.
 fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {

@@ -357,8 +357,8 @@ impl Reads {
         self.answers.flush(step);
     }
 
-    /// Forwards unanswered reads again, to the leader this time. Serves blocked reads elsewhere if
-    /// their permit has ended.
+    /// Forwards reads that were not answered in time to the leader. Also forwards blocked reads that
+    /// this replica may no longer serve.
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let timeout = step.ctx.settings.timing.retransmit;
         let now = step.now;

@@ -56,7 +56,7 @@ pub struct ConfirmationOracle {
     /// Unanswered reads of clients. The key is (replica that received the read, handle of the
     /// client).
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
-    /// Number of each replica's forwarded reads that other replicas have confirmed.
+    /// For each replica, the number of its forwarded reads that other replicas have confirmed.
     peer_confirmed: Vec<u64>,
     /// Number of confirmed reads judged.
     pub checks: u64,

@@ -96,9 +96,9 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// Judges a record of `node`. The record says that the next run of `node` need not wait. When
-    /// it is written, no replica may rely on a promise of any run of `node`. Promises that are
-    /// still in transit must be too late to be taken.
+    /// Checks a record by which `node` ends its restart wait in advance: the next run need not
+    /// wait. It is a violation if any replica still relies on a promise of any run of `node`, or if
+    /// a promise in transit could still be taken.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
