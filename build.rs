@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Files and directories that a run depends on. The lock file has the versions of dependencies.
+/// Files and directories that a run depends on. The lock file is one of them, because it has the
+/// versions of dependencies.
 const SIMULATED: [&str; 11] = [
     "Cargo.lock",
     "client/backoff/src",
@@ -49,7 +50,8 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns true if the file is a source file. Editors may leave other files in the same directory.
+/// Returns true if the file is a source file. The directory may also contain other files, for
+/// example files of an editor.
 fn is_source(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let kinds = [".rs", ".proto", ".lock"];

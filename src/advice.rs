@@ -10,8 +10,8 @@ use crate::terminal::say;
 pub struct AdviceContext<'a> {
     /// Names of the replicas.
     pub names: &'a [String],
-    /// Plan and leader that are in force. A table marks the line for this plan and leader. If
-    /// `None`, no line is marked.
+    /// Plan and leader that are in force. Tables mark the line of this plan and leader. If the
+    /// field is `None`, tables mark no line.
     pub now: Option<(HolderPlan, ReplicaId)>,
     /// Time, in seconds, for which a write waits if a holder has failed.
     pub stall_s: f64,

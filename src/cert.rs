@@ -92,8 +92,8 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the path by which the configuration file `config` must refer to `directory`. Paths in a
-/// configuration are relative to the directory that contains the configuration.
+/// Returns the path of `directory` that must be written in the configuration file `config`. Paths
+/// in a configuration are relative to the directory that contains the configuration.
 fn as_configured(directory: &Path, config: &Path) -> PathBuf {
     let base = config.parent().filter(|base| !base.as_os_str().is_empty());
     let base = base.unwrap_or(Path::new(".")).canonicalize();

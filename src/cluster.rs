@@ -114,8 +114,8 @@ impl NodesArgs {
 }
 
 impl TimedArgs {
-    /// Sends a request to the cluster's supervisor. The supervisor begins the fault, and ends it
-    /// after the time that the arguments give.
+    /// Asks the cluster's supervisor to begin a fault. The supervisor ends the fault after the time
+    /// that the arguments give.
     pub fn begin(&self, fault: FaultSpec) -> anyhow::Result<()> {
         let fault = FaultSpec {
             until_s: self.seconds,

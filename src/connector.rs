@@ -51,7 +51,7 @@ impl ClientCredentials {
 }
 
 /// Returns the path of a file, and the name of the option or environment variable that gave the
-/// path. The option is preferred. An empty variable is ignored.
+/// path. The option has precedence over the variable. An empty variable is ignored.
 fn named(
     given: &Option<PathBuf>,
     option: &'static str,
@@ -95,7 +95,7 @@ pub struct Replicas {
 
 impl Replicas {
     /// Creates a connector that asks one replica after another. The `timeout` applies to each
-    /// replica separately, because changes take long.
+    /// replica separately.
     pub fn connector(&self) -> anyhow::Result<Connector> {
         let mut connector =
             Connector::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
@@ -216,8 +216,7 @@ impl Connector {
     }
 
     /// Connects to the replica that the arguments name. If the arguments name no replica, connects
-    /// to the leader. The preferred leader may be dead, so any replica that answers is asked for
-    /// the address of the leader.
+    /// to the leader. Any replica that answers is asked for the address of the leader.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

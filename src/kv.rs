@@ -158,8 +158,8 @@ fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &RawRepl
     }
 }
 
-/// Warns that a scan may have omitted entries. This is possible if the scan returned the maximum
-/// number of entries that it was allowed to return.
+/// Prints a warning if a scan may have omitted entries. Entries may be missing if the scan returned
+/// the maximum number of entries that it was allowed to return.
 fn warn_truncated_scan(command: &KvCommand, reply: &RawReply) {
     if let KvCommand::Scan { limit, .. } = command
         && let Some(Answer::Entries(found)) = &reply.outcome.result

@@ -136,8 +136,7 @@ fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {
     })
 }
 
-/// Returns the beginning and the end of a range. A range without a bound on one side has an empty
-/// text for that side.
+/// Returns the lower and the upper bound of a range. If a bound is missing, its text is empty.
 fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
     let Some(range) = range else {
         return Ok(("", ""));

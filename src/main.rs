@@ -28,8 +28,8 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use leasehold_node::NodeError;
 
-/// Allocator of the program. Every operation allocates and frees values, batches and messages, so
-/// the speed of the allocator matters.
+/// Allocator of the program. The speed of the allocator matters, because every operation allocates
+/// and frees values, batches and messages.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -165,8 +165,8 @@ fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Resu
     verdict(args, &progress, ended, &summary.missing)
 }
 
-/// Prints, for each failed seed, the command that repeats it. Also stores the end of the seed's
-/// trace.
+/// Prints, for each failed seed, the command that runs the seed again. Also stores the end of the
+/// seed's trace.
 fn report_failures(
     failures: &[&SeedFailure],
     resolved: &choices::ResolvedChoices,

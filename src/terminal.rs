@@ -14,8 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-/// Names of packages and modules before release 0.2, each with its present name. Log filters may
-/// still use the former names. If several pairs match a name, the first pair is used.
+/// Former names of packages and modules (before release 0.2), each with its present name. Log
+/// filters may still use the former names. If several pairs match a name, the first pair is used.
 const RENAMED: [(&str, &str); 21] = [
     ("server::node::access", "leasehold_node::front::access"),
     (
@@ -77,9 +77,9 @@ fn renamed(filter: &str) -> String {
     directives.collect::<Vec<_>>().join(",")
 }
 
-/// Starts the log on stderr. If the terminal is slow, lines are lost, but the program never waits
-/// for the terminal. `RUST_LOG` selects the entries; an empty `RUST_LOG` is ignored. Lines are
-/// written until the returned guard is dropped.
+/// Starts the log on stderr. The program never waits for a slow terminal; instead, lines are lost.
+/// `RUST_LOG` selects the entries; an empty `RUST_LOG` is ignored. Lines are written only until the
+/// returned guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
@@ -93,8 +93,8 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Converts bytes to text. Bytes that are not UTF-8 are replaced by escape sequences. So are
-/// characters for which `must_escape` returns true.
+/// Converts bytes to text. Escape sequences replace bytes that are not UTF-8, and characters for
+/// which `must_escape` returns true.
 pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -117,8 +117,8 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
-/// Error of a command that was ended by Ctrl-C. This error has an exit status of its own, because
-/// the result of the command is not known.
+/// Error of a command that was ended by Ctrl-C. The result of the command is not known, so this
+/// error has an exit status of its own.
 #[derive(Debug)]
 pub struct Interrupted(pub String);
 
@@ -135,8 +135,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Error of a load generator that did not reach its target rate. This error has an exit status of
-/// its own, because the report is complete, but does not measure the requested rate.
+/// Error of a load generator that did not reach its target rate. The report is complete, but does
+/// not measure the requested rate. Therefore this error has an exit status of its own.
 #[derive(Debug)]
 pub struct TargetMissed(pub String);
 
@@ -154,8 +154,8 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Waits for SIGINT, SIGTERM or SIGHUP. SIGHUP is sent if the terminal or the connection is closed.
-/// The run then ends as on Ctrl-C, and keeps the results so far.
+/// Waits for SIGINT, SIGTERM or SIGHUP. After any of these signals, the run ends as on Ctrl-C, and
+/// keeps the results so far. SIGHUP is sent if the terminal or the connection is closed.
 pub async fn interrupted() {
     let terminated = async {
         if let Ok(terminated) = leasehold_node::terminated() {
@@ -180,8 +180,7 @@ async fn hung_up() {
     }
 }
 
-/// Returns true if this process was started with SIGHUP ignored. If this cannot be determined, also
-/// returns true.
+/// Returns true if this process was started with SIGHUP ignored, or if this cannot be determined.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -228,8 +228,8 @@ fn revoke(file: &Path, name: &str) -> anyhow::Result<()> {
 struct LockedTokenFile {
     file: PathBuf,
     dir: PathBuf,
-    /// Lock on the directory that contains the file. The file itself cannot hold the lock, because
-    /// it is replaced.
+    /// Lock on the directory that contains the file. The lock is not on the file itself, because
+    /// the file is replaced.
     lock: File,
 }
 
@@ -275,7 +275,7 @@ impl LockedTokenFile {
     }
 
     /// Gives the new file the owner and the group of the old file, so that a node can still read
-    /// it.
+    /// the file.
     fn keep_owner(&self, new: &File) -> std::io::Result<()> {
         let Ok(old) = std::fs::metadata(&self.file) else {
             return Ok(());

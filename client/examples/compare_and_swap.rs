@@ -8,12 +8,12 @@ mod common;
 use leasehold_client::{CasOutcome, Client, Error};
 
 const KEY: &str = "example/counter";
-/// Number of increments that the value remembers. A program must find out within this many later
-/// increments whether its own has taken effect.
+/// Number of increments that the value remembers. A program must find out within this number of
+/// later increments whether its own increment has taken effect.
 const REMEMBERED: usize = 100;
 
-/// Adds one to a counter. Returns the new value. After an error, the increment may have taken
-/// effect; another call with the same `id` does not add one again.
+/// Adds one to a counter, and returns the new value. After an error, the increment may have taken
+/// effect. In that case, another call with the same `id` does not add one again.
 ///
 /// The value has one line for each of the last increments: the count, and the id of the increment.
 /// All writers keep these lines. So a program finds its own increment again, even if other programs

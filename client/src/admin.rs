@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::status::Status;
 
-/// The interface that [`Client::admin`] returns, for operators' requests. If the cluster requires
+/// The interface for operators' requests, which [`Client::admin`] returns. If the cluster requires
 /// tokens, the client's token must have the right `admin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
@@ -35,13 +35,13 @@ pub struct LeaseChange {
 }
 
 impl LeaseChange {
-    /// Creates a change that concerns only durations. Durations apply to all keys.
+    /// Creates a change that concerns only durations. These durations apply to all keys.
     pub fn durations() -> LeaseChange {
         LeaseChange::default()
     }
 
     /// Creates a change to the strategy `name`: `leader`, `all`, `quorum`, `cost`, `fixed` or
-    /// `none`. It applies to all keys unless [`range`](Self::range) limits it.
+    /// `none`. The strategy applies to all keys unless [`range`](Self::range) limits it.
     pub fn strategy(name: impl Into<String>) -> LeaseChange {
         let strategy = name.into();
         let request = wire::LeaseRequest {
@@ -109,8 +109,8 @@ impl LeaseChange {
         self
     }
 
-    /// Allows durations above a minute. With such durations, a failure can block writes for more
-    /// than a minute.
+    /// Allows durations above a minute. With such long durations, a failure can block writes for
+    /// more than a minute.
     pub fn force(mut self) -> LeaseChange {
         self.request.force = true;
         self

@@ -9,8 +9,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Pauses between attempts. They double up to a limit. Each pause is shortened at random by up to
-/// half. Clients that failed at the same time therefore try again at different times.
+/// Pauses between attempts. The pauses double up to a limit. Each pause is shortened at random, by
+/// up to half, so that clients that failed at the same time try again at different times.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

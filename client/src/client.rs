@@ -50,9 +50,9 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects to the first replica that answers, in the order of the addresses. If the connection
-    /// breaks later, it is restored in the background. But if the first attempt fails at every
-    /// address, this method does not try again.
+    /// Connects to the first replica that answers, in the order of the addresses. If the first
+    /// attempt fails at every address, this method does not try again. If an established connection
+    /// breaks later, the connection is restored in the background.
     ///
     /// # Errors
     /// `Connect` if no replica answers, `WrongCluster`, `Refused` if a replica refuses the token,
@@ -72,7 +72,7 @@ impl Client {
     }
 
     /// Returns the cluster, and the replica that the client is connected to. This replica is the
-    /// nearest one that serves.
+    /// nearest replica that serves.
     pub fn server(&self) -> ServerInfo {
         ServerInfo::from_wire(self.last_welcome())
     }
@@ -82,8 +82,8 @@ impl Client {
         nearest.welcome().unwrap_or_default()
     }
 
-    /// Returns the state of every replica, and the number of operations that were first sent to one
-    /// replica but answered by another.
+    /// Returns the state of every replica. Also returns the number of operations that were first
+    /// sent to one replica but answered by another.
     pub fn health(&self) -> Health {
         self.inner.replicas.health()
     }
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Writes one key, whether or not it exists.
+    /// Writes one key. The key may exist already, or may be absent.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].
@@ -180,10 +180,10 @@ impl Client {
         }
     }
 
-    /// Merges named fields into the record at `key`. The record is created if it is absent. If
-    /// `fields` names a field several times, the last value is written. If the stored record has
-    /// several fields of that name, the first is replaced. [`VersionedValue::fields`] reads a
-    /// record.
+    /// Merges named fields into the record at `key`, and creates the record if it is absent. If
+    /// `fields` contains several values for one name, the last value is written. If the stored
+    /// record has several fields of one name, the first of them is replaced.
+    /// [`VersionedValue::fields`] reads a record.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].
@@ -209,7 +209,7 @@ impl Client {
         self.entries(Operation::MultiGet { keys }).await
     }
 
-    /// Writes several keys at one moment: all of them or none.
+    /// Writes several keys at one moment. Either all keys are written, or none.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].
@@ -221,8 +221,8 @@ impl Client {
         self.write(Operation::MultiPut { entries }).await
     }
 
-    /// Returns up to `limit` entries with `from <= key < to`. If `to` is empty, the range has no
-    /// end. The entries are in key order, and are read at one moment.
+    /// Returns up to `limit` entries with `from <= key < to`, in the order of their keys. An empty
+    /// `to` means that the range has no end. All entries are read at one moment.
     ///
     /// # Errors
     /// The same errors as [`Client::execute`].
@@ -264,7 +264,7 @@ impl Client {
         (result, attempts.trace())
     }
 
-    /// Sends a request to which a replica answers with a status. Returns the status.
+    /// Sends a request that a replica answers with a status. Returns this status.
     pub(crate) async fn request_status(&self, body: Body) -> Result<StatusReply, Error> {
         let attempts = OperationAttempts::new(&self.inner.replicas);
         let answer = attempts.request(body).await?;
@@ -275,11 +275,11 @@ impl Client {
     }
 
     /// Executes a command so that it takes effect at most once. If the command was sent only once
-    /// and was refused because its session has expired, it is sent once more, in a session that was
-    /// opened after the refusal.
+    /// and was refused because its session has expired, this method sends the command once more, in
+    /// a session that was opened after the refusal.
     ///
     /// The command is not executed twice. The first copy in the log determines the replica's
-    /// answer, so no copy was executed before the refused one. A refusal is also final: no later
+    /// answer, so no copy was executed before the refused copy. A refusal is also final: no later
     /// copy is executed. If there was more than one attempt, an earlier attempt may have been
     /// executed although its answer was lost. In this case, the command is not sent again. The
     /// other session begins at the log time of the refusal or later. This time is the same on every
@@ -375,8 +375,8 @@ impl Client {
         self.violated(by, &format!("{kind:?} is not an answer to this operation"))
     }
 
-    /// Builds the error for an answer that the protocol does not allow. The replica named `by` sent
-    /// the answer.
+    /// Builds the error for an answer that the protocol does not allow. `by` is the name of the
+    /// replica that sent the answer.
     fn violated(&self, by: &str, message: &str) -> Error {
         let mut all = self.inner.replicas.all().iter();
         let of_name = |connection: &&Connection| connection.replica().as_deref() == Some(by);
@@ -416,7 +416,7 @@ fn violated(by: &Connection, message: &str) -> Error {
     }
 }
 
-/// A ticket in use. It is released when the operation ends, regardless of the outcome.
+/// A ticket in use. The ticket is released when the operation ends, with or without success.
 struct IssuedTicket<'a> {
     client: &'a Client,
     ticket: Ticket,

@@ -57,18 +57,19 @@ pub(crate) struct Answer<'a> {
     pub from: &'a Connection,
 }
 
-/// Replicas to which an operation was sent. Each replica is given by the index of its address in
-/// the options.
+/// Replicas to which an operation was sent. A replica is given as the index of its address in the
+/// options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationTrace {
-    /// Replica that gave the result, which may be a refusal; `None` if no replica gave a result.
+    /// Replica that gave the result; `None` if no replica gave a result. A refusal is also a
+    /// result.
     pub answered: Option<usize>,
     /// Replicas that gave no result, in the order in which the operation was sent to them.
     pub silent: Vec<usize>,
 }
 
-/// A caller's operation. It consists of one request. A second request is possible if the first was
-/// refused and it is certain that the refused write never takes effect.
+/// A caller's operation. The operation usually consists of one request. A second request is
+/// possible only if the first request was refused and certainly never takes effect.
 pub(crate) struct OperationAttempts<'a> {
     replicas: &'a Replicas,
     deadline: Instant,
@@ -108,14 +109,14 @@ impl<'a> OperationAttempts<'a> {
         trace.answered = Some(index);
     }
 
-    /// Records that all copies sent so far were refused, and that none of them has taken effect or
-    /// ever will.
+    /// Records that all copies sent so far were refused. None of these copies has taken effect, and
+    /// none of them ever will.
     pub fn mark_unsent(&self) {
         self.sent.store(false, Ordering::Relaxed);
     }
 
-    /// Sends a request, several times if necessary, until a final answer arrives. Another attempt
-    /// could not change a final answer.
+    /// Sends a request until a final answer arrives, several times if necessary. An answer is final
+    /// if another attempt could not change it.
     pub async fn request(&self, body: Body) -> Result<Answer<'_>, Error> {
         let mut copies = Copies::new(self, body);
         let result = copies.run().await;
@@ -138,11 +139,11 @@ struct Copies<'a> {
     body: Body,
     /// Replica to use first, and whether the request should ask for a hint.
     route: Route,
-    /// Copies that may still be answered, and the replicas to which they were sent. The first
-    /// answer is final.
+    /// Copies that may still be answered, and the replicas to which these copies were sent. The
+    /// first answer is final.
     in_flight: SmallVec<[(usize, Call<'a>); 1]>,
-    /// Replica that still has time to answer, and the start of this time. After this time, the
-    /// request is sent to another replica.
+    /// Replica that still has time to answer, and the moment at which this time began. When this
+    /// time is over, the request is sent to another replica.
     active: Option<(usize, Instant)>,
     /// Replicas that gave no result within their time to answer.
     timed_out: SmallVec<[usize; 2]>,
@@ -203,8 +204,8 @@ impl<'a> Copies<'a> {
     }
 
     /// Sends a copy to the nearest replica that has not used up its time, unless another replica
-    /// still has time to answer. If no replica can be used, nothing is sent. When a replica sends a
-    /// greeting again, the replica's task notifies this request.
+    /// still has time to answer. If no replica can be used, sends nothing. In that case, the
+    /// request is notified when a replica sends a greeting again.
     fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
@@ -240,8 +241,8 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Returns the time of the next check. This is the end of the current pause, or the end of the
-    /// active replica's time to answer. It is never later than the deadline.
+    /// Returns the time of the next check. The next check is at the end of the current pause, or at
+    /// the end of the active replica's time to answer. It is never later than the deadline.
     fn wake_at(&self) -> Instant {
         let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
@@ -258,8 +259,8 @@ impl<'a> Copies<'a> {
         self.replicas.are_several() && self.may_send()
     }
 
-    /// Waits until a copy has ended. Returns the copy's index in `in_flight` and the result; `None`
-    /// if it is time to check again.
+    /// Waits until a copy has ended, or until it is time to check again. Returns the index of the
+    /// ended copy in `in_flight`, and its result; `None` if it is time to check again.
     async fn event(
         &mut self,
         changed: Notified<'_>,
@@ -374,7 +375,7 @@ impl<'a> Copies<'a> {
     }
 
     /// Records that a replica has answered. Suspects the other replicas that used up their time
-    /// before this answer arrived. For now, no other requests are sent to those replicas.
+    /// before this answer arrived, so that no other requests are sent to these replicas for now.
     fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);
@@ -432,8 +433,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Returns all replicas that were tried or could not be used. Each is given with the reason why
-    /// it gave no result.
+    /// Returns all replicas that were tried or could not be used. Each replica comes with the
+    /// reason why it gave no result.
     fn tried(&self) -> Vec<FailedAttempt> {
         let reason = |(index, connection): (usize, &Connection)| {
             let is_in_flight = self.in_flight.iter().any(|(other, _)| *other == index);

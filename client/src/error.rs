@@ -11,7 +11,7 @@ use crate::types::RefusalKind;
 pub struct FailedAttempt {
     /// Address of the replica as the options give it.
     pub address: String,
-    /// Reason why there is no result: the replica's message, or the operating system's.
+    /// Reason why there is no result: a message of the replica or of the operating system.
     pub reason: String,
 }
 
@@ -74,12 +74,12 @@ pub enum Error {
         after: Duration,
         /// Replicas to which the request was sent, and replicas known to be dead.
         tried: Vec<FailedAttempt>,
-        /// Whether an attempt was sent. If so, a change may have taken effect.
+        /// Whether an attempt was sent. If an attempt was sent, a change may have taken effect.
         sent: bool,
         /// True if the request was a change: a write, a change of leases or a move of leadership.
         is_change: bool,
     },
-    /// At every attempt, the connection broke before an answer arrived. A write may have taken
+    /// The connection broke before an answer arrived, at every attempt. A write may have taken
     /// effect.
     #[error("connection lost at each of {attempts} attempts, the last time: {}", list(.tried))]
     Lost {
@@ -95,7 +95,8 @@ pub enum Error {
         kind: RefusalKind,
         /// Description of the problem.
         message: String,
-        /// Whether other attempts were sent before the refusal. They may have taken effect.
+        /// Whether other attempts were sent before the refusal. Such other attempts may have taken
+        /// effect.
         resent: bool,
         /// Log time of the refusal, in ms, if the session had expired; otherwise 0.
         log_time_ms: u64,
@@ -115,8 +116,8 @@ pub enum Error {
 
 impl Error {
     /// Whether a write that ended with this error may have taken effect or may still take effect.
-    /// False means that the write has not taken effect and never will. This method is only for
-    /// writes: for a lost read, it may return true.
+    /// False means that the write has not taken effect and never will. This method is only
+    /// meaningful for writes: it may return true for a lost read.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,

@@ -16,39 +16,39 @@ use leasehold_transport::tls::Trust;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// Addresses (`host:port`) of the replicas' client ports, nearest first. There must be at least
-    /// one. All replicas must belong to one cluster, because a write may be sent to several of
-    /// them.
+    /// Addresses (`host:port`) of the replicas' client ports, nearest first. At least one address
+    /// is required. All replicas must belong to one cluster.
     pub addresses: Vec<String>,
-    /// Name of the only cluster that the client may connect to. Without a name, the first replica
-    /// that answers determines the cluster.
+    /// Name of the only cluster that the client may connect to. Without a name, the client uses the
+    /// cluster of the first replica that answers.
     pub cluster: Option<String>,
     /// Authorities that sign the certificates of trusted replicas, for TLS. By default there are
     /// none, and the client connects in plain text to any replica.
     #[cfg(feature = "tls")]
     pub trust: Option<Trust>,
-    /// Token that gives the client its rights, if the cluster requires tokens; default: none. It is
-    /// sent only over TLS, or in plain text to replicas that only this machine can reach (see
-    /// `plain_token`).
+    /// Token that gives the client its rights, if the cluster requires tokens; default: none.
+    /// Without TLS, the token is sent only to replicas that only this machine can reach, unless
+    /// `plain_token` is set.
     pub token: Option<Secret>,
-    /// Whether to send the token in plain text to other machines; default: no. If the token is sent
-    /// in this way, any reader of the network traffic can use it.
+    /// Whether to send the token in plain text to other machines; default: no. Any reader of the
+    /// network traffic can then use the token.
     pub plain_token: bool,
-    /// Timeout for making a connection, including the handshake. It is used if there is only one
-    /// address. The default is 5 s.
+    /// Timeout for making a connection, including the handshake, if there is only one address;
+    /// default 5 s.
     pub connect_timeout: Duration,
-    /// Time for which a replica may be silent before the request is also sent to another replica.
-    /// The default is 1 s. A value above a third of the request timeout is reduced to that third.
-    /// If there are several addresses, this is also the timeout for making a connection, including
-    /// the handshake.
+    /// Time for which a replica may be silent before the request is also sent to another replica;
+    /// default 1 s. A value above a third of the request timeout is reduced to that third. With
+    /// several addresses, this time is also the timeout for making a connection, including the
+    /// handshake.
     pub attempt_timeout: Duration,
     /// Timeout for an operation, including all its attempts and the pauses between them; default 10
     /// s. While the client can connect to no replica, it tries all addresses again until the
-    /// timeout. But when the client first connects, no address is tried again, so that a mistyped
-    /// address is reported immediately.
+    /// timeout. There is one exception: when the client first connects, it tries each address only
+    /// once.
     pub request_timeout: Duration,
-    /// Maximum number of times that an operation is sent again after a connection broke, or a
-    /// replica was unavailable or silent; default 32. With 0, an operation is sent at most once.
+    /// Maximum number of times that an operation is sent again; default 32. An operation is sent
+    /// again after a connection broke, or after a replica was unavailable or silent. With 0, an
+    /// operation is sent at most once.
     pub retries: u32,
     /// Rule that chooses the first replica to which an operation is sent; default: the nearest
     /// replica.
@@ -146,8 +146,8 @@ pub enum LivenessChange {
     },
 }
 
-/// Callback that receives every [`ReplicaChange`]. It is called from the client's own tasks, so it
-/// must not block.
+/// Callback that receives every [`ReplicaChange`]. The callback must not block, because the
+/// client's own tasks call it.
 #[derive(Clone, Default)]
 pub struct Watcher(Option<Arc<ChangeCallback>>);
 

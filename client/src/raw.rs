@@ -13,11 +13,11 @@ use leasehold_wire::{Outcome, Path};
 #[cfg(feature = "raw")]
 use crate::{client::Client, copies::OperationTrace, error::Error};
 
-/// Result of a command as a message. Also contains the path by which a read was served, and the
-/// replica that answered.
+/// Result of a command as a message, with the path by which a read was served, and the replica that
+/// answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawReply {
-    /// Outcome of the command; never an error, since errors are reported as [`Error::Refused`].
+    /// Outcome of the command; never an error. Errors are reported as [`Error::Refused`].
     pub outcome: Outcome,
     /// Path by which a read was served; `Log` or `Unspecified` for a write.
     pub path: Path,

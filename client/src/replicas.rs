@@ -41,13 +41,13 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{PROBE_KEY, StatusRequest};
 
-/// Number of initial measurements of the distance to a replica. They are made in quick succession,
-/// and later measurements are less frequent.
+/// Number of initial measurements of the distance to a replica. These measurements follow each
+/// other quickly. Later measurements are less frequent.
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// First interval between two probes of a replica that must stay healthy before it is used again.
-/// The interval doubles until it reaches [`PROBE_EVERY_MAX`].
+/// First interval between two probes of a replica that was dead. The interval doubles until it
+/// reaches [`PROBE_EVERY_MAX`].
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Longest interval between two probes of a replica that must stay healthy before it is used again.
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
@@ -56,15 +56,15 @@ const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Replicas {
     pub options: ClientOptions,
     pub notifier: Arc<ChangeNotifier>,
-    /// Number of operations that were not answered by the replica to which they were first sent,
-    /// but by another replica.
+    /// Number of operations that were answered by another replica than the replica to which they
+    /// were first sent.
     pub failovers: AtomicU64,
     /// Chooses the first replica for a request. If this is `None`, the first replica is the nearest
     /// one.
     pub router: Option<Router>,
     connections: Vec<Connection>,
-    /// Name of the only cluster to connect to: the name in the options, or else the name of the
-    /// cluster that the first connection reached.
+    /// Name of the only cluster to connect to. This is the name in the options. If the options
+    /// contain no name, this is the name of the cluster that the first connection reached.
     cluster: OnceLock<String>,
 }
 
@@ -141,8 +141,7 @@ impl Replicas {
     }
 
     /// Connects to a replica, but only if the replica belongs to the cluster to which this client
-    /// connected before. A write that is sent again must reach the cluster that has the write's
-    /// session.
+    /// connected before.
     async fn link(&self, index: usize) -> Result<Link, LinkError> {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
@@ -229,8 +228,8 @@ impl Keeper {
         &self.replicas.connections[self.index]
     }
 
-    /// Keeps the connection until the task is ended. `made` is the first connection, if one exists
-    /// already.
+    /// Keeps a connection to the replica until the task is ended. `made` is the first connection,
+    /// if one exists already.
     async fn keep(mut self, made: Option<Link>) {
         let mut made = made;
         loop {
@@ -292,7 +291,7 @@ impl Keeper {
     }
 
     /// Pauses before the next attempt to connect. While no replica serves, the pause is a quarter
-    /// as long as usual, because operations may be waiting for the first replica that comes back.
+    /// as long as usual.
     async fn pause(&mut self) {
         let pause = self.backoff.pause();
         let least = pause / 4;
@@ -302,8 +301,8 @@ impl Keeper {
 }
 
 impl Replicas {
-    /// Runs a connection until it ends. The replica's greeting has already arrived on this
-    /// connection.
+    /// Runs a connection until it ends. `link` is a connection on which the replica's greeting has
+    /// already arrived.
     async fn serve(&self, index: usize, link: Link) -> ConnectionEnd {
         let connection = &self.connections[index];
         tokio::select! {
@@ -353,10 +352,10 @@ impl Replicas {
         std::future::pending().await
     }
 
-    /// Probes a replica that was dead, until all operations may use this replica again. Only a
-    /// replica that serves can answer the probe. If the replica does not serve, returns the reason
-    /// why it is still dead. While no other replica serves, operations may use this replica, too.
-    /// So the connection is kept while such operations wait.
+    /// Probes a replica that was dead, until all operations may use this replica again. If the
+    /// replica does not serve, returns the reason why it is still dead. While no other replica
+    /// serves, operations may use the probed replica, too. The connection is kept while such
+    /// operations wait.
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
         let silence_timeout = self.options.silence_timeout();
@@ -399,8 +398,8 @@ impl Replicas {
 /// State of a client's replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Health {
-    /// Number of operations that were not answered by the replica to which they were first sent,
-    /// but by another replica.
+    /// Number of operations that were answered by another replica than the replica to which they
+    /// were first sent.
     pub failovers: u64,
     /// State of each replica, in the order of the addresses.
     pub replicas: Vec<ReplicaHealth>,

@@ -27,27 +27,24 @@ pub enum Routing {
     /// Every operation is sent to the nearest replica that serves.
     #[default]
     Nearest,
-    /// A read of one key is sent to a replica that holds the key. If several holders are about
-    /// equally near, the least loaded of these is used. A write is sent to the leader. All other
-    /// operations are sent to the nearest replica. If the holders or the leader are not known, the
-    /// read or the write is also sent to the nearest replica. The client keeps connections to all
-    /// replicas.
+    /// Reads of one key are sent to a holder of the key, writes to the leader, and all other
+    /// operations to the nearest replica. If several holders are about equally near, the read is
+    /// sent to the least loaded of these. If the holders or the leader are not known, the read or
+    /// the write is sent to the nearest replica. The client keeps connections to all replicas.
     LeaseAware,
 }
 
 /// A hint about the leader or the holders of a key is requested again at this age.
 const REFRESH: Duration = Duration::from_secs(10);
-/// Tolerance in a comparison of distances. A replica is about as near as the nearest one if its
-/// round trip is at most twice that of the nearest one, plus this time.
+/// Tolerance in a comparison of distances. A replica is about as near as the nearest replica if its
+/// round trip is at most 2 × r + `NEAR`. Here r is the round trip of the nearest replica.
 const NEAR: Duration = Duration::from_millis(2);
 /// Maximum difference in the number of calls between a chosen replica and the least loaded replica.
-/// Within this limit, a replica with unsent requests is preferred, so that several requests are
-/// sent in one write.
+/// Within this limit, a replica with unsent requests is preferred.
 const SLACK: usize = 8;
 /// Estimated size, in bytes, of an entry without its key.
 const ENTRY_BYTES: usize = 160;
-/// While there is no free space for hints, a hint is requested by only one of this many reads of
-/// unknown keys.
+/// Number of reads of unknown keys for each requested hint, while there is no free space for hints.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.
@@ -102,7 +99,7 @@ impl Router {
     }
 
     /// Stores the hint that a response contains. If the response shows that an earlier hint was
-    /// wrong, records that as well.
+    /// wrong, also records this.
     pub fn learn(&self, body: &Body, response: &Response) {
         let Body::Command(command) = body else { return };
         let Some(key) = command.keys().next() else {
@@ -121,9 +118,9 @@ fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
 
-/// Chooses among the candidates in steps. First, only those remain that are about as near as the
-/// nearest candidate. Of these, only those remain that have about as few calls as the least loaded
-/// one. Of these, the candidate with the most unsent calls is chosen. If several have equally many,
+/// Chooses one of the candidates in three steps. Step 1 keeps the candidates that are about as near
+/// as the nearest candidate. Step 2 keeps those that have about as few calls as the least loaded
+/// candidate. Step 3 chooses the candidate with the most unsent calls. Of several such candidates,
 /// the one with the fewest calls is chosen. If several are still equal, they take turns.
 fn choose(
     candidates: impl Iterator<Item = (usize, Candidate)>,
@@ -147,11 +144,11 @@ fn choose(
 
 #[derive(Debug, Clone, Copy)]
 struct HintEntry {
-    /// Set of holders, with one bit for each replica number. `None` means that no hint about the
-    /// key has arrived, so that the holders of unlisted keys are used.
+    /// Set of holders, with one bit for each replica number. `None` if no hint about the key has
+    /// arrived; then the holders of unlisted keys are used.
     holders: Option<u64>,
-    /// Time at which a hint was last requested. `None` means that the entry may be wrong, so that
-    /// the next read requests a hint.
+    /// Time at which a hint was last requested. `None` if the entry may be wrong; then the next
+    /// read requests a hint.
     requested_at: Option<Instant>,
     /// Index of the key in `keys`.
     place: usize,
@@ -164,8 +161,8 @@ struct HintCache {
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
-    /// Holders of an unlisted key, according to the latest hint about such a key. They are used as
-    /// a guess for keys about which no hint has arrived.
+    /// Holders of an unlisted key, according to the latest hint about such a key. The router
+    /// assumes these holders for every key about which no hint has arrived.
     unlisted: u64,
     /// The leader, as a set with one bit for each replica number. The set is empty if the leader is
     /// not known.
@@ -385,8 +382,8 @@ mod tests {
         assert_eq!(hints.holders(&key(1), later, 0), (0b10, true));
     }
 
-    /// Key ranges have their own holders, so a hint about one key does not change what is known
-    /// about another key.
+    /// A hint about one key does not change what is known about another key, because key ranges
+    /// have their own holders.
     #[test]
     fn a_key_follows_what_was_said_of_it_and_an_unknown_one_what_was_heard_last() {
         let (mut hints, now) = (HintCache::new(1 << 20), Instant::now());

@@ -23,8 +23,8 @@ pub(crate) struct Ticket {
     pub opened_ms: u64,
 }
 
-/// Issues tickets from as many sessions as the writes in flight need. Replicas keep the results of
-/// only a limited number of writes for each session.
+/// Issues tickets from as many sessions as the writes in flight need. There may be several
+/// sessions, because replicas keep the results of only a limited number of writes for each session.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     open: Vec<Session>,
@@ -71,9 +71,9 @@ impl Sessions {
         }
     }
 
-    /// Abandons the expired session of `ticket`, and other sessions that are at least as old and
-    /// have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes in
-    /// flight keep the identity with which they were sent.
+    /// Abandons the expired session of `ticket`. Also abandons other sessions that are at least as
+    /// old and have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes
+    /// in flight keep the identity with which they were sent.
     pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         let later_ms = self.log_time_ms.min(ticket.opened_ms + 1);
@@ -90,8 +90,8 @@ impl Sessions {
 struct Session {
     /// Identity of the session; never 0, which means "no session" on the wire.
     client: u64,
-    /// A log time, in ms, at or before the session's first write. A replica compares this time with
-    /// the log time to recognize that it may have forgotten the session.
+    /// A log time, in ms, at or before the session's first write. A replica compares the present
+    /// log time with this time, and so recognizes that it may have forgotten the session.
     opened_ms: u64,
     /// Sequence number of the next write; the first write has number 1.
     next: u64,
@@ -177,8 +177,8 @@ mod tests {
         assert!(sessions.open.len() <= 5, "{}", sessions.open.len());
     }
 
-    /// All sessions that were opened at the same time may have expired. The refusals that report
-    /// this arrive while all sessions are in use.
+    /// All sessions that were opened at the same time may have expired. The refusals of their
+    /// writes arrive while all sessions are in use.
     #[test]
     fn what_is_refused_because_sessions_expired_is_issued_again_in_a_new_one() {
         let mut sessions = Sessions::new(0);
@@ -191,8 +191,9 @@ mod tests {
         assert_eq!(sessions.open.len(), 4);
     }
 
-    /// Each refusal contains its log time. So, as far as the client knows, sessions that were
-    /// opened one after another also expire one after another. A write has only one more attempt.
+    /// Sessions that were opened one after another also expire one after another, as far as the
+    /// client knows, because each refusal contains its log time. A refused write has only one more
+    /// attempt.
     #[test]
     fn what_is_refused_is_issued_again_in_a_session_that_was_opened_since() {
         let mut sessions = Sessions::new(0);

@@ -108,8 +108,8 @@ pub struct Status {
     pub configuration: u64,
     /// Names of the lease strategies in force.
     pub strategy: String,
-    /// Names of the replicas that hold all other keys. Neither a list nor a range assigns holders
-    /// to these keys.
+    /// Names of the replicas that hold all other keys: keys to which neither a list nor a range
+    /// assigns holders.
     pub unlisted_holders: Vec<String>,
     /// Names of the replicas that are excluded from leases, because they have failed or are
     /// leaving.
@@ -132,11 +132,11 @@ pub struct PeerStatus {
     pub name: String,
     /// Measured round trip; `None` if it is not measured yet.
     pub round_trip: Option<Duration>,
-    /// Whether a promise of this replica to the other replica is in force. While it is in force,
-    /// this replica's votes demand that the other replica is notified of writes.
+    /// Whether a promise of this replica to the other replica is in force. While the promise is in
+    /// force, this replica's votes demand that the other replica is notified of writes.
     pub granted_to: bool,
-    /// Whether a promise of the other replica to this replica is in force. While it is in force,
-    /// the other replica's votes demand that this replica is notified of writes.
+    /// Whether a promise of the other replica to this replica is in force. While the promise is in
+    /// force, the other replica's votes demand that this replica is notified of writes.
     pub granted_by: bool,
 }
 
@@ -149,8 +149,8 @@ pub struct KeyHolders {
     pub key: Bytes,
     /// Names of the holders under the newest configuration.
     pub holders: Vec<String>,
-    /// Names of all replicas that may hold the key under promises that have not expired. These
-    /// promises may be of older configurations.
+    /// Names of all replicas that may hold the key under promises that have not expired, including
+    /// promises of older configurations.
     pub may_hold: Vec<String>,
 }
 
@@ -172,8 +172,8 @@ pub struct LeaseStatus {
     pub max_drift_ppm: u32,
     /// Whether the leader still has keys to list. If so, [`RangeStatus::listed`] will rise.
     pub unfinished: bool,
-    /// Whether a requested change of leases was already in force before the request. It is set only
-    /// in the answer to such a request.
+    /// True only in the answer to a request for a change of leases, if the requested change was
+    /// already in force before the request.
     pub already: bool,
 }
 
@@ -202,8 +202,8 @@ impl Status {
         counters.find(|(found, _)| found == name).map(|it| it.1)
     }
 
-    /// Converts a status message. `has_holders` is true if holders were requested. In this case, an
-    /// empty list of holders is an answer, too.
+    /// Converts a status message. `has_holders` is true if holders were requested. If it is true,
+    /// even an empty list of holders is an answer.
     pub(crate) fn from_wire(status: wire::StatusReply, has_holders: bool) -> Status {
         let peer = |peer: wire::Peer| PeerStatus {
             name: peer.name,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leasehold_wire as wire;
 
-/// Version of a value. It is the log position of the write that stored the value. A later write of
-/// the same key has a higher version.
+/// Version of a value: the log position of the write that stored the value. A later write of the
+/// same key has a higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     slot: u64,
@@ -28,8 +28,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Parses the text that `Display` writes for a [`Version`]. A program can therefore store a version
-/// as text.
+/// Parses the text that `Display` writes for a [`Version`].
 impl FromStr for Version {
     type Err = ParseVersionError;
 
@@ -71,7 +70,8 @@ pub struct StoredEntry {
 pub enum CasOutcome {
     /// The value was written under this version.
     Written(Version),
-    /// Nothing was written. The key has this version, or does not exist (`None`).
+    /// Nothing was written. The field contains the key's present version; `None` if the key does
+    /// not exist.
     Mismatch(Option<Version>),
 }
 
@@ -143,7 +143,8 @@ pub enum OperationResult {
     Value(VersionedValue),
     /// The key that was read does not exist.
     Missing,
-    /// A compare-and-swap wrote nothing. The key has this version, or does not exist (`None`).
+    /// A compare-and-swap wrote nothing. The field contains the key's present version; `None` if
+    /// the key does not exist.
     Mismatch(Option<Version>),
     /// The entries of a scan or of a read of several keys. The entries of a scan are in key order.
     /// The entries of a read are in the order of the request. Keys that do not exist are omitted.
@@ -169,8 +170,7 @@ pub enum ReadPath {
     Unknown,
 }
 
-/// Result of an operation. Also contains the path by which a read was served, and the replica that
-/// answered.
+/// Result of an operation, with the path by which a read was served, and the replica that answered.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Reply {
@@ -194,8 +194,8 @@ pub enum RefusalKind {
     TooLarge,
     /// No replica can serve the request now, for instance because there is no leader.
     Unavailable,
-    /// The session of a write has expired. The client opens another session by itself, so a caller
-    /// gets this refusal only if an earlier attempt may have taken effect.
+    /// The session of a write has expired, and an earlier attempt may have taken effect. If no
+    /// earlier attempt may have taken effect, the client opens another session by itself.
     SessionExpired,
     /// Fields cannot be merged into the stored value, because it is not a record.
     NotARecord,

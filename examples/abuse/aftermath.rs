@@ -12,8 +12,8 @@ use crate::watch::ReplicaMonitor;
 /// Key of a write that an unauthenticated peer proposes. The value of this write is the same text.
 pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
-/// Maximum age of a cluster in these attacks, in hours. The replicated clock begins at 0 when the
-/// cluster begins.
+/// Maximum age of a cluster in these attacks, in hours. The replicated clock must not exceed this
+/// age, because the clock begins at 0 when the cluster begins.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
 /// Maximum number of bytes per second that the choice of lease holders may add to the traffic
 /// between a replica and its peers. The maximum holds for every single second.
@@ -22,34 +22,37 @@ const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 /// A condition that is checked after an attack.
 #[derive(Clone, Copy, Debug)]
 pub enum AftermathCheck {
-    /// Every name in a refusal is a name that the unauthenticated peer has sent before.
+    /// Requires that every name in a refusal is a name that the unauthenticated peer has sent
+    /// before.
     NothingRevealed,
-    /// All replicas serve clients after they have been killed and started again.
+    /// Requires that all replicas serve clients after they have been killed and started again.
     Restart,
-    /// No replica serves the value that the unauthenticated peer made up.
+    /// Requires that no replica serves the value that the unauthenticated peer made up.
     NobodyWrote,
-    /// The replicated clock does not exceed the maximum age of the cluster.
+    /// Requires that the replicated clock does not exceed the maximum age of the cluster.
     LogTime,
-    /// A figure that the attackers report does not exceed a maximum: (name, maximum).
+    /// Requires that a figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
-    /// Maximum number of file descriptors that a replica may have open in addition to those that it
-    /// had open before the attack. The descriptors are counted at the end of the attack, while the
-    /// attackers' connections are still open.
+    /// Requires that a replica has at most this many more file descriptors open than before the
+    /// attack. The descriptors are counted at the end of the attack, while the attackers'
+    /// connections are still open.
     FilesLeft(u64),
-    /// A counter in the status of each replica does not exceed a maximum: (name, maximum).
+    /// Requires that a counter in the status of each replica does not exceed a maximum: (name,
+    /// maximum).
     CounterAtMost(&'static str, u64),
-    /// A counter in the status of each replica does not exceed a maximum: (name, maximum). The
-    /// status is requested at the time of the check, for example after a restart.
+    /// Requires that a counter in the status of each replica does not exceed a maximum: (name,
+    /// maximum). The status is requested at the time of the check, for example after a restart.
     CounterAtMostNow(&'static str, u64),
-    /// A counter in the status of every replica has risen during the attack.
+    /// Requires that a counter in the status of every replica has risen during the attack.
     Rose(&'static str),
-    /// Maximum duration of an iteration of a replica's event loop, in ms. If the program does not
-    /// report the duration of iterations, this is not checked.
+    /// Requires that no iteration of a replica's event loop takes longer than this many ms. The
+    /// requirement is not checked if the program does not report the duration of iterations.
     LongestRound(u64),
-    /// In every second without reads, the traffic between peers does not exceed a maximum.
+    /// Requires that the traffic between peers does not exceed a maximum in any second without
+    /// reads.
     PeerBytes,
-    /// After the directory of the last replica was made read-only, this replica ended with an
-    /// error, and not by a signal.
+    /// Requires that the last replica ends with an error, and not by a signal, after its directory
+    /// was made read-only.
     EndedByItself,
 }
 

@@ -18,8 +18,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
 /// Time between the last failure of the disk and the end of the attackers. In this time, the
-/// attackers' puts make the replica begin a new file. Without these puts, the replica would not
-/// notice the failure.
+/// attackers' puts make the replica begin a new file. The replica notices the failure only because
+/// it begins a new file.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Interval between two checks of whether the replica has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);

@@ -20,8 +20,7 @@ struct ReplicaSample {
     at: Instant,
     replica: usize,
     memory_kib: u64,
-    /// Peak memory of the replica so far, in KiB. The present memory in each sample might miss the
-    /// peak.
+    /// Peak memory of the replica so far, in KiB.
     peak_kib: u64,
     files: u64,
     /// Status that the replica reported; `None` if the replica did not answer.
@@ -121,8 +120,8 @@ impl ReplicaMonitor {
         newest.into_values().max()
     }
 
-    /// Returns the increase of a counter between `from` and `to`, on the replica with the least
-    /// increase. Returns `None` if no replica reports the counter.
+    /// Returns the increase of a counter between `from` and `to`: the least increase over all
+    /// replicas. Returns `None` if no replica reports the counter.
     pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();

@@ -29,8 +29,8 @@ struct Sample {
     good: bool,
 }
 
-/// Measurements of operations of the well-behaved clients. These operations should have begun
-/// within a range of time.
+/// Measurements of those operations of the well-behaved clients that should have begun within a
+/// range of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientLatencies {
     pub put_p50_us: u64,

@@ -17,11 +17,12 @@ use crate::wire::{Wire, read, session_number};
 const KEYS_AT_ONCE: usize = 500;
 /// Number of lease changes that wait for their answers at the same time.
 const CHANGES_AT_ONCE: usize = 16;
-/// Longest time to wait until the leader knows the demand. This takes long, because each replica
-/// reports only a few thousand keys per second.
+/// Longest time to wait until the leader knows the demand. The leader learns the demand slowly,
+/// because each replica reports only a few thousand keys per second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(120);
-/// Percentage of the requested keys for which the leader must know the demand. It is below 100,
-/// because a replica omits some keys if keys with many reads fill its report.
+/// Percentage of the requested keys for which the leader must know the demand. The percentage is
+/// below 100, because a replica omits some keys from its report if keys with many reads fill the
+/// report.
 const DEMAND_KNOWN: usize = 95;
 
 /// A cluster that has been prepared for some of the cases.

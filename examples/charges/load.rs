@@ -22,9 +22,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct AnsweredRequests {
     pub requests: u64,
-    /// Number of bytes in the frame of `request`, which is the last request. `bytes_out` is the
-    /// number of bytes in the frame of `answer`.
+    /// Number of bytes in the frame of `request`, which is the last request.
     pub bytes_in: usize,
+    /// Number of bytes in the frame of `answer`.
     pub bytes_out: usize,
     pub request: Request,
     pub answer: Response,

@@ -19,8 +19,8 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_millis(500);
 /// Number of measurements of the processor time that idle replicas use.
 const IDLE_LOOKS: usize = 4;
-/// Time to wait after writes. A replica makes a checkpoint each second, so this time is long enough
-/// for one checkpoint. The cost of the checkpoint belongs to the cost of the writes.
+/// Time to wait after writes, so that the measured cost of writes includes one checkpoint. A
+/// replica makes a checkpoint each second.
 const CHECKPOINTED: Duration = Duration::from_millis(1_100);
 /// Time to wait after requests that are not writes.
 const SETTLED: Duration = Duration::from_millis(20);

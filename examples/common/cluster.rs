@@ -141,7 +141,7 @@ impl Cluster {
 
     /// Creates certificates if the program supports them. Without certificates, any process can
     /// claim to be a replica. Returns an error if the program supports certificates but cannot
-    /// create them, because the results would then be those of a different cluster.
+    /// create them.
     fn certify(&mut self) -> anyhow::Result<()> {
         if !self.makes_certificates()? {
             return Ok(());

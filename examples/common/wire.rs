@@ -30,8 +30,8 @@ impl Wire {
         Wire::greet(stream).await
     }
 
-    /// Opens a connection with a small receive buffer. So the attacker's operating system stores
-    /// only a few of the bytes that the attacker has not read.
+    /// Opens a connection with a small receive buffer. The attacker's operating system can then
+    /// store only a few of the bytes that the attacker has not read.
     pub async fn connect_narrow(address: &str) -> anyhow::Result<Wire> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4 << 10)?;

@@ -11,8 +11,8 @@ use crate::recording::{Playback, Recording};
 use crate::round::Round;
 use crate::tree::Tree;
 
-/// Maximum number of power failures in a control run. By then, the judge must have noticed the
-/// fault.
+/// Maximum number of power failures in a control run. Requirement: the judge notices the fault
+/// within this number of power failures.
 const CUTS_MAX: u64 = 5;
 
 /// Deliberate fault that makes a cluster lose acknowledged writes.
@@ -20,8 +20,8 @@ const CUTS_MAX: u64 = 5;
 pub enum Control {
     /// The replicas acknowledge writes that are only in memory.
     InMemory,
-    /// The replicas acknowledge writes without a sync. If the marker of a directory requires data
-    /// that the disk has lost, the replica refuses the directory.
+    /// The replicas acknowledge writes without a sync. A replica refuses its directory if the
+    /// marker of the directory requires data that the disk has lost.
     Async,
     /// In the second half of the load, syncs have no effect on the disks of a majority.
     LyingDisks,
@@ -123,8 +123,8 @@ fn moments(recording: &Recording, chance: &mut Chance) -> Vec<u64> {
     moments
 }
 
-/// Makes images of all disks after the loss of all pending changes. The replicas with lying disks
-/// start first.
+/// Makes images of all disks after the loss of all pending changes. Lets the replicas with lying
+/// disks start first.
 fn draw_images(
     cut: &mut Cut,
     playback: &Playback<'_>,

@@ -18,8 +18,8 @@ use crate::recording::Playback;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutKind {
     AllReplicas,
-    /// One replica loses power, and the other processes are killed. A majority that includes this
-    /// replica must still have all acknowledged writes.
+    /// One replica loses power, and the other processes are killed. Requirement: a majority that
+    /// includes this replica still has all acknowledged writes.
     OneOthersKilled,
     /// One replica loses power, and the other replicas continue under load.
     OneOthersRun,
@@ -70,10 +70,10 @@ pub struct Cut {
     pub model: DiskModel,
     /// Time since the cluster was started, in ms.
     pub at_ms: f64,
-    /// Replicas that lost power. For each replica, the rule that determines which pending changes
-    /// its disk kept.
+    /// Replicas that lost power. Each replica comes with the rule that determines which pending
+    /// changes its disk kept.
     pub survivals: Vec<(usize, Survival)>,
-    /// Replicas that start first. The other replicas start after the judge has checked these.
+    /// Replicas that start first. The judge checks these replicas before the other replicas start.
     pub first: Vec<usize>,
     pub starts: u64,
     pub refused: u64,
@@ -82,7 +82,7 @@ pub struct Cut {
     /// Number of acknowledged writes that must not be lost.
     pub acked: u64,
     pub judgement: Judgement,
-    /// Problems besides losses: refused starts, and replicas that do not serve.
+    /// Problems other than losses: refused starts, and replicas that do not serve.
     pub problems: Vec<String>,
     /// Folder with the evidence of a violation.
     pub kept: Option<PathBuf>,
@@ -155,7 +155,8 @@ impl Cut {
         self.images(playback, chance)
     }
 
-    /// Makes the images of all disks. Disks of replicas that did not lose power keep all changes.
+    /// Makes the images of all disks. The disk of a replica that did not lose power keeps all
+    /// changes.
     pub fn images(&mut self, playback: &Playback<'_>, chance: &mut Chance) -> Vec<Image> {
         let survival = |replica: usize| {
             let mut found = self.survivals.iter();
@@ -255,9 +256,9 @@ async fn judge_part(
     judgement.read(fleet, running, history, at_ns).await
 }
 
-/// Draws the replicas that start first. If `is_joined` is false, all of them must start, because
+/// Draws the replicas that start first. If `is_joined` is false, these are all replicas, because
 /// the first start of a cluster needs more than a majority. If only the replica `lost` has lost
-/// power, it is one of the first.
+/// power, the replica `lost` is one of the first.
 pub fn draw_first(
     nodes: usize,
     kind: CutKind,

@@ -16,8 +16,8 @@ use crate::tree::Tree;
 pub enum DiskModel {
     /// A sync of a folder makes only the changes of this folder durable.
     Strict,
-    /// Each sync makes all earlier changes of folders durable. Changes become durable in the order
-    /// in which they were made.
+    /// Each sync makes all earlier changes of all folders durable. Changes of folders become
+    /// durable in the order in which they were made.
     Journal,
 }
 
@@ -102,7 +102,8 @@ impl EntryChange {
     }
 }
 
-/// A sync that has begun: its target, and the number of the newest change before it.
+/// A sync that has begun: the target of the sync, and the number of the newest change before the
+/// sync.
 #[derive(Clone, Copy, Debug)]
 struct Sync {
     node: NodeId,
@@ -125,7 +126,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Creates a disk with durable contents. A trace of this disk has paths below `path`.
+    /// Creates a disk with these contents, which are durable. In a trace of this disk, all paths
+    /// are below `path`.
     pub fn new(contents: &Tree, model: DiskModel, path: &Path, lies_from: Option<u64>) -> Disk {
         let mut disk = Disk {
             model,
@@ -163,8 +165,9 @@ impl Disk {
         id
     }
 
-    /// Performs an operation. Operations on unknown files have no effect. The shim does not see
-    /// files that the C library opens by itself. These files are only diagnostic logs.
+    /// Performs an operation. An operation on an unknown file has no effect. A file is unknown if
+    /// the C library opened the file by itself, because the shim does not see this. All such files
+    /// are diagnostic logs.
     pub fn perform(&mut self, record: &TraceRecord) {
         match &record.operation {
             FileOperation::Open {
@@ -347,7 +350,7 @@ impl FolderState {
     }
 }
 
-/// Removes the changes with numbers up to `before` from `pending`. Returns the removed changes.
+/// Removes the changes with numbers up to `before` from `pending`, and returns these changes.
 fn drain<T>(
     pending: &mut VecDeque<(ChangeNumber, T)>,
     before: ChangeNumber,

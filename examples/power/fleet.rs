@@ -129,8 +129,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns the configuration of a replica. Short durations make replicas start fast and flush
-    /// their state often.
+    /// Returns the configuration of a replica. Its durations are short, so that replicas start fast
+    /// and flush their state often.
     fn configuration(&self, home: &Path) -> anyhow::Result<String> {
         let mut text = format!(
             "cluster = \"{CLUSTER}\"\nleader = \"{}\"\ndurability = \"{}\"\ndata = \"{}\"\n\
@@ -168,7 +168,7 @@ impl Fleet {
         }
     }
 
-    /// Kills all replicas. All signals are sent before this function waits for a process.
+    /// Kills all replicas. Sends all signals first, and then waits for the processes.
     pub fn kill_all(&mut self) {
         for process in self.replicas.iter_mut().flatten() {
             let _ = process.child.kill();

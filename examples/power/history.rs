@@ -61,7 +61,7 @@ struct KeyHistory {
 }
 
 impl KeyHistory {
-    /// Whether a write of the key has no answer. Such a key must not be written again.
+    /// Whether a write of the key has no answer. If so, the key must not be written again.
     fn is_retired(&self) -> bool {
         self.writes.iter().any(|write| write.acked.is_none())
     }
@@ -153,8 +153,8 @@ impl WriteHistory {
         acks.filter(|at_ns| *at_ns >= from_ns).min()
     }
 
-    /// Resets the history to the time `at_ns`, at which the power failed. Later events are removed.
-    /// A write in flight at this time may have taken effect.
+    /// Removes all events after the time `at_ns`, at which the power failed. A write in flight at
+    /// this time stays in the history without an answer, because the write may have taken effect.
     pub fn go_back(&mut self, at_ns: u64) {
         for history in self.keys.values_mut() {
             history.writes.retain(|write| write.sent_ns <= at_ns);
@@ -201,7 +201,7 @@ fn position(writes: &[&KeyWrite], key: &str, value: &Bytes) -> Option<usize> {
     (writes[index].value(key).as_ref() == Some(value)).then_some(index)
 }
 
-/// Checks the version of an acknowledged value. It must be the version in the acknowledgement.
+/// Checks that the version of an acknowledged value is the version in the acknowledgement.
 fn judge_version(key: &str, write: &KeyWrite, found: &FoundValue, at_ns: u64) -> Result<(), Loss> {
     match write.acked {
         Some((acked_ns, version)) if acked_ns <= at_ns && version != found.version => {
@@ -249,8 +249,8 @@ mod tests {
         })
     }
 
-    /// Returns a history of three writes, together with the writes themselves. Two of them are
-    /// acknowledged, and one is in flight.
+    /// Returns a history of three writes, together with the writes themselves. Two writes are
+    /// acknowledged, and one write is in flight.
     fn history() -> (WriteHistory, [KeyWrite; 3]) {
         let mut history = WriteHistory::default();
         let first = history.begin("k", Some(100), 10);

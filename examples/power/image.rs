@@ -52,7 +52,7 @@ impl Survival {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub contents: Tree,
-    /// Number of torn writes. The image has only a part of such a write.
+    /// Number of torn writes: writes of which the image has only a part.
     pub torn: u64,
     /// Number of lost changes among the pending changes of folders.
     pub lost_entries: u64,
@@ -96,10 +96,11 @@ struct ImageMaker<'a> {
     disk: &'a Disk,
     survival: Survival,
     chance: &'a mut Chance,
-    /// Number of the last change of folders that the image keeps, in the model `journal`. `None` in
-    /// the model `strict`.
+    /// Number of the last change of folders that the image keeps, if the model is `journal`; `None`
+    /// if the model is `strict`.
     journal_end: Option<ChangeNumber>,
-    /// Files that were already created. They are kept here because a file may have several names.
+    /// Files that were already created. This map keeps the files, because a file may have several
+    /// names.
     files: HashMap<NodeId, Tree>,
     image: Image,
 }
@@ -249,8 +250,8 @@ impl ImageMaker<'_> {
 
 /// Versions of the units that pending changes wrote.
 struct UnitVersions {
-    /// For each unit, all changes that wrote it: the index of the change, and the contents of the
-    /// unit after the change.
+    /// All changes of each unit. A change is given by its index, and by the contents of the unit
+    /// after the change.
     units: BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
     /// Contents of the file after all changes.
     full: Vec<u8>,

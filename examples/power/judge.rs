@@ -10,7 +10,7 @@ use crate::cluster::NAMES;
 use crate::fleet::{FailedStart, Fleet, PAUSE};
 use crate::history::{FoundValue, Loss, LossKind, WriteHistory};
 
-/// Number of keys in one read. Their values must fit into one answer.
+/// Number of keys in one read. The values of these keys must fit into one answer.
 const KEYS_AT_ONCE: usize = 32;
 /// Time within which an operation must succeed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const LEASES_WITHIN: Duration = Duration::from_secs(10);
 /// Values of all keys, as one replica returned them.
 type Values = BTreeMap<String, FoundValue>;
 
-/// Result of judging: the losses that were found, and the number of reads that were judged.
+/// Result of judging: the losses that were found, and the number of judged reads.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
     pub losses: Vec<Loss>,
@@ -50,8 +50,8 @@ impl Judgement {
         Ok(())
     }
 
-    /// Compares the states of all replicas. For this purpose all of them get leases on all keys, so
-    /// that each reads its own state.
+    /// Compares the states of all replicas. For this purpose all replicas get leases on all keys,
+    /// so that each replica reads its own state.
     pub async fn compare(
         &mut self,
         fleet: &Fleet,
@@ -84,8 +84,8 @@ impl Judgement {
         self.losses.push(Loss { words, ..loss });
     }
 
-    /// Reads all keys through one replica. If `waits` is true, waits until the replica can read its
-    /// own state.
+    /// Reads all keys through one replica. If `waits` is true, this function waits until the
+    /// replica can read its own state.
     async fn values(
         &mut self,
         fleet: &Fleet,

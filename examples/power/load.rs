@@ -11,12 +11,12 @@ use tokio::task::JoinHandle;
 use crate::chance::Chance;
 use crate::history::WriteHistory;
 
-/// Number of writers. Each has one write in flight.
+/// Number of writers. Each writer has one write in flight.
 const WRITERS: usize = 6;
 /// Number of keys that each writer writes again and again.
 const HOT_KEYS: u64 = 4;
-/// Lengths of values in bytes. Long values fill segments of the log. Their writes are torn more
-/// often.
+/// Lengths of values in bytes. Long values fill segments of the log. Writes of long values are torn
+/// more often.
 const FILLERS: [usize; 8] = [0, 20, 100, 100, 1_000, 4_000, 20_000, 60_000];
 /// Timeout of one write.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,14 +32,14 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Running writers. They end when this value is dropped.
+/// Running writers. The writers end when this value is dropped.
 pub struct Load {
     is_over: Rc<Cell<bool>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// Starts the writers. They wait until a replica at one of the addresses serves.
+    /// Starts the writers. The writers wait until a replica at one of the addresses serves.
     pub fn start(addresses: &[String], history: &SharedHistory, chance: &mut Chance) -> Load {
         let is_over = Rc::new(Cell::new(false));
         let mut tasks = Vec::new();

@@ -70,7 +70,8 @@ impl PowerReport<'_> {
         self.cuts.iter().all(Cut::is_good) && self.controls.iter().all(|it| it.violation.is_some())
     }
 
-    /// Returns the sums over all power failures and over groups of them. Each sum has a name.
+    /// Returns sums with their names. Some sums are over all power failures, and others are over a
+    /// group of power failures.
     fn sums(&self) -> Vec<(String, CutSums)> {
         let part = |name: &str, is_in: &dyn Fn(&Cut) -> bool| {
             let cuts = self.cuts.iter().filter(|cut| is_in(cut));

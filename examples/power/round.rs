@@ -15,7 +15,7 @@ use crate::load::{Load, SharedHistory, now_ns};
 use crate::recording::{Recording, ReplicaRun};
 use crate::tree::Tree;
 
-/// Pause in ms after the load. All writes to the disks end within this time, including a flush of
+/// Pause in ms after the load. All writes to the disks end within this pause, including a flush of
 /// the state.
 const SETTLES_MS: u64 = 800;
 
@@ -121,8 +121,8 @@ impl RecordedCluster {
         })
     }
 
-    /// Checks that the recorded operations produce the files on the disk. If they do not, the shim
-    /// has missed a change.
+    /// Checks that the recorded operations produce the files on the disk. A difference means that
+    /// the shim has missed a change.
     fn check_record(&self, replica: usize) -> anyhow::Result<()> {
         let found = Tree::read(&self.fleet.disk(replica))?;
         let disk = self.last_disk(replica);
@@ -185,8 +185,9 @@ impl Round<'_> {
         }
     }
 
-    /// Records the cluster under load for the time of the plan. Meanwhile, single replicas lose
-    /// power, `live_cuts` times in all. Returns the recording and these power failures.
+    /// Records the cluster under load for the time of the plan. During this time, single replicas
+    /// lose power. This happens `live_cuts` times in all. Returns the recording and these power
+    /// failures.
     pub async fn record(
         &self,
         live_cuts: usize,

@@ -19,7 +19,7 @@ use crate::tree::Tree;
 
 /// Number of power failures of a round.
 const CUTS_A_ROUND: usize = 10;
-/// In each round, one out of `LIVE_EVERY` power failures hits a single replica of the running
+/// In each round, one out of `LIVE_EVERY` power failures hits only one replica of the running
 /// cluster. The other replicas continue.
 const LIVE_EVERY: usize = 5;
 /// One out of `NEW_EVERY` rounds begins with new disks. The other rounds begin with images of the
@@ -44,7 +44,7 @@ pub struct PowerRun<'a> {
     chance: Chance,
     rounds: u64,
     history: SharedHistory,
-    /// Disks for the next round; `None` if it begins with new disks.
+    /// Disks for the next round; `None` if the next round begins with new disks.
     chain: Option<Chain>,
     pub cuts: Vec<Cut>,
     /// Counts of the recorded operations in all rounds.

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 const SOURCE: &str = include_str!("shim.c");
-/// Maximum delay of a sync by the shim, in µs. Without the delay, few writes would wait for a sync
-/// when the power fails.
+/// Maximum delay, in µs, that the shim adds to a sync. Without this delay, few writes would wait
+/// for a sync when the power fails.
 const DELAY_US: &str = "4000";
 
 /// The compiled shim.

@@ -13,7 +13,7 @@ pub struct TraceRecord {
     pub operation: FileOperation,
 }
 
-/// A change of files or folders. Descriptors are those of the process.
+/// A change of files or folders. Descriptors are those of the recorded process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FileOperation {
     Open {
@@ -193,7 +193,7 @@ fn opened(descriptor: i32, flags: u64, path: String) -> FileOperation {
 }
 
 /// Converts a reservation of space. With mode 0, the operation also extends the file. With mode 1
-/// (`FALLOC_FL_KEEP_SIZE`), it changes no contents.
+/// (`FALLOC_FL_KEEP_SIZE`), the operation changes no contents.
 fn extended(descriptor: i32, bytes: usize, mode: u64) -> anyhow::Result<Option<FileOperation>> {
     match mode {
         0 => Ok(Some(FileOperation::Extend { descriptor, bytes })),

@@ -14,8 +14,8 @@ pub const BASE_BYTES: usize = 64 << 10;
 
 /// Minimum encoded size of a list element, in bytes.
 const ELEMENT_BYTES_MIN: usize = 2;
-/// Maximum memory that a list uses while it grows, divided by the size of the list's elements. When
-/// a list grows, its elements are copied from a full buffer to a buffer of twice the size. Both
+/// Maximum memory that a list uses while it grows, divided by the size of the list's elements. A
+/// growing list copies its elements from a full buffer to a buffer of twice the size. So both
 /// buffers together are three times as large as the elements.
 const WHILE_GROWING: usize = 3;
 
@@ -25,8 +25,8 @@ pub const fn per_byte<T>() -> usize {
     WHILE_GROWING * size_of::<T>() / ELEMENT_BYTES_MIN
 }
 
-/// Runs a decoder with an input of `input` bytes, and checks its use of memory. The memory of the
-/// result is included.
+/// Runs a decoder with an input of `input` bytes, and asserts that the decoder does not use too
+/// much memory. The memory of the result is included.
 ///
 /// # Panics
 /// Panics if at any time the decoder holds more than [`BASE_BYTES`] plus `per_byte` for each byte

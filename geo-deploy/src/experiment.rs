@@ -175,7 +175,7 @@ pub struct WorkloadSpec {
     /// intervals, whether or not earlier operations were answered. `None` for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RequestRate>,
-    /// Duration of the measured interval, in s. It is given instead of `requests`.
+    /// Duration of the measured interval, in s. This field is given instead of `requests`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Duration of the warm-up, in s, if `seconds` is set.

@@ -123,15 +123,15 @@ pub struct ExperimentReport {
     pub manifest: Manifest,
     /// Runs, in the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
-    /// Events of the runs. Faults are not included, because they are stored with each run.
+    /// Events of the runs, without the faults. The faults are stored with each run.
     pub events: Vec<RunEvent>,
     /// Description of the missing part if the experiment was interrupted; otherwise `None`.
     pub incomplete: Option<String>,
 }
 
 impl ExperimentReport {
-    /// Sorts the samples, and returns the report with sorted samples. This form of the report can
-    /// be shown and written without sorting again.
+    /// Sorts the samples, and returns the report with the sorted samples. The result can be shown
+    /// and written without further sorting.
     pub fn digested(&self) -> DigestedReport<'_> {
         let digests = digest::digest(self);
         DigestedReport {

@@ -29,9 +29,9 @@ pub use state::{ClientPort, ClusterState, Lock};
 
 use supervisor::Supervisor;
 
-/// Timeout for a request to end a cluster. All replicas must end by themselves within this time.
+/// Timeout for a request to end a cluster. The replicas have this time to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
-/// Timeout for a request to the supervisor. It includes the time in which replicas report their
+/// Timeout for a request to the supervisor, including the time in which replicas report their
 /// roles.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -77,8 +77,8 @@ pub struct SupervisorSettings {
     pub insecure: bool,
 }
 
-/// Starts a cluster with the strategy of the experiment. The experiment must have exactly one
-/// strategy. Runs the cluster until a request ends it or `interrupted` completes.
+/// Starts a cluster, and runs it until a request ends the cluster or `interrupted` completes. The
+/// experiment must have exactly one strategy, which is the strategy of the cluster.
 ///
 /// # Errors
 /// If a cluster is up in the directory already, if the data belongs to a cluster with other
@@ -169,8 +169,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks that a supervisor that does not answer has ended. A running supervisor would hold the
-/// lock of the directory.
+/// Checks that a supervisor that does not answer has ended. The function takes the lock of the
+/// directory, which fails if the supervisor is still running.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(
@@ -191,7 +191,7 @@ fn gone_message(dir: &Path) -> String {
 }
 
 /// Ends the cluster in `dir` and waits until it has ended. Returns the ports of replicas that still
-/// answer. Somebody started these replicas by hand.
+/// answer. These replicas must have been started by hand.
 ///
 /// # Errors
 /// If no cluster is up in `dir`, or its supervisor does not answer.

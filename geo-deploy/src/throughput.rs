@@ -40,7 +40,7 @@ pub struct ThroughputExperiment {
     pub runs: u32,
     /// Seed for all random choices.
     pub seed: u64,
-    /// Condition under which a write is durable. The paper's replicas keep their log in memory.
+    /// Condition under which a write is durable.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
     /// Time between two flushes of the state to disk, in ms.
@@ -55,11 +55,11 @@ pub struct ThroughputExperiment {
     pub in_flight: u32,
     /// Number of threads of the load generator.
     pub cores: u32,
-    /// Duration of the warm-up, in s. In the warm-up, clients read equally from all replicas, so
-    /// that every replica gets about the same number of leases. Nothing is measured.
+    /// Duration of the warm-up, in s. Nothing is measured in the warm-up. Clients read equally from
+    /// all replicas, so that every replica gets about the same number of leases.
     pub warmup_s: f64,
-    /// Duration of each measurement, in s. Reads are measured first, and then writes. Clients
-    /// already send requests in the 3 s before each measurement; these requests are not measured.
+    /// Duration of each measurement, in s: first of reads, then of writes. In the 3 s before each
+    /// measurement, clients already send requests, but these requests are not measured.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -79,8 +79,8 @@ pub struct Case {
     pub routing: CaseRouting,
 }
 
-/// Rule by which clients choose the replica for a request. The names are those of
-/// `leasehold.routing`.
+/// Rule by which clients choose the replica for a request. The rules have the same names as in the
+/// setting `leasehold.routing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaseRouting {
@@ -121,8 +121,8 @@ pub struct OperationThroughput {
 }
 
 impl OperationThroughput {
-    /// Returns the rate in operations a second that would be possible if every replica had its own
-    /// processor. The replica that uses the most processor time limits this rate.
+    /// Returns the rate, in operations a second, that would be possible if every replica had its
+    /// own processor. The rate is limited by the replica that uses the most processor time.
     pub fn at_a_processor_each(&self) -> f64 {
         if self.busiest_us > 0.0 {
             1e6 / self.busiest_us
@@ -152,9 +152,8 @@ pub fn list() -> Vec<(&'static str, String)> {
 }
 
 impl ThroughputExperiment {
-    /// Returns the built-in throughput experiment named `name`, or the one in the TOML file `name`.
-    /// Returns `None` if `name` is neither a built-in throughput experiment nor a TOML file that
-    /// describes one.
+    /// Returns the throughput experiment `name`: a built-in one, or a TOML file that describes one.
+    /// Returns `None` if `name` is neither.
     ///
     /// # Errors
     /// Returns an error if a field or an override is invalid.
@@ -169,8 +168,8 @@ impl ThroughputExperiment {
     }
 
     /// Returns the text of a TOML file that describes a throughput experiment; `None` for any other
-    /// file. The caller then searches for an experiment of another kind. That search reports an
-    /// error if the file cannot be read or is not TOML.
+    /// file. `None` is no error, because the caller then searches for an experiment of another
+    /// kind. That search reports an error if the file cannot be read or is not TOML.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;
@@ -306,8 +305,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Checks the labels of the cases, because labels are also names of directories. Also checks
-    /// the settings that replicas must accept.
+    /// Checks that the labels of the cases are valid names of directories, and that each case has a
+    /// label of its own. Also checks the settings that replicas must accept.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {

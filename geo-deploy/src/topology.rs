@@ -120,7 +120,7 @@ impl Topology {
         self.sites.is_empty()
     }
 
-    /// Returns the sites. Tables and indexes use the same order.
+    /// Returns the sites, in the order that tables and indexes use.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }

@@ -73,8 +73,8 @@ pub struct PlacementModel<'a> {
 }
 
 impl<'a> PlacementModel<'a> {
-    /// Creates the model of a plan. Clients add `client_ms` to the latency of every operation.
-    /// Returns `None` if there are too many keys or sets of sites to examine.
+    /// Creates the model of a plan. Returns `None` if there are too many keys or sets of sites to
+    /// examine. `client_ms` is the time that clients add to the latency of every operation.
     pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();

@@ -125,8 +125,8 @@ fn listen(
     Ok((plans, addresses))
 }
 
-/// Plans a relay to the echo for every pair of sites, over the links of that pair. Returns the
-/// plans and the paths of the probes.
+/// Plans a relay to the echo server for every pair of sites, over the links of the pair. Returns
+/// the plans and the paths of the probes.
 fn listen_for_probes(
     links: &ByPair<Arc<Link>>,
     echo: SocketAddr,
@@ -153,8 +153,8 @@ fn listen_for_probes(
 impl Wan {
     /// Starts relays for every ordered pair of sites. The delay of each direction is half of the
     /// pair's round trip. `targets` are the addresses on which the sites' replicas accept
-    /// connections from peers, in the topology's order. A relay connects to its target only when a
-    /// connection to the relay is made.
+    /// connections from peers, in the topology's order. A relay connects to its target only after a
+    /// connection to the relay has been made.
     ///
     /// # Errors
     /// If no port can be bound, or if the number of targets differs from the number of sites.
@@ -229,8 +229,9 @@ impl Wan {
         self.links.get(from)?.get(to)?.as_deref()
     }
 
-    /// Cuts or restores the link in one direction. As with TCP, bytes that are sent while the link
-    /// is cut are not lost. When the link is restored, these bytes arrive after the link's delay.
+    /// Cuts or restores the link in one direction. Bytes that are sent while the link is cut are
+    /// not lost, as with TCP. These bytes arrive after the link is restored and the link's delay
+    /// has passed.
     pub fn set_cut(&self, from: usize, to: usize, cut: bool) {
         if let Some(link) = self.link(from, to) {
             link.change(|settings| settings.cut = cut);
@@ -263,8 +264,7 @@ impl Wan {
     }
 
     /// Returns a report about the network, based on the probes that were sent between the times
-    /// `from` and `until`. Probes that were affected by a fault are omitted, because they do not
-    /// show the machine's load.
+    /// `from` and `until`. Probes that a fault affected are omitted.
     pub fn network(&self, from: Instant, until: Instant) -> NetworkReport {
         let probes = self.probes.sent(&self.paths, from, until);
         NetworkReport::of(&self.configured, &probes)

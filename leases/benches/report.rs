@@ -4,7 +4,7 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::Tally;
 
-/// Number of keys. A tally cannot count that many keys.
+/// Number of keys. It is greater than the maximum number of keys that a tally counts.
 const KEYS: u64 = 200_000;
 
 /// Returns a tally after reads of every key. Some keys were read often.

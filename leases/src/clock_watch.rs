@@ -16,12 +16,12 @@ use crate::time::Time;
 /// duration before they are trusted again. A clock with a wrong rate is detected if its error over
 /// this duration exceeds the difference that `rho` and [`SLACK`] allow.
 const SPAN: Duration = Duration::from_secs(10);
-/// Allowed difference between two readings, in addition to the difference that `rho` allows. Clocks
-/// are read one after the other, not at exactly the same time.
+/// Allowed difference between two readings, in addition to the difference that `rho` allows. This
+/// difference is necessary because clocks are read one after the other, not at exactly the same
+/// time.
 const SLACK: Duration = Duration::from_millis(1);
-/// Maximum change of the wall clock for which the clock of leases stays trusted. The wall clock
-/// cannot be used to measure rates. After a pause of the machine, the wall clock is set by more
-/// than this amount.
+/// Maximum change of the wall clock for which the clock of leases stays trusted. After a pause of
+/// the machine, the change of the wall clock is greater than this maximum.
 const WALL_SLACK: Duration = Duration::from_millis(50);
 /// Minimum interval between two readings that are kept.
 const APART: Duration = Duration::from_millis(250);
@@ -79,7 +79,7 @@ pub struct Divergence {
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
     /// Readings from about the last [`SPAN`], in ascending order of time. Consecutive readings are
-    /// at least [`APART`] apart. Readings from before the last divergence are not kept.
+    /// at least [`APART`] apart. After a divergence, earlier readings are not kept.
     kept: VecDeque<AllClocks>,
     /// Divergence that made the clock untrusted; `None` if the clock is trusted.
     divergence: Option<Divergence>,
@@ -88,9 +88,9 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// Compares new readings of all clocks with earlier readings. `rho_ppm` is the maximum error of
-    /// a clock's rate, in parts per million. Returns whether the clock of leases can be trusted.
-    /// Returns `None` if the verdict has not changed, or if the other clocks could not be read.
+    /// Compares new readings of all clocks with earlier readings. Returns whether the clock of
+    /// leases can be trusted; `None` if the verdict has not changed, or if the other clocks could
+    /// not be read. `rho_ppm` is the maximum error of a clock's rate, in parts per million.
     pub fn news(&mut self, reading: ClockReading, rho_ppm: u32) -> Option<bool> {
         let latest = AllClocks {
             now: reading.now,

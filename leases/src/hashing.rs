@@ -22,8 +22,8 @@ struct Secret {
     others: SharedSeed,
 }
 
-/// Secret of every thread, until [`seed_thread`] replaces it. The numbers are the first digits of
-/// pi. Other numbers would be equally good.
+/// Secret of every thread, until [`seed_thread`] replaces it. The numbers are arbitrary: the first
+/// digits of pi.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
@@ -85,7 +85,7 @@ pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
 }
 
 /// Returns keys of 16 bytes that have the same hash under the known secret. The hash is a product
-/// of two factors. The first half of each key makes one of the factors 0.
+/// of two factors, and the first half of each key makes one of the factors 0.
 #[cfg(test)]
 pub(crate) fn colliding_keys(count: u64) -> impl Iterator<Item = Vec<u8>> {
     let first = KNOWN.start.rotate_right(16).to_ne_bytes();

@@ -173,9 +173,9 @@ impl Distance {
         }
     }
 
-    /// Returns the time, in ms, for which replica `at` holds back reads of a key. These reads wait
-    /// for a write by a client at `origin`. The time begins when `at` learns of the write. It ends
-    /// when `at` learns that the write is committed. `holders` hold the key.
+    /// Returns the time, in ms, for which replica `at` holds back reads of a key because of a write
+    /// by a client at `origin`. The time begins when `at` learns of the write. The time ends when
+    /// `at` learns that the write is committed. `holders` hold the key.
     pub fn blocked_ms(
         &self,
         at: ReplicaId,

@@ -70,7 +70,7 @@ impl Membership {
     }
 
     /// Returns the number of other replicas that must have made a promise to a voter before the
-    /// voter reads locally. These replicas and the voter are a majority, so every majority that
+    /// voter reads locally. These replicas and the voter form a majority, so every majority that
     /// accepts a write includes one of them.
     #[inline]
     pub fn grantors_needed(self) -> usize {

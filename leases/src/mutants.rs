@@ -121,9 +121,8 @@ pub const fn off(_: Rule) -> bool {
     false
 }
 
-/// Whether at least one rule is disabled in this thread. In that case, assertions about
-/// consequences of the rules are skipped: the oracles and directed tests should detect a mutant,
-/// not the assertions.
+/// Whether at least one rule is disabled in this thread. If so, assertions about consequences of
+/// the rules are skipped, because the oracles and directed tests should detect a mutant.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated() -> bool {

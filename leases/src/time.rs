@@ -57,7 +57,7 @@ impl fmt::Debug for Time {
 /// Bound on the error of clock rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClockBound {
-    /// Maximum error of a clock's rate, in parts per million. The `rho` of 0.001 is 1000 parts per
+    /// Maximum error of a clock's rate, in parts per million. A `rho` of 0.001 is 1000 parts per
     /// million.
     pub rho_ppm: u32,
 }
@@ -65,7 +65,7 @@ pub struct ClockBound {
 impl ClockBound {
     const MILLION: u128 = 1_000_000;
 
-    /// Maximum accepted bound. Leases make no sense if clocks may run at half the true rate.
+    /// Maximum accepted value of `rho_ppm`. With this value, a clock may run at half the true rate.
     pub const RHO_PPM_MAX: u32 = 500_000;
 
     /// Returns the duration that this clock must measure before `duration` has certainly passed on
@@ -115,8 +115,8 @@ fn stretches() -> bool {
     !off(Rule::H03Drift)
 }
 
-/// Returns a duration of `value` ns, but at most 2^64 - 1 ns (584 years), which is also the maximum
-/// of [`Time`].
+/// Returns a duration of `value` ns. If `value` is above the maximum of [`Time`], returns this
+/// maximum: 2^64 - 1 ns (584 years).
 fn nanos(value: u128) -> Duration {
     Duration::from_nanos(u64::try_from(value).unwrap_or(u64::MAX))
 }

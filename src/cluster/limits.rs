@@ -11,7 +11,8 @@ struct Row {
     /// Name of the counter that contains the value of the limit.
     limit: &'static str,
     unit: &'static str,
-    /// Counter for the part of the limit that is in use: its name, and the divisor for its value.
+    /// Counter of the used part of the limit: the name of the counter, and the divisor for the
+    /// value of the counter.
     taken: Option<(&'static str, f64)>,
     /// Counters that grow when the limit takes effect, as pairs: the name of the counter, and a
     /// word for the counted events.

@@ -96,8 +96,8 @@ pub fn show_limits(addresses: &[String], credentials: &ClientCredentials) -> any
     }
 }
 
-/// Answer of a replica to a status request. `None` if the request was not sent, because the replica
-/// is not running.
+/// Answer of a replica to a status request. `None` if the replica is not running, because no
+/// request is sent to such a replica.
 type Answer = Option<anyhow::Result<StatusReply>>;
 
 async fn ask_all(
@@ -218,8 +218,8 @@ fn demand(answers: &[Answer]) -> String {
     )
 }
 
-/// If no majority of the replicas is running, explains that writes are stalled. Otherwise returns
-/// `None`.
+/// Returns the explanation that writes are stalled; `None` if a majority of the replicas is
+/// running.
 fn standstill(nodes: &[NodeReport]) -> Option<String> {
     let n = nodes.len();
     let down = nodes.iter().filter(|node| node.state != "up").count();

@@ -215,7 +215,7 @@ impl RecordPrinter<'_> {
     }
 }
 
-/// Returns the kind of a fact. The head of a segment restates facts.
+/// Returns the kind of a fact. Facts are records that the head of a segment restates.
 fn fact_kind(found: &FoundRecord<'_>) -> &'static str {
     if found.group.is_head { "head" } else { "fact" }
 }

@@ -12,7 +12,7 @@ struct OperationParts<'a> {
     name: &'static str,
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
-    /// Keys or fields with their values, for operations on several keys or fields. The value is
+    /// Keys or fields with their values, for operations on several keys or fields. The values are
     /// `None` if the operation has no values.
     items: Vec<(&'a [u8], Option<&'a [u8]>)>,
     /// Names and values of further arguments.

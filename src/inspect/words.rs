@@ -200,8 +200,7 @@ pub fn file_of(segment: SegmentId) -> String {
     format!("log/{segment}.seg")
 }
 
-/// Returns a life as text. A life is a random number that is only compared with others for
-/// equality.
+/// Returns a life as text. A life is a random number. Lives are only compared for equality.
 pub fn life_text(life: u64) -> String {
     format!("{life:016x}")
 }
@@ -212,8 +211,8 @@ pub fn counted(count: usize, name: &str) -> String {
     format!("{count} {name}{ending}")
 }
 
-/// Returns bytes as text for a terminal. Escapes replace control characters, backslashes, and bytes
-/// that are not UTF-8.
+/// Returns bytes as text for a terminal. Control characters, backslashes and bytes that are not
+/// UTF-8 are replaced by escapes.
 pub fn printable(bytes: &[u8]) -> String {
     escaped(bytes, |letter| letter.is_control() || letter == '\\')
 }
@@ -224,7 +223,7 @@ pub fn quoted(bytes: &[u8]) -> String {
     format!("\"{}\"", escaped(bytes, must_escape))
 }
 
-/// Returns bytes as a JSON string, or as `{"hex": ...}` if they are not UTF-8.
+/// Returns bytes as a JSON string if they are UTF-8, otherwise as `{"hex": ...}`.
 pub fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),

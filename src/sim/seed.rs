@@ -25,8 +25,8 @@ pub struct SeedFailure {
     pub what: String,
 }
 
-/// Suppresses the output of panics. A replica panics if one of its invariants is broken. In a
-/// simulated run, such a panic is reported as a violation.
+/// Suppresses the output of panics. A simulated replica panics if one of its invariants is broken.
+/// Such a panic is reported as a violation instead.
 pub fn keep_assertions_quiet() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -56,12 +56,12 @@ pub fn run(
     )
 }
 
-/// For each oracle that the control does not test, the number of seeds in which the oracle detected
-/// a violation.
+/// Number of seeds in which an oracle detected a violation, for each oracle that the control does
+/// not test.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Returns a function that runs a seed. The seed fails only if one of the control's own oracles,
-/// `judges`, detects a violation. All other violations are counted in `others`.
+/// Returns a function that runs a seed. The seed fails only if one of the oracles `judges` detects
+/// a violation. Violations that other oracles detect are counted in `others`.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

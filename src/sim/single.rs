@@ -64,8 +64,8 @@ pub fn describe_scenario(scenario: &Scenario) -> String {
     )
 }
 
-/// Describes the network faults. The description contains the share of affected messages for each
-/// kind of fault.
+/// Describes the network faults. For each kind of fault, the description contains the share of
+/// affected messages.
 fn describe_message_faults(faults: &Faults) -> String {
     let shares = [
         ("lost", faults.loss),

@@ -15,8 +15,8 @@ use super::store::SIMULATED;
 /// Summary of a campaign, as it is written to the JSON file.
 #[derive(Serialize)]
 pub struct CampaignSummary {
-    /// Command that repeats the campaign. The field `code` after it identifies the version of the
-    /// simulated code.
+    /// Command that repeats the campaign. The field `code` identifies the version of the simulated
+    /// code.
     command: String,
     code: &'static str,
     /// All parameters of the campaign, each with the name of its flag.
@@ -28,8 +28,8 @@ pub struct CampaignSummary {
     cpu_minutes: f64,
     wall_minutes: f64,
     cluster_hours_per_cpu_minute: f64,
-    /// Mean number of requests per second of virtual time, in the part of each run in which clients
-    /// begin operations.
+    /// Mean number of requests per second of virtual time. Only the part of each run in which
+    /// clients begin operations is considered.
     asked_per_virtual_second: f64,
     answered_per_virtual_second: f64,
     /// Digest of all events of all seeds.
@@ -153,8 +153,9 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows for three subjects: reads close to the end of a lease, the time that the
-    /// campaign took, and the digest of the campaign's events.
+    /// Returns the rows for four subjects: reads close to the end of a lease, the longest time
+    /// until all operations were answered after all faults were healed, the time that the campaign
+    /// took, and the digest of the campaign's events.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         vec![

@@ -60,8 +60,8 @@ pub enum CommandError {
 
 /// Carries out the workload of a command line. Warnings, the effective properties and the status
 /// are written to stderr. The report is written to the file that the property `exportfile` names.
-/// Without this property, the report is written to `out`. It is also written to `out` if the file
-/// cannot be written at the end of the run. If `cancel` was raised, the report contains the
+/// Without this property, the report is written to `out`. If the file cannot be written at the end
+/// of the run, the report is written to `out`, too. If `cancel` was raised, the report contains the
 /// measurements up to that time. The report is written even if another file cannot be written.
 ///
 /// # Errors
@@ -126,8 +126,8 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// Returns the addresses in turn, without end. With each address, returns the index of its site,
-/// and the site.
+/// Returns the addresses in turn, without end. Each address comes with its site, and with the index
+/// of this site.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {
@@ -250,8 +250,7 @@ fn export(
     Err(CommandError::Export { path, source })
 }
 
-/// Prints the report. A closed `out` is not an error, because it means that the reader needs no
-/// more of the report.
+/// Prints the report. A closed `out` is not an error.
 fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     let printed = out.write_all(report.as_bytes()).and_then(|()| out.flush());
     match printed {

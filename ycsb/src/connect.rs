@@ -131,9 +131,9 @@ impl AddressSurvey {
         })
     }
 
-    /// Returns the site of each address. Suppose that the properties do not name the sites, and
-    /// that there are several addresses. Then each site gets the name of the replica at its
-    /// address, if this name is known.
+    /// Returns the site of each address. Each site gets the name of the replica at its address, if
+    /// three conditions hold: the properties do not name the sites, there are several addresses,
+    /// and the name of the replica is known.
     ///
     /// # Errors
     /// If the properties name a site after one replica, but another replica is at the site's
@@ -213,8 +213,8 @@ impl AddressSurvey {
         order
     }
 
-    /// Opens all connections. The addresses are assigned to the connections in turn, and so are the
-    /// threads of the operating system.
+    /// Opens all connections. The addresses and the threads of the operating system are assigned to
+    /// the connections in turn.
     ///
     /// # Errors
     /// If no replica answers any more.
@@ -295,8 +295,9 @@ fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
     names.map(String::as_str).collect()
 }
 
-/// Returns the replica at each address. If exactly one address does not answer, and exactly one
-/// known replica was found at no address, that replica is assumed to be at the silent address.
+/// Returns the replica at each address; `None` if the replica is not known. If exactly one address
+/// does not answer, and exactly one known replica was found at no address, this replica is assumed
+/// to be at this address.
 fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     let name = |found: &Result<ReplicaInfo, String>| Some(found.as_ref().ok()?.replica.clone());
     let mut replicas: Vec<Option<String>> = found.iter().map(name).collect();
@@ -314,8 +315,7 @@ fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
 }
 
 /// Describes a change at an address. `name` is the name of the replica at this address, if a query
-/// before the run has found the name. Without such a query, the client learns the name only when it
-/// first connects to the replica.
+/// before the run has found the name. This name is used only if `change` contains no name.
 fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
     let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));
@@ -348,8 +348,8 @@ async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     })
 }
 
-/// Returns the name of a peer, and the measured round-trip time to the peer, in microseconds; 0 if
-/// the time is not measured yet.
+/// Returns the name of a peer, and the measured round-trip time to the peer, in microseconds. The
+/// time is 0 if it is not measured yet.
 fn round_trip(peer: PeerStatus) -> (String, u64) {
     let us = peer.round_trip.map_or(0, |it| it.as_micros() as u64);
     (peer.name, us)

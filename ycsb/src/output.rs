@@ -26,9 +26,9 @@ macro_rules! note {
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line to standard output. If the reader has closed the pipe (`| head`) or the disk is
-/// full, the command still continues to its end. Its other work must not stop halfway, and its exit
-/// status must be correct. After such an error nothing more is printed, and [`finish`] returns the
-/// error.
+/// full, the command still continues, because its other work must not stop halfway. After such an
+/// error nothing more is printed. At the end, [`finish`] returns the error, unless the error is a
+/// closed pipe.
 pub fn print_line(words: Arguments<'_>) {
     print(|out| writeln!(out, "{words}"));
 }

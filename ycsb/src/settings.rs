@@ -67,8 +67,8 @@ pub struct Settings {
     /// cluster's authority, for TLS.
     pub ca: Option<PathBuf>,
     /// `leasehold.token_file`, or the environment's `LEASEHOLD_TOKEN_FILE`: path of the file that
-    /// holds the token. The token itself cannot be a property, because lists of processes show the
-    /// arguments of a command.
+    /// holds the token. The token itself cannot be a property, because a property can be an
+    /// argument of a command, and lists of processes show the arguments of commands.
     pub token_file: Option<PathBuf>,
     /// `leasehold.plain_token`: whether the token may be sent in plain text.
     pub plain_token: bool,

@@ -119,8 +119,8 @@ impl SiteStream {
     }
 }
 
-/// First element of the path that selects a random stream. Each use of random numbers has a
-/// different first element.
+/// First element of the path that selects a random stream. Each use of random numbers has its own
+/// first element, so the streams of different uses are unrelated.
 const STREAM_REQUESTS: u64 = 1;
 const STREAM_ORDER: u64 = 2;
 

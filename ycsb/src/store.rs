@@ -65,8 +65,8 @@ impl KvStore for Connection {
 }
 
 /// Pause after the client's token was refused. After such a refusal, the client itself refuses
-/// further requests immediately. Without a pause, a run would send requests in a fast loop, and
-/// report the refusals as throughput.
+/// further requests immediately. The pause prevents a run from sending requests in a fast loop, and
+/// from reporting the refusals as throughput.
 const UNAUTHENTICATED_PAUSE: Duration = Duration::from_millis(100);
 
 fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::measurement::{AvailabilityGap, ReplicaAvailability};
 use crate::runner::BenchmarkOutcome;
 
-/// Shortest time without an answer that the summary mentions. The report contains all times without
-/// an answer.
+/// Shortest time without an answer that the summary mentions. The report also contains shorter
+/// times.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
 /// Returns warnings that a reader of the report should not overlook. `sites` has the names of the
-/// sites in the order of their indexes. The list is empty if there is only one site and this site
+/// sites in the order of their indexes. `sites` is empty if there is only one site and this site
 /// has no name.
 pub fn warnings(outcome: &BenchmarkOutcome, sites: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// A failure is early if it occurs within this time after the replica was chosen.
 const EARLY: Duration = Duration::from_secs(600);
-/// After its first early failure, a replica must be healthy for twice this time without a break.
-/// Each further early failure doubles the required time.
+/// Half of the time for which a replica must be healthy without a break after its first early
+/// failure. Each further early failure doubles the required time.
 const BASE: Duration = Duration::from_secs(5);
 /// A replica that has been healthy for this time without a break may always be chosen again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -16,12 +16,12 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 const FORGET: Duration = Duration::from_secs(3600);
 
 /// Decides when a replica that failed may be chosen again. The replica may be chosen immediately,
-/// unless it failed soon after it was chosen. After the k-th such failure, the replica must have
-/// been healthy for 2^k x 5 s without a break. This time is limited to an hour. After an hour of
+/// unless it failed soon after it was chosen. After the k-th such failure, the replica must first
+/// be healthy for 2^k x 5 s without a break, or for an hour if this is shorter. After an hour of
 /// health without a break, all failures are forgotten.
 ///
-/// The back-off reads no clock. The times that are passed to its methods are durations since one
-/// fixed moment. These times must not decrease from one call to the next.
+/// The back-off reads no clock. The caller passes times as durations since one fixed moment. These
+/// times must not decrease from one call to the next.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +54,8 @@ impl FlapBackoff {
         }
     }
 
-    /// Records that the replica is chosen. Has no effect if it was chosen already.
+    /// Records that the replica is chosen. The call has no effect if the replica was chosen
+    /// already.
     pub fn chosen(&mut self, now: Duration) {
         self.chosen.get_or_insert(now);
     }
@@ -109,8 +110,8 @@ impl FlapBackoff {
 mod tests {
     use super::*;
 
-    /// Each line of the table lists events with their times. Then it lists how long the replica
-    /// must be healthy, and when it may be chosen. All times are in seconds.
+    /// Checks each line of the table. A line lists events with their times, then how long the
+    /// replica must be healthy, and then when the replica may be chosen. All times are in seconds.
     #[test]
     fn every_case_of_the_table() {
         let mut cases = 0;

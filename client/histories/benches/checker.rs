@@ -23,10 +23,10 @@ use generate::{HistoryShape, honest};
 
 const OPS: usize = 1_000_000;
 
-/// Shapes of histories. Each has a name, a number of keys and a number of processes. The array
-/// holds the numbers of reads, deletions, swaps and unanswered operations in a hundred operations.
-/// The other operations are writes. Processes are always busy, so on one key nearly as many
-/// operations are in flight as there are processes.
+/// Shapes of histories. Each shape has a name, a number of keys and a number of processes. The
+/// array contains the numbers of reads, deletions, swaps and unanswered operations in a hundred
+/// operations. The other operations are writes. Processes are always busy. So on one key nearly as
+/// many operations are in flight as there are processes.
 const SHAPES: [(&str, u64, u32, [u32; 4]); 14] = [
     ("reads and writes, many keys", 10_000, 50, [50, 0, 0, 1]),
     ("reads and writes, one key", 1, 50, [50, 0, 0, 1]),
@@ -73,7 +73,7 @@ fn main() {
     }
 }
 
-/// Returns the history with one answer changed: the last read of a key finds the value that the
+/// Returns the history with one changed answer. The last read of a key finds the value that the
 /// first read of the key found.
 fn stale(history: &History) -> History {
     let mut events = history.events().to_vec();

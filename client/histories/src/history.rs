@@ -17,8 +17,8 @@ pub use file::HistoryError;
 pub struct ValueId(pub u64);
 
 impl ValueId {
-    /// Id for bytes that no write of a run stored. A process that reads such bytes has found a
-    /// value that was never written, which is a violation. This id never stands for an absent key.
+    /// Id for bytes that no write of a run stored. If a process reads such bytes, this is a
+    /// violation. This id never stands for an absent key.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
     /// Returns the stored form of this value with a length of eight bytes.
@@ -26,8 +26,8 @@ impl ValueId {
         self.0.to_be_bytes()
     }
 
-    /// Returns the stored form of this value. Its length is `bytes` bytes, but never below eight.
-    /// Every byte depends on the id, and the first eight bytes also depend on the length.
+    /// Returns the stored form of this value. The stored form has `bytes` bytes, but at least
+    /// eight. Every byte depends on the id, and the first eight bytes also depend on the length.
     pub fn to_value(self, bytes: usize) -> Bytes {
         let bytes = bytes.max(8);
         let head = (self.0 ^ length_mask(bytes)).to_be_bytes();
@@ -37,8 +37,8 @@ impl ValueId {
     }
 
     /// Returns the id of the write that stored these bytes; `None` if no write stored them. Every
-    /// byte is compared. If only the first eight or more bytes of a value are left, the result is
-    /// `None` or an id that no write has.
+    /// byte is compared. If a value is cut off, but at least its first eight bytes are left, the
+    /// result is `None` or an id that no write has.
     pub fn from_value(value: &[u8]) -> Option<ValueId> {
         let (head, rest) = value.split_first_chunk::<8>()?;
         let same = |part: &[u8]| part == &head[..part.len()];
@@ -54,14 +54,14 @@ impl ValueId {
 }
 
 /// Returns the mask for values of `bytes` bytes; 0 for eight bytes. A mask is combined with an id.
-/// Two masks differ by much more than two ids do, so that values of different lengths are not
+/// Two masks differ by much more than two ids, so that values of different lengths are not
 /// confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Effect of an operation. If the operation has an answer, the effect according to the answer;
-/// otherwise the intended effect.
+/// Effect of an operation. For an operation with an answer, this is the effect according to the
+/// answer. For an operation without an answer, this is the intended effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
     /// The operation read the key and found `value`.
@@ -69,21 +69,22 @@ pub enum HistoryAction {
         /// Value that was found; `None` if the key did not exist.
         value: Option<ValueId>,
     },
-    /// The operation wrote the key. The key did not need to exist.
+    /// The operation wrote the key, whether or not the key existed before.
     Write {
         /// Value that was written.
         value: ValueId,
     },
     /// The operation removed the key, if the key existed.
     Delete,
-    /// The operation was a compare-and-swap by version. Here a value stands for its version,
+    /// The operation was a compare-and-swap by version. A value stands for its version here,
     /// because no two writes have the same value.
     Cas {
         /// Value that is expected to be current; `None` if the key is expected to be absent.
         expected: Option<ValueId>,
         /// New value of the key.
         new: ValueId,
-        /// Whether the new value was written. This has no meaning if the operation has no answer.
+        /// Whether the new value was written. This flag has no meaning if the operation has no
+        /// answer.
         swapped: bool,
     },
 }
@@ -97,7 +98,8 @@ pub struct HistoryEvent {
     pub key: u64,
     /// Action on the key, with its result.
     pub action: HistoryAction,
-    /// Time at which the operation began, in nanoseconds. One clock is used for the whole history.
+    /// Time at which the operation began, in nanoseconds. All times of the history are read from
+    /// one clock.
     pub invoke_ns: u64,
     /// Time at which the operation's answer arrived, by the same clock; `None` if no answer
     /// arrived.
@@ -132,7 +134,7 @@ impl History {
         }
     }
 
-    /// Adds all operations of another history. Both histories must use the same clock, and must
+    /// Adds all operations of another history. Requirement: both histories use the same clock, and
     /// have no process in common.
     pub fn merge(&mut self, other: History) {
         self.events.extend(other.events);

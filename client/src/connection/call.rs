@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::{CallError, Connection};
 use leasehold_wire::Response;
 
-/// One copy of a request. It is in the connection's table of calls only while its caller waits for
-/// the answer.
+/// One copy of a request. This copy is in the connection's table of calls only while the caller
+/// waits for the answer.
 pub(crate) struct Call<'a> {
     pub(super) connection: &'a Connection,
     pub(super) id: u64,

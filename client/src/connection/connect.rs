@@ -31,8 +31,8 @@ pub(crate) enum LinkError {
     Failed(String),
     /// A replica of another cluster answers.
     WrongCluster(String),
-    /// A replica answers, but refuses the token, or requires a token. Another replica would do the
-    /// same.
+    /// A replica answers, but refuses the token, or requires a token. Another replica would refuse
+    /// in the same way.
     Refused(leasehold_wire::Error),
 }
 

@@ -57,8 +57,8 @@ pub(crate) struct DeadReplica {
     pub since: Instant,
     /// The latest reason why the replica is dead.
     pub reason: String,
-    /// Whether the replica sends greetings again, but must not be used yet. Either it has not
-    /// answered a request yet, or it has been answering requests for too short a time.
+    /// Whether the replica sends greetings again, but must not be used yet. Such a replica has not
+    /// answered a request yet, or has been answering requests for too short a time.
     pub greeted: bool,
     /// Refusal of this client's token, from the answer to the last greeting; `None` if the token
     /// was not refused.
@@ -92,8 +92,8 @@ struct CallTable {
     suspicion: String,
     /// Time at which data last arrived from the server.
     last_heard: Instant,
-    /// Delays the next use of the replica if it died soon after the client had begun to use it
-    /// again.
+    /// Delays the next use of the replica, if the replica died soon after the client had begun to
+    /// use the replica again.
     backoff: FlapBackoff,
     closed: bool,
 }
@@ -131,15 +131,17 @@ pub(crate) struct Connection {
     suspected: Notify,
     /// Notified when the last call has ended.
     emptied: Notify,
-    /// Number of missed reads, and number of missed writes. A request is missed if this replica
-    /// left it unanswered and another replica answered it. The number of reads is reset when this
-    /// replica answers a read. The number of writes is reset when this replica answers a write.
+    /// Number of missed reads, and number of missed writes. This replica has missed a request if it
+    /// left the request unanswered and another replica answered the request. The number of reads is
+    /// reset when this replica answers a read. The number of writes is reset when this replica
+    /// answers a write.
     missed: [AtomicU32; 2],
 }
 
-/// Limit for missed answers to reads (see `missed`). When this limit is reached, it is assumed that
-/// the replica answers no reads, although it answers other requests. The same holds for writes. For
-/// instance, a replica may serve reads but not reach the leader with writes.
+/// Limit for missed reads, and for missed writes (see `missed`). When missed reads reach this
+/// limit, it is assumed that the replica answers no reads, although it answers other requests. The
+/// same holds for writes. For instance, a replica may serve reads although its writes do not reach
+/// the leader.
 const MISSED_MAX: u32 = 3;
 
 impl Connection {
@@ -183,7 +185,7 @@ impl Connection {
         matches!(self.table().state, ConnectionState::Up)
     }
 
-    /// Whether the replica may serve: it is not known to be dead.
+    /// Whether the replica may serve. This is true if the replica is not known to be dead.
     pub fn may_serve(&self) -> bool {
         !matches!(self.table().state, ConnectionState::Dead(_))
     }
@@ -197,8 +199,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the replica sends greetings again, but must not be used yet. Either it has
-    /// not answered a request yet, or it has been answering requests for too short a time.
+    /// Returns true if the replica sends greetings again, but must not be used yet. Such a replica
+    /// has not answered a request yet, or has been answering requests for too short a time.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
@@ -261,8 +263,8 @@ impl Connection {
     }
 
     /// Records that another replica has answered a request that this replica left unanswered. The
-    /// request is a write if `is_write` is set, otherwise a read. Returns whether this replica is
-    /// to be suspected. Slow answers alone are no reason to suspect it.
+    /// request is a write if `is_write` is set, otherwise a read. Returns whether the caller must
+    /// suspect this replica. Slow answers alone are no reason for suspicion.
     pub fn record_missed(&self, is_write: bool, requested_at: Instant) -> bool {
         let missed = &self.missed[usize::from(is_write)];
         let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
@@ -280,8 +282,8 @@ impl Connection {
         self.suspected.notify_waiters();
     }
 
-    /// Calls [`Connection::suspect`] if the server has been silent for `silence`, because TCP alone
-    /// may need minutes to notice a failure.
+    /// Calls [`Connection::suspect`] if the server has been silent for `silence`. This check is
+    /// necessary because TCP alone may need minutes to notice a failure.
     pub fn suspect_silence(&self, silence: Duration) {
         if self.last_heard().elapsed() >= silence {
             self.suspect("the server is silent".to_owned());
@@ -300,8 +302,8 @@ impl Connection {
         self.table().calls.len()
     }
 
-    /// Returns this replica as a candidate for a request; `None` if it does not serve, or if its
-    /// number is not known.
+    /// Returns this replica as a candidate for a request; `None` if the replica does not serve, or
+    /// if its number is not known.
     pub fn candidate(&self) -> Option<Candidate> {
         let table = self.table();
         let number = table
@@ -339,7 +341,7 @@ impl Connection {
     }
 
     /// Records that a connection has been made. If the replica was dead and `must_prove` is set,
-    /// the replica must still answer a probe before it is used. The caller sets `must_prove` if the
+    /// the replica must first answer a probe before it is used. The caller sets `must_prove` if the
     /// client has several replicas.
     pub fn connected(&self, welcome: &Welcome, must_prove: bool) {
         let mut table = self.table();
@@ -403,8 +405,8 @@ impl Connection {
         }
     }
 
-    /// Makes a dead replica usable before its back-off is over. The method is called when the
-    /// replica serves and no other replica does.
+    /// Makes a dead replica usable before its back-off is over. This method is for the case that
+    /// this replica serves and no other replica does.
     pub fn return_early(&self) {
         let was = self.table().revive(self.began);
         if let Some(since) = was {
@@ -417,8 +419,9 @@ impl Connection {
         self.notify_return(since);
     }
 
-    /// Records that the connection has broken and another will be made. Calls that were sent on the
-    /// broken connection are lost. Calls that were not sent will be sent on the next connection.
+    /// Records that the connection has broken, and that another connection will be made. Calls that
+    /// were sent on the broken connection are lost. All other calls will be sent on the next
+    /// connection.
     pub fn broken(&self, reason: &str) {
         let mut table = self.table();
         table.state = ConnectionState::Connecting;
@@ -433,8 +436,8 @@ impl Connection {
         self.mark_dead(reason, None);
     }
 
-    /// Records that the replica refuses this client's token, and fails the calls that wait for the
-    /// replica. Another attempt would not help before the client has another token.
+    /// Records that the replica refuses this client's token. Fails the calls that wait for the
+    /// replica, because another attempt with the same token would not help.
     pub fn refused(&self, refusal: leasehold_wire::Error) {
         let reason = refusal.message.clone();
         self.mark_dead(&reason, Some(refusal));
@@ -473,9 +476,8 @@ impl Connection {
         );
     }
 
-    /// Waits until the connection has no calls and `needed` returns false. Both conditions are
-    /// checked whenever the last call has ended, and whenever the state of another connection has
-    /// changed.
+    /// Waits until the connection has no calls and `needed` returns false. Checks both conditions
+    /// whenever the last call has ended, and whenever the state of another connection has changed.
     pub async fn wait_until_retired(&self, needed: impl Fn() -> bool) {
         loop {
             let changed = self.notifier.changed.notified();
@@ -491,8 +493,8 @@ impl Connection {
         }
     }
 
-    /// If the connection is up and has no calls, marks it as idle and returns true. Otherwise
-    /// returns false.
+    /// Marks the connection as idle and returns true, if the connection is up and has no calls.
+    /// Otherwise returns false.
     pub fn retire(&self) -> bool {
         let mut table = self.table();
         let retires = table.calls.is_empty() && matches!(table.state, ConnectionState::Up);
@@ -505,7 +507,7 @@ impl Connection {
 
 impl CallTable {
     /// Records that a dead replica is in use again. Returns the time at which the replica died;
-    /// `None` if it was not dead.
+    /// `None` if the replica was not dead.
     fn revive(&mut self, began: Instant) -> Option<Instant> {
         let ConnectionState::Dead(dead) = &self.state else {
             return None;

@@ -4,8 +4,8 @@ use super::{Connection, Link};
 use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
-/// Size in bytes at which a write to the socket is large enough. No further request is added to
-/// such a write.
+/// Size in bytes at which a write to the socket is large enough, so that no further request is
+/// added to the write.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Reason why a connection ended.
@@ -23,8 +23,8 @@ pub(crate) enum ConnectionEnd {
 }
 
 impl Connection {
-    /// Runs one connection until it ends, and returns the reason for its end. Reading and writing
-    /// are independent, so that two full socket buffers cannot block each other.
+    /// Runs one connection until it ends, and returns the reason for the end. The connection reads
+    /// and writes independently, so that two full socket buffers cannot block each other.
     pub async fn drive(&self, link: Link) -> ConnectionEnd {
         let Link {
             mut reader,

@@ -47,8 +47,8 @@ impl<In, Out: Message> Encoder<Out> for MessageCodec<In, Out> {
     }
 }
 
-/// The reading half of a connection. Each call names the type of the message to read, because the
-/// type changes after the first message of a connection.
+/// The reading half of a connection. Each call names the type of the next message, because the
+/// first message of a connection has another type than later messages.
 #[derive(Debug)]
 pub struct FrameReader<R> {
     io: R,
@@ -73,8 +73,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.next_frame().await?.map(M::decode).transpose()?)
     }
 
-    /// Returns the next message if it has been read completely. The caller can then handle messages
-    /// together if they arrived together.
+    /// Returns the next message if it has been read completely.
     ///
     /// # Errors
     /// The same errors as [`FrameReader::next`].
@@ -160,8 +159,8 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// Whether the first bytes of an answer are a TLS alert, which a peer that uses TLS sends to a peer
-/// that does not.
+/// Whether the first bytes of an answer are a TLS alert. A peer that uses TLS sends such an alert
+/// to a peer that does not use TLS.
 pub fn is_tls_alert(prefix: [u8; 4]) -> bool {
     // The bytes of an alert in a record of any version, of less than 256 bytes.
     prefix[0] == 21 && prefix[1] == 3 && prefix[3] == 0

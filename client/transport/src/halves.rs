@@ -151,8 +151,8 @@ impl Drop for ClientWriteHalf {
     }
 }
 
-/// Replacement for the channel in builds without the feature `tls`. Its type has no values, because
-/// every connection is then in plain text.
+/// Replacement for the channel in builds without the feature `tls`. In such builds, every
+/// connection is in plain text, so the type of the channel has no values.
 #[cfg(not(feature = "tls"))]
 mod without_tls {
     use std::io;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// Whether only this machine can reach an address (`host:port`). A host name may refer to any
-/// machine.
+/// Whether only this machine can reach an address (`host:port`). Returns false for every host name
+/// except `localhost`, because a host name may refer to any machine.
 pub fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');

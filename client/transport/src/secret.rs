@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use leasehold_wire::{TOKEN_BYTES_MAX, TOKEN_MARK};
 
-/// If a path begins like a token and has at least this length, it is assumed that a token was given
-/// by mistake.
+/// Minimum length of a path that is taken for a token. A path is taken for a token, given by
+/// mistake, if it also begins like a token.
 const LIKE_A_TOKEN_BYTES: usize = 40;
 /// Permission bits that give rights on a file to the file's group and to other users.
 const OF_OTHERS: u32 = 0o077;

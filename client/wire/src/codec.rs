@@ -19,8 +19,9 @@ const PREFIX_BYTES: usize = 4;
 /// Number of bytes of memory that may be reserved for each received byte of a frame.
 const RESERVED_PER_BYTE: usize = 4;
 
-/// Reason why a frame could not be read or written. Most of these errors make the connection
-/// unusable. The exception is `TooLong` from an encoder, because the encoder then wrote nothing.
+/// Reason why a frame could not be read or written. After `TooLong` from an encoder, the connection
+/// can still be used, because the encoder wrote nothing. After any other error, the connection
+/// cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length in the prefix, or the length of the message to send, is above the limit.
@@ -39,9 +40,9 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Returns a hint for the error's text if the prefix is not a length, but the beginning of a TLS
-/// record. A TLS record begins with its type and version (RFC 8446 §5.1). A length with the same
-/// bytes would be above the limit.
+/// Returns a hint for the error's text if the prefix is the beginning of a TLS record, and not a
+/// length. A TLS record begins with its type and version (RFC 8446 §5.1). These bytes cannot be a
+/// valid length, because such a length would be above the limit.
 fn hint(length: usize) -> &'static str {
     match u32::try_from(length).map(u32::to_be_bytes) {
         Ok([0x14..=0x17, 3, ..]) => {
@@ -106,8 +107,8 @@ pub fn split_frame_at_most(
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// Decodes the answer to `Hello`: a Welcome, or a Response that contains an error. The wire types
-/// of the fields differ, so no frame is valid as both messages.
+/// Decodes the answer to `Hello`: a Welcome, or a Response that contains an error. No frame is
+/// valid as both messages, because the wire types of their fields differ.
 ///
 /// # Errors
 /// `Malformed` if the frame is neither.

@@ -98,8 +98,8 @@ impl Command {
         }
     }
 
-    /// Copies the command into memory of its own. Otherwise a command that was decoded from a frame
-    /// shares the frame's buffer, and so keeps the whole buffer in memory.
+    /// Copies the command into memory of its own. Without this copy, a command that was decoded
+    /// from a frame keeps the frame's whole buffer in memory.
     pub fn in_own_memory(self) -> Command {
         Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }

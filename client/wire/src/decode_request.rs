@@ -14,8 +14,8 @@ use super::request::Body;
 use super::validate::{too_many, too_many_fields, too_many_holders};
 use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
-/// A decoded request. All its parts are present and well-formed. [`validate`](fn@super::validate)
-/// must still check whether its command is acceptable.
+/// A decoded request. All its parts are present and well-formed. The command of the request may
+/// still be unacceptable: [`validate`](fn@super::validate) must check it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecodedRequest {
     /// The decoded request.
@@ -82,16 +82,15 @@ pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
     Ok(DecodedRequest::Request(Request::decode(frame)?))
 }
 
-/// Tags between a request's id and the key of a Get: the tag of the command, the tag of the Get in
-/// the command, and the tag of the key in the Get. Each of these three fields extends to the end of
-/// the command.
+/// Tags of the three fields between a request's id and the key of a Get: the command, the Get in
+/// the command, and the key in the Get. Each of these fields extends to the end of the command.
 const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
 /// Bytes at the end of a request that asks for a hint.
 const HINT: [u8; 2] = [0x28, 1];
 
-/// If the frame contains a Get as clients encode it, returns the request's id, whether it asks for
-/// a hint, and the range of the key in the frame. Most requests are of this form, and need no
-/// general decoder.
+/// Decodes a Get without the general decoder. Returns the request's id, whether the request asks
+/// for a hint, and the range of the key in the frame. Returns `None` if the frame does not contain
+/// a Get as clients encode it.
 fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
     let mut rest = frame;
     let id = tagged(&mut rest, 0x08)?;
@@ -126,8 +125,8 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 }
 
 /// Returns the refusal of a request that has too many parts or fields; `None` for other requests.
-/// If an operation is encoded in several pieces, the parts of all pieces are added up, as in
-/// decoding. Superfluous fields are counted, too: the decoder would merge or skip each of them.
+/// If an operation is encoded in several pieces, the parts of all pieces are added up. Superfluous
+/// fields are counted, too, because the decoder would merge or skip each of them.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
@@ -231,7 +230,7 @@ impl PartCounter {
 }
 
 /// Returns the id of a request that is refused; 0 if the first field is not the id. Clients encode
-/// the id first. The other fields are not searched, because there may be millions of them.
+/// the id first. Only the first field is examined, because there may be millions of fields.
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
     let (field, wire_type) = encoding::decode_key(&mut request)?;
     let mut id = 0;
@@ -361,8 +360,8 @@ mod tests {
         assert!(error.message.contains("request has more"), "{error:?}");
     }
 
-    /// Returns frames full of fields of two bytes each. No other bytes take longer to decode. In
-    /// each frame the fields belong to a message or a string, or are unknown.
+    /// Returns frames full of fields of two bytes each. No other bytes take longer to decode. The
+    /// fields of a frame belong to a message, belong to a string, or are unknown.
     fn empty_fields() -> [Vec<u8>; 4] {
         let full = |field: [u8; 2]| field.repeat(FRAME_BYTES_MAX / 2 - 20);
         [[0x0A, 0], [0x12, 0], [0x7A, 0], [0x78, 1]].map(full)

@@ -126,8 +126,8 @@ impl ReverseWriter {
         self.prepend(&[tag]);
     }
 
-    /// Writes the tag and the length of a field. The `length` bytes of the field must have been
-    /// written before, because this buffer is written backwards.
+    /// Writes the tag and the length of a field before the `length` bytes of the field. These bytes
+    /// must have been written already, because this buffer is written backwards.
     fn tagged(&mut self, tag: u8, length: usize) {
         self.varint(tag, length as u64);
     }

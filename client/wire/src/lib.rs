@@ -29,7 +29,8 @@ pub const MAGIC: u32 = 0x4C48_5301;
 /// Key that clients read to find out whether a replica serves. They read it with a multi-get that
 /// names no other key. No client writes this key, and every token may read it.
 pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
-/// Prefix of every token. It allows people to search for tokens in places where no token should be.
+/// Prefix of every token. With this prefix, people can search for tokens in places where no token
+/// should be.
 pub const TOKEN_MARK: &str = "lh_";
 /// Maximum length of a token in a `Hello`, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;

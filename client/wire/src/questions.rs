@@ -47,8 +47,8 @@ impl Op {
         }
     }
 
-    /// Returns true if the operation is a write to one key that may be answered before it is
-    /// executed, because its result does not depend on the state.
+    /// Returns true if the operation is a write to one key and its result does not depend on the
+    /// state. Such a write may be answered before it is executed.
     #[inline]
     pub fn is_blind_write(&self) -> bool {
         match self {
@@ -78,8 +78,8 @@ impl Op {
         }
     }
 
-    /// Returns every key that the operation names, in order. A scan names a range, so it has no
-    /// keys.
+    /// Returns every key that the operation names, in order. Returns no keys for a scan, because a
+    /// scan names a range.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
         keys(Some(self))

@@ -13,25 +13,27 @@ use super::{
 /// Maximum number of entries that one Scan may request.
 pub const SCAN_ENTRIES_MAX: u32 = 10_000;
 /// Maximum number of keys of one MultiGet, entries of one MultiPut, or fields of one PutFields that
-/// a replica accepts from a client. This limits the work of one command. A limit in bytes would not
-/// be enough. While a command is executed, other commands wait.
+/// a replica accepts from a client. This maximum limits the work of one command, because other
+/// commands wait while the command is executed.
 pub const COMMAND_PARTS_MAX: usize = 1024;
 /// Maximum number of parts of a command that a replica accepts from another replica or reads from
-/// its disk. Older versions accepted this many parts from clients.
+/// its disk. This maximum is higher than [`COMMAND_PARTS_MAX`], because older versions accepted
+/// this many parts from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
 /// Maximum difference between a write's sequence number and its low-water mark. For each session, a
-/// replica keeps the results of all writes in this range, 24 bytes each, and stores all of these
-/// results whenever one is added. A client with more writes in flight uses several sessions.
+/// replica keeps the results of all writes in this range, 24 bytes each. The replica stores all of
+/// these results whenever a result is added. A client with more writes in flight uses several
+/// sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
 
 /// Maximum length of an encoded command in bytes. The rest of a frame is for the data that replicas
 /// add when they forward the command.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses a request that no replica can execute for any client, so that no work is spent on it.
-/// The following requests are refused: commands that [`validate`] refuses, commands with more than
-/// [`COMMAND_PARTS_MAX`] parts, writes with a session that would keep too many results, and
-/// operators' requests with names or keys that are too long.
+/// Refuses a request that no replica can execute for any client. These requests are refused:
+/// commands that [`validate`] refuses, commands with more than [`COMMAND_PARTS_MAX`] parts, writes
+/// with a session that would keep too many results, and operators' requests with names or keys that
+/// are too long.
 ///
 /// # Errors
 /// The same errors as [`validate`]. The message does not quote fields that are too long.
@@ -50,8 +52,7 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     }
 }
 
-/// Refuses a command that would be unacceptable in every state of the store, so that no work is
-/// spent on it.
+/// Refuses a command that would be unacceptable in every state of the store.
 ///
 /// # Errors
 /// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent. The message names the field, its content and the
@@ -125,8 +126,8 @@ fn validate_session(command: &Command) -> Result<(), Error> {
 }
 
 /// Checks the difference between a write's sequence number and its low-water mark. Only requests
-/// from clients are checked. Requests that replicas forward are not checked, because an older
-/// version may have accepted them with a larger difference.
+/// from clients are checked, because an older version may have accepted a forwarded request with a
+/// larger difference.
 fn check_unacknowledged(command: &Command) -> Result<(), Error> {
     let kept = command.sequence.saturating_sub(command.acked_below);
     if command.is_write() && kept > UNACKNOWLEDGED_MAX {

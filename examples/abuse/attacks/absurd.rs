@@ -15,8 +15,9 @@ use super::link::{Link, statuses};
 use super::peers::{ABSURD, EVERY};
 use crate::figures::{Figures, figures};
 
-/// Sends all absurd messages repeatedly, on one connection to each replica. The connections stay
-/// open, because each new connection would replace a connection of a real replica.
+/// Sends all absurd messages repeatedly, on one connection to each replica. The attacker keeps
+/// these connections open, because each new connection would replace a connection of a real
+/// replica.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -108,8 +109,7 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
 }
 
 /// Returns messages with the present ballot, and with absurd replicated clocks, slots and probes.
-/// The attacker claims to be the leader on one of its connections, and also sends these messages on
-/// that connection.
+/// The attacker also sends these messages on the connection on which it claims to be the leader.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

@@ -126,8 +126,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Returns the record. It is written as a whole. Merges that build it field by field would be so
-/// large that they would have to wait at the replica.
+/// Returns the record, which is written as a whole. The record is not built field by field, because
+/// the necessary merges would be so large that they would have to wait at the replica.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));

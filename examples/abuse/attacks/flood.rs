@@ -90,8 +90,7 @@ struct SessionCounts {
     refused: u64,
 }
 
-/// Sends writes at a fixed rate to every replica. Each write opens a new session. Every replica
-/// limits the number of sessions of its own clients.
+/// Sends writes at a fixed rate to every replica. Each write opens a new session.
 pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let replicas = target.clients.len() as u64;

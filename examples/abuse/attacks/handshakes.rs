@@ -104,8 +104,7 @@ async fn is_left_open(address: &str, sent: &[u8]) -> bool {
         .is_err()
 }
 
-/// Returns true if the replica welcomes a hello of 5 KiB. The hello has this length because of an
-/// unknown field.
+/// Returns true if the replica welcomes a hello of 5 KiB. An unknown field makes the hello so long.
 async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     let mut short = BytesMut::new();
     encode_frame(&hello(None), &mut short)?;

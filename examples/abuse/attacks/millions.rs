@@ -18,15 +18,14 @@ const KEYS_AT_ONCE: u64 = 500;
 /// Number of keys that are loaded per second.
 const KEYS_A_SECOND: u64 = 100_000;
 /// Maximum number of unanswered multi-puts. The maximum is low, so that puts of other clients do
-/// not wait for a long queue of multi-puts. Otherwise the measured latency would be that of the
-/// queue.
+/// not wait for a long queue of multi-puts.
 const UNANSWERED_MAX: u64 = 4;
 /// Number of reads per second at each replica after the keys are loaded.
 const READS_A_SECOND: u64 = 20_000;
 /// Number of keys that are requested at each replica, one after another. After the last key, the
-/// first one is requested again. A replica has too little space (16 MiB by default) to store the
-/// demand for all of these keys until its next report to the leader. So after a few seconds the
-/// space is full before every report.
+/// first key is requested again. A replica stores the demand until its next report to the leader,
+/// in limited space (16 MiB by default). The demand for all of these keys does not fit into this
+/// space. So after a few seconds the space is full before every report.
 pub(super) const ASKED_KEYS: u64 = 262_144;
 /// Number of keys per second that are requested at each replica. Each report of the replica frees
 /// space for only 4,000 to 8,000 keys.
@@ -36,8 +35,8 @@ pub(super) const ASKED_AT_ONCE: u64 = 500;
 const STEP: Duration = Duration::from_millis(10);
 /// Time for which all keys are read after they are loaded.
 const READING: Duration = Duration::from_secs(12);
-/// Time without requests after the reads. During this time, only the cost of choosing lease holders
-/// is visible.
+/// Time without requests after the reads. During this time, only the choice of lease holders causes
+/// costs.
 const SILENCE: Duration = Duration::from_secs(10);
 
 fn key(number: u64) -> String {
@@ -111,8 +110,8 @@ pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("keys_read_a_second", a_second)]))
 }
 
-/// Sends multi-gets at a fixed rate. A replica counts every key of a multi-get as demand, but a
-/// multi-get costs the machine little.
+/// Sends multi-gets at a fixed rate. Multi-gets are used because a replica counts every key of a
+/// multi-get as demand, although a multi-get costs the machine little.
 async fn ask_many(
     address: &str,
     first: u64,

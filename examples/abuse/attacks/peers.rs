@@ -24,8 +24,7 @@ use crate::figures::{Figures, figures};
 /// Number that no correct replica sends in any field.
 pub(super) const ABSURD: u64 = 1 << 56;
 /// Amount by which a forged number exceeds the highest known ballot round or a replica's present
-/// incarnation. After a long absence, the numbers of a correct replica may be higher by this
-/// amount, too.
+/// incarnation.
 const FAR: u64 = 1000;
 /// Replicated clock that is 17 years in the future, in ms. A replica might still accept this time.
 const FAR_MS: u64 = 1 << 39;

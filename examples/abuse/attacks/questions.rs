@@ -29,8 +29,8 @@ const BOUND_BYTES: usize = 500;
 /// Number of ranges to which the lease changes apply in turn. This number is so low that all
 /// changes are accepted.
 const CHANGED_RANGES: u64 = 400;
-/// Longest time to wait until the leader knows the demand. This takes long, because each replica
-/// reports only a few thousand keys per second.
+/// Longest time to wait until the leader knows the demand. The leader learns the demand slowly,
+/// because each replica reports only a few thousand keys per second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(90);
 /// Percentage of the requested keys for which the leader must know the demand before the attack
 /// begins.

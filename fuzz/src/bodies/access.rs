@@ -19,7 +19,8 @@ const TOML_PER_BYTE: usize = 512;
 /// Number of prefixes that a token may read. In the input, these prefixes come before the request.
 const PREFIXES: usize = 2;
 
-/// Decodes a file of tokens. The result must be the same after it is written and read again.
+/// Decodes a file of tokens. Asserts that the result is the same after it is written and read
+/// again.
 pub fn tokens(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let file = Path::new("/etc/leasehold/tokens.toml");
@@ -38,8 +39,8 @@ pub fn tokens(input: &[u8]) {
 }
 
 /// Decodes two prefixes, and then a greeting or a request. The length of each prefix precedes the
-/// prefix. For each key or range of the request, the rights of a token that may read these prefixes
-/// must agree with the prefixes.
+/// prefix. Asserts that, for each key or range of the request, the rights of a token that may read
+/// these prefixes agree with the prefixes.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();

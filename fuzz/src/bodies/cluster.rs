@@ -28,8 +28,8 @@ pub const LIAR: ReplicaId = ReplicaId(1);
 /// The third member of the cluster.
 pub const OTHER: ReplicaId = ReplicaId(2);
 
-/// Maximum number of messages that may follow one event. If there are more, the body panics,
-/// because the replicas are assumed to exchange messages endlessly.
+/// Maximum number of messages that may follow one event. With more messages, the body panics,
+/// because it assumes that the replicas exchange messages endlessly.
 const MESSAGES_MAX: usize = 10_000;
 /// Minimum time between two checks of the timers.
 const TICK_MIN: Duration = Duration::from_millis(1);
@@ -67,8 +67,8 @@ pub struct Cluster {
 struct NodeHost<'a>(&'a mut Cluster, ReplicaId, FencedAnswers);
 
 impl Host for NodeHost<'_> {
-    /// Encodes a message, decodes it again, and sends the result. In this way, the function asserts
-    /// that every message can be encoded, and can be decoded by the receiver.
+    /// Encodes a message, decodes it again, and sends the result. Asserts that the message can be
+    /// encoded, and that the receiver can decode it.
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         let NodeHost(cluster, from, _) = self;
         let decoded = FrameOracle::default().pass(envelope);

@@ -16,8 +16,8 @@ use leasehold_sim::tally::CampaignTally;
 use crate::memory;
 
 /// Maximum memory for each byte of a TOML file, in bytes. The worst case is a document of
-/// one-letter keys without values. In this case, every few bytes become a table entry, and each
-/// entry contains its position in the text. Errors also quote the text.
+/// one-letter keys without values: every few bytes become a table entry, and each entry contains
+/// its position in the text. Errors also quote the text.
 const TOML_PER_BYTE: usize = 512;
 /// Maximum memory for each byte of a JSON file, in bytes. The words of the file are stored, and
 /// errors quote them.
@@ -50,7 +50,8 @@ pub fn cluster_config(input: &[u8]) {
     }
 }
 
-/// Decodes a topology. The topology must be the same after it is written to a file and read again.
+/// Decodes a topology. Asserts that the topology is the same after it is written to a file and read
+/// again.
 pub fn topology(input: &[u8]) {
     let text = text(input);
     let parse = |text: &str| Topology::parse("fuzz.toml", text);

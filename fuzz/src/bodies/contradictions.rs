@@ -46,8 +46,8 @@ pub fn may_end(run: impl FnOnce()) -> bool {
     }
 }
 
-/// Suppresses reports of expected panics. Without this, libFuzzer would stop, because it stops at
-/// every panic that is reported to it.
+/// Suppresses reports of expected panics. Without this, libFuzzer would stop at an expected panic,
+/// because it stops at every panic that is reported to it.
 fn keep_quiet() {
     let others = take_hook();
     set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {

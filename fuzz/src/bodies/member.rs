@@ -119,8 +119,8 @@ pub mod seeds {
     use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
-    /// Value of the byte before a frame. This value selects a wait of about one second, in which
-    /// clients send no requests.
+    /// Value of the byte before a frame that selects a wait of about one second. Clients send no
+    /// requests during this wait.
     const QUIET: u8 = 63;
     /// First bytes of inputs. They select each leader, with and without the third member.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];
@@ -251,7 +251,7 @@ pub mod seeds {
     }
 
     /// Returns writes for each of the next slots and for the last decided slot. Also returns
-    /// messages that contradict a slot that is committed, although a lower slot is not committed.
+    /// messages that contradict a committed slot above a slot that is not committed.
     fn commands(leader: Ballot, later: Ballot, top: Slot) -> Vec<Message> {
         let news = |above: u64| LogNews {
             commit_point: Slot(top.0 + u64::from(above == 0)),

@@ -22,9 +22,9 @@ use prost::Message;
 
 use crate::memory;
 
-/// Decodes a message of a generated type. The result must be the same after it is encoded and
-/// decoded again. The encoded forms are compared, because a number may be NaN, which is not equal
-/// to itself.
+/// Decodes a message of a generated type. Asserts that the message is the same after it is encoded
+/// and decoded again. The encoded forms are compared, because a number may be NaN, and NaN is not
+/// equal to itself.
 fn decode_round_trip<M: Message + Default + Debug>(input: &[u8], per_byte: usize) -> Option<M> {
     let decoded = memory::sharing(input, per_byte, |bytes| M::decode(bytes)).ok()?;
     let encoded = decoded.encode_to_vec();

@@ -78,8 +78,7 @@ struct SessionFixture {
     cluster: Cluster,
     tokens: Vec<TokenEntry>,
     stored: Vec<(Bytes, Bytes)>,
-    /// Number of values that the replicas had accepted before the client connected. A new leader
-    /// proposes some of these values again.
+    /// Number of values that the replicas had accepted before the client connected.
     before: usize,
 }
 
@@ -258,8 +257,8 @@ impl SessionFixture {
         entry.map(TokenEntry::rights)
     }
 
-    /// Judges the result of the session. The session must not have changed a key that the client
-    /// may not write. The session must not have revealed a key that the client may not read.
+    /// Asserts that the session has not changed a key that the client may not write. Also asserts
+    /// that the session has not revealed a key that the client may not read.
     fn judge(&mut self, grant: Option<&Grant>, input: &[u8]) {
         let (read, write) = grant.map_or((&[][..], &[][..]), |it| (it.read, it.write));
         let (before, since) = self.cluster.accepted.split_at(self.before);

@@ -11,8 +11,8 @@ use crate::experiment::Experiment;
 use crate::run::MeasuredInterval;
 
 /// Maximum share of a site's measured operations that may be missing in a history. If a larger
-/// share is missing, the history is rejected: it belongs to another run, or was written by an older
-/// version of this program.
+/// share is missing, the history is rejected, because it belongs to another run, or was written by
+/// an older version of this program.
 const LOST_MAX: f64 = 0.05;
 
 /// Contents of `manifest.json` that a forecast uses.

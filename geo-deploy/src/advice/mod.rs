@@ -26,8 +26,8 @@ use crate::experiment::{AcceptRepliesName, Experiment};
 pub use files::Means;
 use files::RunFiles;
 
-/// Maximum number of keys in the profile of a history. Usually a history has fewer keys, so that
-/// all its keys are included.
+/// Maximum number of keys in the profile of a history. Usually a history has fewer keys, so all its
+/// keys are included.
 const KEYS_MAX: usize = 1 << 18;
 
 /// One run, and the forecasts that follow from its demand.
@@ -57,8 +57,8 @@ impl RunForecast {
         all.find(|one| Some(one.plan) == self.plan && one.leader == self.leader)
     }
 
-    /// Returns the relative error of the mean latency in the forecast. The error is positive if the
-    /// forecast is too high, and negative if it is too low.
+    /// Returns the relative error of the mean latency in the forecast: positive if the forecast is
+    /// too high, and negative if it is too low.
     pub fn error(&self) -> Option<f64> {
         let own = self.own()?;
         Some(own.mean_ms / self.measured.mean_ms - 1.0)

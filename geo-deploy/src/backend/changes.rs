@@ -74,10 +74,10 @@ impl RunPlan<'_> {
 /// `events` are the events that replicas announced.
 ///
 /// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key both before
-/// and after the change. It must hold the key under the last configuration before the change. It
-/// must also hold the key under the configurations that follow within one reconfiguration period
-/// after the change (or until the next change). Within one such period, replicas choose the holders
-/// for the new strategy once.
+/// and after the change. Before the change, the site must hold the key under the last
+/// configuration. After the change, the site must hold the key under the configurations that follow
+/// within one reconfiguration period (or until the next change). Within one such period, replicas
+/// choose the holders for the new strategy once.
 ///
 /// On every backend, kept keys are inferred from reads. A key is kept if two reads of the site were
 /// local: its last read of the key before the change, and its last read of the key in the period
@@ -115,9 +115,9 @@ pub(super) fn switch_reads(
 }
 
 /// Returns the number of reads of kept keys after a change, and the number of these reads that were
-/// not local. `times_ns` contains four times. From the first time to the second, reads show whether
-/// a site held the key before the change. The second time is the time of the change. From the third
-/// time to the fourth, reads show whether a site held the key after the change.
+/// not local. `times_ns` contains four times. The second time is the time of the change. Reads
+/// between the first two times show whether a site held the key before the change. Reads between
+/// the last two times show whether a site held the key after the change.
 fn of_change(
     change: &StrategyChange,
     operations: &[(Sample, u64)],

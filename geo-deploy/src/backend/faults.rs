@@ -39,8 +39,8 @@ pub(crate) struct ClusterSnapshot {
 pub(crate) enum LeaseHolders {
     /// The replicas were not asked about leases.
     NotRequested,
-    /// The replicas were asked about leases, but their answers leave the holders uncertain. Every
-    /// key is treated as leased to every replica.
+    /// The replicas were asked about leases, but their answers leave the holders uncertain. So
+    /// every key is treated as leased to every replica.
     Unknown,
     /// Sites that may have held a lease on each key. The index is the ID of the key. No other site
     /// held a lease on the key.

@@ -16,8 +16,8 @@ pub(crate) struct IntervalTracker {
     warming: u64,
     /// Number of clients that have not yet made all their requests.
     unfinished: u64,
-    /// Number of requests that were made. A client may make more requests than planned. These extra
-    /// requests are not counted.
+    /// Number of requests that were made. Requests that a client makes beyond its plan are not
+    /// counted.
     made: u64,
     /// Number of requests that all clients together should make.
     requested: u64,

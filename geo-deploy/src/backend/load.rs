@@ -19,7 +19,8 @@ pub(crate) struct KeyRequest {
     pub(crate) value: ValueId,
 }
 
-/// A process of a history. It executes one operation at a time. Its ID is unique in a run.
+/// A process of a history, with an ID that is unique in a run. The process executes one operation
+/// at a time.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
@@ -29,7 +30,8 @@ pub(crate) struct HistoryProcess {
 }
 
 impl HistoryProcess {
-    /// Returns the next request of this process. No other write of the run has the same value.
+    /// Returns the next request of this process. If the request is a write, no other write of the
+    /// run has the same value.
     pub(crate) fn next_request(&mut self, kind: OpKind, key: u64) -> KeyRequest {
         let value = ValueId(u64::from(self.id + 1) << 32 | self.issued);
         self.issued += 1;
@@ -37,8 +39,8 @@ impl HistoryProcess {
     }
 }
 
-/// Assigns IDs to processes. The ID of a process, modulo the number of sites, is the index of the
-/// process's site. So a history shows the site of each process.
+/// Assigns IDs to processes. The remainder of an ID divided by the number of sites is the index of
+/// the process's site.
 #[derive(Debug)]
 pub(crate) struct ProcessNumbers {
     /// For each site, the number of processes that have been created so far.
@@ -76,8 +78,9 @@ struct SwapSchedule {
     /// Time of the first exchange, in ns.
     first_ns: u64,
     every_ns: u64,
-    /// Two sites. After an even number of exchanges, the popular keys are those of the first site.
-    /// After an odd number of exchanges, the popular keys are those of the second site.
+    /// First site and second site of the exchange. After an even number of exchanges, the popular
+    /// keys are those of the first site. After an odd number of exchanges, the popular keys are
+    /// those of the second site.
     sites: [u64; 2],
     /// Number of exchanges so far.
     done: u64,
@@ -151,8 +154,8 @@ pub(crate) struct OpenLoop<T> {
     /// Time at which the first request is due, in ns.
     first_ns: f64,
     due: u64,
-    /// Requests that are due but were not sent yet. The maximum number of requests was in flight
-    /// when they became due.
+    /// Requests that became due while the maximum number of requests was in flight. These requests
+    /// were not sent yet.
     backlog: VecDeque<DueRequest>,
     /// Number of requests that had to wait in the backlog.
     pub(crate) queued: u64,
@@ -208,8 +211,8 @@ impl<T> OpenLoop<T> {
     }
 
     /// Returns the request that is due now, together with an idle sender. If no sender is idle,
-    /// `make` creates one. If the maximum number of requests is in flight, this function puts the
-    /// request into the backlog and returns `None`.
+    /// `make` creates one. If the maximum number of requests is in flight, puts the request into
+    /// the backlog and returns `None`.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, DueRequest)> {
         let due_ns = self.due_ns();
         let (kind, key) = self.requests.next(due_ns);
@@ -224,8 +227,8 @@ impl<T> OpenLoop<T> {
         Some((self.idle.pop().unwrap_or_else(make), due))
     }
 
-    /// Notes that the request of `sender` has ended. Returns `sender` with the oldest waiting
-    /// request; `None` if no request waits.
+    /// Notes that the request of `sender` has ended. Returns `sender` with the oldest request of
+    /// the backlog; `None` if the backlog is empty.
     pub(crate) fn complete(&mut self, sender: T) -> Option<(T, DueRequest)> {
         if let Some(due) = self.backlog.pop_front() {
             return Some((sender, due));

@@ -32,8 +32,8 @@ use crate::run::RunEvent;
 /// Longest time that a replica may take to report its counters.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Runs all strategies of an experiment, one after another. Each run is added to `ended` as soon as
-/// it has ended, so it is kept even if a later run fails or this future is dropped.
+/// Runs all strategies of an experiment, one after another. Adds each run to `ended` as soon as the
+/// run has ended. The runs in `ended` are kept even if a later run fails or this future is dropped.
 ///
 /// # Errors
 /// If a cluster cannot be started or does not become ready.
@@ -57,8 +57,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Executes one run of a strategy, in a directory of its own. If the strategy has several runs, the
-/// reported progress is the number of runs that have ended.
+/// Executes one run of a strategy. Each run has its own directory. If the strategy has several
+/// runs, the reported progress is the number of runs that have ended.
 async fn one_of_several(
     plan: &RunPlan<'_>,
     settings: &LocalSettings,

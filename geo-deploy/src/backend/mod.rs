@@ -36,8 +36,8 @@ pub struct RunResult {
     pub run: StrategyRun,
     /// Events of the run: elections, configurations, changes of strategy.
     pub events: Vec<RunEvent>,
-    /// Histories of the clients, one for each run. A history has all requests and answers, warm-up
-    /// included.
+    /// Histories of the clients, one for each run. A history contains all requests and answers,
+    /// including those of the warm-up.
     pub histories: Vec<History>,
 }
 

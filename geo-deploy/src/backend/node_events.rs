@@ -28,7 +28,7 @@ struct EventLine {
 }
 
 /// Reads the events files of a run's replicas. `start_unix_ms` is the Unix time in ms at which the
-/// run began. Skips files and lines that cannot be read, because no figure depends on events.
+/// run began. Skips files and lines that cannot be read.
 pub(super) fn read(plan: &RunPlan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<RunEvent> {
     let mut lines = Vec::new();
     for site in plan.topology().names() {

@@ -41,8 +41,8 @@ pub(crate) struct OperationRecord<'a> {
     /// Time at which the operation was sent.
     pub(crate) sent_ns: u64,
     pub(crate) now_ns: u64,
-    /// Whether the operation ended at its timeout. An operation has failed if it has no answer and
-    /// did not time out.
+    /// Whether the operation ended at its timeout. An operation that has no answer and did not time
+    /// out has failed.
     pub(crate) timed_out: bool,
     pub(crate) answer: Option<(Path, &'a Outcome)>,
 }
@@ -150,8 +150,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the results that perfect bookkeeping would have reached: the share of local reads,
-    /// and the share of writes with their minimum latency. These shares cover the operations with
+    /// Returns the share of local reads, and the share of writes with their minimum latency, that
+    /// perfect bookkeeping would have reached. Both shares are computed for the operations with
     /// indexes from `first` (inclusive) to `after` (exclusive). The bookkeeping also counts the
     /// operations before `first`. Returns `None` if the strategy is not `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {

@@ -7,8 +7,9 @@ use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
-/// Maximum time that a replica needs to open its data after its start, even on a busy machine. A
-/// replica on a full disk cannot start: it reports the full disk and ends.
+/// Maximum time that a replica needs to open its data after its start, even on a busy machine.
+/// Before this time has passed, the disk must not become full, because a replica on a full disk
+/// cannot start.
 const OPENED: Duration = Duration::from_secs(3);
 
 /// Filter that keeps only the effects of a fault that are possible now.
@@ -34,9 +35,9 @@ impl EffectFilter<'_> {
         }
     }
 
-    /// Returns the possible effects. Drops effects on processes that do not run, and effects that
-    /// would lead to the start of a replica on a full disk. Also drops effects after which a
-    /// majority would be down, unless the fault takes down all replicas together.
+    /// Returns the possible effects. Omits effects on processes that do not run. Omits effects
+    /// after which a replica would be started on a full disk. Omits effects after which a majority
+    /// would be down, unless the fault takes down all replicas together.
     pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {

@@ -10,7 +10,7 @@ use super::record::RoundRecord;
 /// Way in which a record is falsified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Falsification {
-    /// A read is added. It returns a value that was overwritten before the read began.
+    /// A read of an outdated value is added: the value was overwritten before the read began.
     StaleRead,
     /// Reads return an earlier value of a key although a later write of the key was acknowledged.
     LostWrite,
@@ -83,8 +83,7 @@ impl WritePair {
         }
     }
 
-    /// Returns `event`. If the event is a read of the new value, the read returns the old value
-    /// instead.
+    /// Returns `event`, but changes a read of the new value into a read of the old value.
     fn lose(&self, event: &HistoryEvent) -> HistoryEvent {
         let new = HistoryAction::Read {
             value: Some(self.new),

@@ -53,7 +53,7 @@ impl ActiveFault {
 }
 
 impl<'a> FaultInjector<'a> {
-    /// Creates an injector for a schedule of faults. The faults are sorted by their start times.
+    /// Creates an injector for a schedule of faults. `faults` must be sorted by their start times.
     pub fn new(faults: &[FaultSpec], topology: &'a Topology, seed: u64) -> FaultInjector<'a> {
         FaultInjector {
             topology,

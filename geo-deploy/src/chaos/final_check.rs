@@ -25,7 +25,7 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Number of keys that one scan reads. The values of these keys must fit into one answer.
 const SCAN_KEYS: u64 = 1000;
-/// Key that is written to see whether a replica accepts writes. No client uses it.
+/// Key that is written to see whether a replica accepts writes. No client uses this key.
 const PROBE: u64 = 9_999;
 /// ID of the first client that reads at the end of a round. The clients that send requests during
 /// the round have lower IDs.
@@ -34,8 +34,8 @@ const READERS_FROM: u32 = 1 << 16;
 /// All entries that were read through one replica: keys, values and versions.
 type Dump = Vec<(Bytes, Bytes, Option<Version>)>;
 
-/// Final check of a round. It checks that every replica serves requests, and that all replicas have
-/// the same data.
+/// Final check of a round. This check requires that every replica serves requests, and that all
+/// replicas have the same data.
 pub struct FinalCheck<'a> {
     /// Cluster of the round. All faults have ended.
     pub cluster: &'a mut LocalCluster,

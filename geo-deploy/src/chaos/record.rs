@@ -10,8 +10,8 @@ use leasehold_wire::Path;
 use super::chooser::group_of;
 use super::request::{OperationKind, Parts};
 
-/// Maximum number of unexplained answers that are kept in the record. No correct store could have
-/// given such an answer, so even a single one is a violation.
+/// Maximum number of unexplained answers that are kept in the record. Even a single unexplained
+/// answer is a violation, because no correct store could have given it.
 const WRONG_MAX: usize = 20;
 
 /// Outcome of an operation.
@@ -31,7 +31,8 @@ pub enum OperationOutcome {
 pub struct OutcomeCounts {
     /// Number of operations that were answered.
     pub answered: u64,
-    /// Number of operations with an unknown outcome. They may have been executed.
+    /// Number of operations with an unknown outcome. An operation with an unknown outcome may have
+    /// been executed.
     pub unknown: u64,
     /// Number of operations that failed without an effect.
     pub failed: u64,

@@ -68,9 +68,9 @@ impl RoundResult {
 }
 
 impl SiteOutage {
-    /// Returns the longest outage of a single site in a round, for one kind of clients. If `roams`
-    /// is true, these are the clients that also use replicas of other sites; otherwise they are the
-    /// clients that use only the replica of their own site.
+    /// Returns the longest outage of a single site in a round. If `roams` is true, the outage is
+    /// that of the clients that also use replicas of other sites. Otherwise, the outage is that of
+    /// the clients that use only the replica of their own site.
     pub fn longest(record: &RoundRecord, roams: bool, sites: &Topology) -> SiteOutage {
         let gaps = record.gaps.iter().map(|gaps| gaps[usize::from(roams)]);
         let longest = gaps

@@ -17,8 +17,8 @@ use crate::fault::Effect;
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
-/// Maximum memory of a replica, in bytes. Clients have written only a few MiB, so a higher memory
-/// use is a violation.
+/// Maximum memory of a replica, in bytes. A higher memory use is a violation, because clients have
+/// written only a few MiB.
 const MEMORY_MAX: u64 = 1 << 30;
 
 /// Progress of a round.
@@ -85,9 +85,9 @@ impl RunningRound<'_> {
         }
     }
 
-    /// Makes the final checks of a round after all faults have ended. Every replica must serve;
-    /// then all replicas are killed and started again, and all keys are read through each replica.
-    /// Returns the differences between replicas.
+    /// Makes the final checks of a round after all faults have ended. First, checks that every
+    /// replica serves. Then kills all replicas, starts them again, and reads all keys through each
+    /// replica. Returns the differences between replicas.
     pub async fn end(
         &mut self,
         record: &mut RoundRecord,

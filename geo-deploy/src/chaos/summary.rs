@@ -201,8 +201,8 @@ impl ChaosSummary {
     }
 }
 
-/// Replaces `longest` by `round` and `outage` if this outage is longer. `round` is the sequence
-/// number of the round.
+/// Replaces `longest` by `round` and `outage` if `outage` is longer than the outage in `longest`.
+/// `round` is the sequence number of the round.
 fn longer(longest: &mut (u32, SiteOutage), round: u32, outage: &SiteOutage) {
     if outage.seconds > longest.1.seconds {
         *longest = (round, outage.clone());

@@ -11,8 +11,8 @@ use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyChange {
-    /// Time of the change, in s since the beginning of the measured interval. It is negative if the
-    /// change is during warm-up.
+    /// Time of the change, in s since the beginning of the measured interval. The time of a change
+    /// during warm-up is negative.
     pub at_s: f64,
     /// Name of the new strategy.
     pub strategy: String,

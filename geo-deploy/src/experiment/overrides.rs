@@ -22,8 +22,8 @@ const ALIASES: [(&str, &str); 8] = [
     ("clients", "workload.clients"),
 ];
 
-/// Optional fields of `[timing]`. The effective experiment contains such a field only if it is set,
-/// so the names are listed here.
+/// Names of the optional fields of `[timing]`. The names must be listed here, because the effective
+/// experiment contains only those fields that are set.
 const TIMING_FIELDS: [&str; 4] = [
     "heartbeat_ms",
     "election_timeout_ms",
@@ -155,8 +155,8 @@ fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, E
     })
 }
 
-/// Returns the error for a whole number of more than 64 bits. TOML has no such numbers, so [`read`]
-/// parsed the number as a string.
+/// Returns the error for a whole number of more than 64 bits; `None` for any other value. TOML has
+/// no numbers of more than 64 bits, so [`read`] parsed the number as a string.
 fn out_of_range(value: &str) -> Option<String> {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     let error = value.replace('_', "").parse::<i64>().err()?;

@@ -38,7 +38,8 @@ const FOUND: [(&str, &str); 7] = [
 ];
 
 /// Rewrites the parser's message in the words of [`TYPES`] and [`FOUND`]. A message of another form
-/// is not changed: it is one of this program's own messages, or it lists the accepted values.
+/// is not changed. Messages of other forms are this program's own messages and lists of the
+/// accepted values.
 pub(super) fn words(message: &str) -> String {
     if let Some((found, expected)) = split(message, "unknown variant ") {
         return format!("there is no {found}, and {expected} is expected");

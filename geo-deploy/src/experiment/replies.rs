@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRepliesName {
-    /// No other replica receives votes. Origins and holders learn of commits from the leader.
+    /// Only the leader receives votes. Origins and holders learn of commits from the leader.
     Leader,
     /// Every replica that is the origin of a command in the batch receives votes.
     #[default]

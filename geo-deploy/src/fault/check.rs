@@ -108,9 +108,9 @@ fn check_targets(
     Ok(())
 }
 
-/// Checks that no site is both a target and at the far end of the failing links: a site has no link
-/// to itself. Roles are compared only by name, because the sites with these roles are not known
-/// before the fault begins.
+/// Checks that at least one site is left at the far end of the failing links. A target does not
+/// count, because a site has no link to itself. A role is compared only by its name, because the
+/// sites with this role are not known before the fault begins.
 fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
     let everyone = fault.target.contains(&FaultTarget::All);
     require(
@@ -156,9 +156,9 @@ fn check_links(fault: &FaultSpec) -> Result<(), Problem> {
     require(good, "loss", fault.loss, fix)
 }
 
-/// Checks that two faults of processes do not overlap at a replica: for example, a dead process
-/// cannot be paused. Roles are compared only by name, because the replicas with these roles are not
-/// known before a fault begins.
+/// Checks that two faults of processes do not overlap at a replica. Faults that overlap are an
+/// error, because a dead process, for example, cannot be paused. A role is compared only by its
+/// name, because the replicas with this role are not known before a fault begins.
 fn check_overlap(fault: &FaultSpec, other: &FaultSpec, number: usize) -> Result<(), Problem> {
     if fault.action.affects_links() || other.action.affects_links() {
         return Ok(());

@@ -71,8 +71,8 @@ impl LinkState {
     }
 }
 
-/// State of the cluster when a fault begins. The roles in the fault are resolved against this
-/// state.
+/// State of the cluster when a fault begins. This state determines which replicas have the roles
+/// that the fault names.
 #[derive(Debug)]
 pub struct FaultContext<'a> {
     /// Sites of the replicas, and the round trips between them.

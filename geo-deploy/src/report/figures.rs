@@ -52,8 +52,8 @@ fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
     }
 }
 
-/// Returns the file name of a run's time line. The run's label may contain characters that file
-/// names should not have.
+/// Returns the file name of a run's time line. Characters of the run's label that file names should
+/// not have are replaced.
 pub(super) fn timeline_name(run: &StrategyRun) -> String {
     format!("timeline-{}", file_name(&run.label))
 }

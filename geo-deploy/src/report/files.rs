@@ -193,7 +193,7 @@ fn line(csv: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(csv, "{arguments}");
 }
 
-/// Adds quotation marks to a label for CSV if necessary. A label may contain any characters.
+/// Adds quotation marks to a label if CSV requires them.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))

@@ -172,8 +172,8 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
 /// Splits the operations of a site and class into three groups: operations on keys that were leased
 /// to a failed site, other operations, and operations for which the holders are not known. The
 /// first group also contains writes that were in flight through a failed replica, because the
-/// client sends such a write again. A leader that has received a write twice cannot report the
-/// result before it has executed all earlier slots. Some of these slots may be blocked.
+/// client sends these writes again. A leader that has received a write twice can report the result
+/// only after it has executed all earlier slots, and some of these slots may be blocked.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -257,7 +257,7 @@ impl FaultWindow {
         }
     }
 
-    /// Returns the observed outage; `None` if no operation was due. The caller must set the
+    /// Returns the observed outage; `None` if no operation was due. The caller must then set the
     /// medians, and the fields that describe the group.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;

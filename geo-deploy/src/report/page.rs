@@ -22,7 +22,7 @@ struct Section {
     /// Names of the plots. The plots are shown before the tables.
     figures: Vec<String>,
     tables: Vec<Table>,
-    /// Notes. They are shown as a list, after everything else.
+    /// Notes, shown as a list after everything else.
     notes: Vec<String>,
     /// Preformatted text.
     verbatim: Option<String>,

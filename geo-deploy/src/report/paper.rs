@@ -36,9 +36,9 @@ pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) ->
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }
 
-/// Returns the name of the paper's experiment that a run repeats. The run must use quorum leases,
-/// and the same topology, leader and workload as the paper. Otherwise, the results cannot be
-/// compared, and the function returns `None`.
+/// Returns the name of the paper's experiment that a run repeats; `None` if the run repeats none. A
+/// run repeats an experiment only if it uses quorum leases, and the same topology, leader and
+/// workload as the paper.
 fn repeated<'a>(report: &'a ExperimentReport, run: &StrategyRun) -> Option<&'a str> {
     let experiment = &report.experiment;
     let reads = match experiment.name.as_str() {

@@ -76,8 +76,8 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of all writes that had their minimum latency.
     pub min_latency_fraction: f64,
-    /// Mean latencies that are computed from the true rates of requests. One is for the strategy's
-    /// choice of holders, the other is for the best choice of holders.
+    /// Mean latencies that are computed from the true rates of requests: one for the strategy's
+    /// choice of holders, and one for the best choice of holders.
     pub true_rates: Option<PlacementComparison>,
     /// Adaptation to each change of the clients' requests: the time until the strategy's mean
     /// latency was about as low as before the change.

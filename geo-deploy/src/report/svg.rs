@@ -177,8 +177,8 @@ impl Svg {
         self.join(stroke_style(stroke), path);
     }
 
-    /// Draws a line in horizontal and vertical steps through `points`. The points are sorted. If
-    /// several steps are too close to be distinguished, only the last of them is drawn.
+    /// Draws a line in horizontal and vertical steps through `points`, which must be sorted. If
+    /// several steps are too close to be distinguished, only the last of these steps is drawn.
     pub(super) fn stairs(&mut self, points: &[(f64, f64)], stroke: Stroke) {
         let Some((first, rest)) = points.split_first() else {
             return;

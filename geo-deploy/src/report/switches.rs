@@ -11,9 +11,8 @@ use super::tolerance::Tolerance;
 use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
-/// Maximum relative difference between two mean latencies that are regarded as equal. Both
-/// latencies are for the same part of the key space. The second latency is from a run in which the
-/// part's strategy applies to all keys.
+/// Maximum relative difference at which two mean latencies of a part of the key space are regarded
+/// as equal. The second latency is from a run in which the part's strategy applies to all keys.
 const AS_ALONE: f64 = 0.02;
 
 /// Returns a table with a line for each change of strategy; `None` if no strategy was changed.

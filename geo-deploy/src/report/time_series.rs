@@ -73,9 +73,9 @@ pub struct Adaptation {
     /// Greatest mean latency of a stretch of time after the change, in ms.
     pub worst_ms: f64,
     /// Time in s from the change to the first stretch in which the strategy was as good as before;
-    /// `None` if there is no such stretch. In such a stretch, neither of two means exceeds the
-    /// steady mean by more than a tenth: the mean latency of this stretch, and the mean latency
-    /// from this stretch to the next change.
+    /// `None` if there is no such stretch. The strategy is as good as before in a stretch if
+    /// neither of two means exceeds the steady mean by more than a tenth: the mean latency of this
+    /// stretch, and the mean latency from this stretch to the next change.
     pub back_after_s: Option<f64>,
     /// The time `back_after_s`, in reconfiguration periods.
     pub back_after_periods: Option<f64>,

@@ -2,9 +2,8 @@
 
 use super::ExperimentReport;
 
-/// Tolerance for the latency of a write. A write is at its minimum if its latency exceeds the lower
-/// bound for this write by at most the tolerance. The tolerance is the greater of an absolute and a
-/// relative value.
+/// Maximum by which the latency of a write at its minimum exceeds the lower bound for this write.
+/// The maximum is the greater of an absolute and a relative value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,
@@ -12,9 +11,9 @@ pub(super) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Returns the tolerance for a report. In virtual time, a write at its minimum exceeds the
-    /// bound only by a round trip within a site and a sync. With real processes on one machine,
-    /// delays of the scheduler, the timers and the disk are added.
+    /// Returns the tolerance for a report. In virtual time, the tolerance covers a round trip
+    /// within a site and a sync. With real processes on one machine, the tolerance also covers
+    /// delays of the scheduler, the timers and the disk.
     pub(super) fn of(report: &ExperimentReport) -> Tolerance {
         match report.backend.as_str() {
             "sim" => Tolerance {

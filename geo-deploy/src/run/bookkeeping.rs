@@ -21,8 +21,8 @@ use foldhash::fast::FixedState;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 use crate::topology::Topology;
 
-/// One operation of a run. Operations are listed in the order in which they were issued, over all
-/// sites.
+/// One operation of a run. A list of operations includes all sites, in the order in which the
+/// operations were issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuedOperation {
     /// Site at which the operation was issued, by index in the topology.
@@ -32,13 +32,12 @@ pub struct IssuedOperation {
     /// ID of the key.
     pub key: u64,
     /// Whether the operation is in the measured interval. Reads before the interval are not
-    /// measured, but are part of the bookkeeping.
+    /// measured, but the bookkeeping includes these reads.
     pub measured: bool,
 }
 
-/// Shares of local reads, and of writes at their minimum latency, under perfect bookkeeping. There
-/// is one share for each site, from 0 to 1. The share is 0 if no operation of the site was
-/// measured.
+/// Shares, for each site, of local reads and of writes at their minimum latency, under perfect
+/// bookkeeping. Shares are from 0 to 1. A share is 0 if no operation of the site was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
     /// For each site, the share of the site's reads that its own replica would have served.
@@ -48,8 +47,8 @@ pub struct Bookkeeping {
     pub writes_at_minimum: Vec<f64>,
 }
 
-/// Tolerance, in ms, for a write at its minimum latency. The latency of such a write exceeds the
-/// bound under a leader lease by at most this value.
+/// Maximum, in ms, by which the latency of a write at its minimum exceeds the bound under a leader
+/// lease.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 #[derive(Clone, Copy, Default)]
@@ -104,7 +103,7 @@ pub fn bookkeeping(
     }
 }
 
-/// Number of reads so far, for each key and site. The holders of a key are chosen by these numbers.
+/// Number of reads so far, for each key and site. These numbers determine the holders of a key.
 struct Ledger {
     bounds: Bounds,
     n: usize,
@@ -115,8 +114,8 @@ struct Ledger {
     /// For each key, the index of its first entry in `counts`.
     rows: HashMap<u64, usize, FixedState>,
     counts: Vec<u32>,
-    /// For each pair of a client's site and a set of holders, true if a write to a key with these
-    /// holders has its minimum latency.
+    /// For each pair (site of a client, set of holders), whether a write by the client to a key
+    /// with these holders has its minimum latency.
     minimum: HashMap<(usize, SiteSet), bool, FixedState>,
 }
 
@@ -229,9 +228,9 @@ mod tests {
         assert_eq!(found.local_reads[0], 1.0);
     }
 
-    /// Returns the paper's workload. Keys are drawn from 100,000 keys by a Zipf distribution with
-    /// exponent 0.99. The ranks of the keys differ between sites. Each site has ten clients, which
-    /// send operations in turn.
+    /// Returns the operations of the paper's workload. Keys are drawn from 100,000 keys by a Zipf
+    /// distribution with exponent 0.99. The ranks of the keys differ between sites. Each site has
+    /// ten clients, and these clients send operations in turn.
     fn paper_stream(
         reads: f64,
         requests: u64,

@@ -74,15 +74,15 @@ impl Bounds {
         Bounds(Distance::new(rtts, replica(leader)))
     }
 
-    /// Returns the minimum possible latency, in ms, of a write by a client at `origin`. The sites
-    /// `holders` hold the key.
+    /// Returns the minimum possible latency, in ms, of a write by a client at `origin` to a key
+    /// with these `holders`.
     pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
         let Bounds(distance) = self;
         distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
     }
 
-    /// Returns the minimum possible latency, in ms, of a write at `origin` under any strategy. This
-    /// is the latency of a write to a key that only the leader holds.
+    /// Returns the minimum possible latency, in ms, of a write at `origin` under any strategy: the
+    /// latency of a write to a key that only the leader holds.
     pub fn write_min_ms(&self, origin: usize) -> f64 {
         let alone = SiteSet::one(self.0.leader().index());
         self.write_ms(origin, alone, Replies::LeaderAndOrigin)
@@ -95,9 +95,8 @@ impl Bounds {
         held.then(|| self.any_read_ms(origin, holders))
     }
 
-    /// Returns the minimum possible latency, in ms, of a read at `origin`. Unlike
-    /// [`Bounds::read_ms`], this function also has a result for keys without holders. A read of
-    /// such a key is served by the leader after it has asked a majority.
+    /// Returns the minimum possible latency, in ms, of a read at `origin`, also for a key without
+    /// holders. The leader serves a read of such a key after the leader has asked a majority.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }

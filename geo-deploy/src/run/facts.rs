@@ -43,8 +43,8 @@ impl HistoryVerdict {
     }
 }
 
-/// Event during a run, such as an election, a new configuration or the end of a lease. Faults are
-/// stored in [`StrategyRun::faults`]; [`StrategyRun::fault_events`] turns them into events.
+/// Event during a run, such as an election, a new configuration or the end of a lease. The function
+/// [`StrategyRun::fault_events`] makes events from the faults in [`StrategyRun::faults`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEvent {
     /// Label of the run in which the event occurred; `None` if the event concerns all runs.
@@ -79,7 +79,7 @@ impl RunEvent {
     pub const READY: &str = "ready";
 }
 
-/// Part of a run in which operations are measured, the same for all sites. Times are in seconds
+/// Time interval of a run in which the operations of all sites are measured. Times are in seconds
 /// since the run began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredInterval {
@@ -99,16 +99,16 @@ pub struct FaultSpan {
     pub until_s: Option<f64>,
     /// The sites at which replicas or links failed, by index in the topology.
     pub sites: SiteSet,
-    /// Action of the fault and its targets, for example "kill OR". In reports, faults with the same
-    /// text are repetitions of one fault.
+    /// Action of the fault and its targets, for example "kill OR". Reports treat faults with the
+    /// same text as repetitions of one fault.
     pub text: String,
     /// Upper bounds on the outage for the clients of each site, by the site's index in the
     /// topology; empty if no bound is guaranteed.
     pub bounds: Vec<OutageBound>,
 }
 
-/// Longest outage, in seconds, that clients of one site may see because of a fault. A field is
-/// `None` if no bound is guaranteed for these operations.
+/// Upper bounds, in seconds, on the outage that one fault causes for clients of one site. A field
+/// is `None` if no bound is guaranteed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutageBound {
     /// Bound for reads of keys on which a replica of a failed site held a lease.
@@ -136,24 +136,24 @@ pub struct StrategyRun {
     pub issued: u64,
     /// All operations that started in the measured interval, including failed operations.
     pub samples: Vec<Sample>,
-    /// Sites that held a lease on the key of each sample when the last fault before the end of the
-    /// operation began. If no fault had begun by then, the first fault of the run is meant. Empty
-    /// if the holders are not known.
+    /// For each sample, the sites that held a lease on the sample's key when a fault began. This
+    /// fault is the last one that began before the end of the operation, or the first fault of the
+    /// run if none had begun by then. Empty if the holders are not known.
     pub leased_to: Vec<SiteSet>,
-    /// First key of each part of the key space. The first part begins at key 0. Every other part
-    /// begins where the key range of a change of strategy begins or ends. If there are fewer than
-    /// two entries, the key space has no parts.
+    /// First key of each part of the key space. The first part begins at key 0. A change of
+    /// strategy applies to a key range, and further parts begin at both ends of this range. If
+    /// there are fewer than two entries, the key space has no parts.
     pub parts: Vec<u64>,
     /// For each sample, the index in `parts` of the part that contains the sample's key. Empty if
     /// there is only one part.
     pub part_of: Vec<u8>,
-    /// Reads that should have been local despite a change of strategy. There is one entry for each
-    /// change, in order of time.
+    /// For each change of strategy, in order of time, the reads that should have been local despite
+    /// the change.
     pub switches: Vec<SwitchReads>,
     /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
-    /// Measured intervals of the repeated runs that were joined into this result. In the joined
-    /// result, these intervals follow one after the other. Empty if the strategy was run once.
+    /// Measured intervals of the repeated runs that were joined into this result, one after the
+    /// other. Empty if the strategy was run once.
     pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,

@@ -16,11 +16,10 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::fault::{FaultSpec, FaultTarget};
 
-/// Timeout for reading or writing a line, both in the supervisor and in its clients. The supervisor
-/// does not answer while it starts replicas.
+/// Timeout for reading or writing a line, both in the supervisor and in its clients.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of connections that are served at the same time; other connections wait. The WAN
-/// needs the remaining file descriptors.
+/// Maximum number of connections that are served at the same time; other connections wait. The
+/// number is limited because the WAN needs file descriptors, too.
 const CONNECTIONS_MAX: usize = 64;
 /// Maximum length of a request, in bytes. This length is enough for a fault that targets every site
 /// of the largest cluster.
@@ -42,8 +41,8 @@ pub enum ControlRequest {
     Begin {
         /// The fault to begin.
         fault: FaultSpec,
-        /// Key for the role `holder`, which refers to a holder of this key. If `None`, the role
-        /// refers to a holder of the hottest key.
+        /// Key for the role `holder`: the role means a holder of this key. If the key is `None`,
+        /// the role means a holder of the hottest key.
         key: Option<String>,
     },
     /// Start replicas that are down.

@@ -17,8 +17,8 @@ use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
 use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
-/// Maximum time from the death of a supervisor to the end of its replicas. A planned end takes at
-/// most 2 s. The remaining time is for closing the storage.
+/// Maximum time from the death of a supervisor to the end of its replicas. This is the time for a
+/// planned end (at most 2 s) plus the time for closing the storage.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Address at which the clients of a site connect.
@@ -113,8 +113,8 @@ impl ClusterState {
         })
     }
 
-    /// Replaces the file in one step, so that no reader sees an incomplete file. Other users cannot
-    /// read the file, because it contains the token.
+    /// Replaces the file in one step, so that no process sees an incomplete file. Other users
+    /// cannot read the file, because the file contains the token.
     pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, new) = (ClusterState::path(dir), dir.join("state.json.new"));
         let write = || {
@@ -140,7 +140,7 @@ impl ClusterState {
     }
 
     /// Returns true if the supervisor still answers. An open port is not sufficient evidence,
-    /// because another program may now use the supervisor's former port.
+    /// because the port may now belong to another program.
     pub fn is_alive(&self) -> bool {
         self.request(ControlRequest::Here, ANSWER_WITHIN).is_ok()
     }
@@ -154,8 +154,8 @@ impl ClusterState {
     }
 
     /// Waits until the replicas of a dead supervisor have ended, but no longer than
-    /// [`ORPHANS_END_WITHIN`]. Returns the ports of the replicas that still run: somebody started
-    /// these replicas by hand.
+    /// [`ORPHANS_END_WITHIN`]. Returns the ports of the replicas that still run. These replicas
+    /// must have been started by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
@@ -246,8 +246,8 @@ impl Lock {
     }
 }
 
-/// Tries several times to lock the file, and returns true on success. Several attempts are
-/// necessary because another command may hold the lock for a moment, while it tests the lock.
+/// Tries to lock the file, and returns true on success. The function tries several times, because
+/// another command that tests the lock may hold it for a moment.
 fn is_locked(file: &File) -> bool {
     (0..10).any(|attempt| {
         if attempt > 0 {

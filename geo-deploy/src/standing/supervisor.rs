@@ -189,8 +189,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Stores the effects of a fault. These effects are undone when the fault ends. Returns the
-    /// lines of the answer to the client.
+    /// Stores the effects of a fault, so that the end of the fault can undo them. Returns the lines
+    /// of the answer to the client.
     fn remember(&mut self, fault: &FaultSpec, text: String, effects: Vec<Effect>) -> Vec<String> {
         let of_process = !fault.action.affects_links() && fault.action != FaultAction::FillDisk;
         let sites = self.names_of(&effects);

@@ -96,7 +96,8 @@ fn place(
     Ok((*a, *b))
 }
 
-/// Returns the full matrix of round trips. Each pair of sites may be given once or twice.
+/// Returns the full matrix of round trips. The file may state the round trip of a pair of sites
+/// once or twice.
 fn complete(
     file: &TopologyFile,
     found: &[Vec<Option<f64>>],

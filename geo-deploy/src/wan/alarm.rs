@@ -54,8 +54,8 @@ impl TimerQueue {
         .await;
     }
 
-    /// Wakes each waiting task when it is due. This function never returns, and must run as a
-    /// separate task.
+    /// Wakes each waiting task when it is due. The caller must run this function as a separate
+    /// task, because the function never returns.
     pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;

@@ -32,8 +32,9 @@ pub struct LinkSettings {
 }
 
 impl LinkSettings {
-    /// Returns settings without losses and jitter, and with half of the round trip as the delay.
-    /// The field `retransmit` is the round trip plus 200 ms, which is the shortest timeout of TCP.
+    /// Returns settings for a round trip. The delay is half of the round trip, without losses and
+    /// jitter. The field `retransmit` is the round trip plus 200 ms, because 200 ms is the shortest
+    /// timeout of TCP.
     pub fn of_round_trip_ms(rtt_ms: f64) -> LinkSettings {
         let rtt = Duration::from_secs_f64(rtt_ms.max(0.0) / 1e3);
         LinkSettings {
@@ -129,16 +130,16 @@ impl Link {
         let _ = settings.wait_for(|settings| !settings.cut).await;
     }
 
-    /// Locks the state, even if another thread panicked while it held the lock. The state is
-    /// consistent after every statement, so such a panic does not matter.
+    /// Locks the state, also after another thread panicked while it held the lock. Such a panic
+    /// does no harm, because the state is consistent after every statement.
     fn state(&self) -> MutexGuard<'_, TransmitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TransmitState {
-    /// Returns a random number of losses for a chunk of `bytes` bytes. This is the number of
-    /// consecutive transmissions in which at least one packet of the chunk is lost.
+    /// Returns a random number of losses for a chunk of `bytes` bytes: the number of transmissions
+    /// in a row that fail. A transmission fails if at least one packet of the chunk is lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
             return 0;

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Maximum median lateness of messages, in ms, in a valid network. Reports use the same tolerance:
-/// an operation is "at its minimum" if its latency exceeds the lower bound by at most 1 ms.
+/// Maximum median lateness of messages, in ms, in a valid network. In reports, a latency "at its
+/// minimum" may exceed the lower bound by the same value, 1 ms.
 const LATE_P50_MS_MAX: f64 = 1.0;
-/// Maximum 99th percentile of the lateness, in ms, of a valid network. At a greater value, more
-/// than 1% of the messages waited for a processor for longer than one time slice of the scheduler
-/// (3 to 4 ms).
+/// Maximum of the 99th percentile of the lateness, in ms, in a valid network. If the percentile is
+/// greater, more than 1% of the messages waited longer for a processor than one time slice of the
+/// scheduler (3 to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
 /// Minimum number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;
@@ -59,8 +59,8 @@ pub struct Lateness {
     pub p99_ms: f64,
 }
 
-/// Verdict on whether the results of a run are valid for the configured network. The emulated
-/// network may differ from the configured one.
+/// Verdict on whether the emulated network matched the configured network, so that the results of a
+/// run are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {

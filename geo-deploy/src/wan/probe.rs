@@ -69,8 +69,8 @@ pub(super) struct Probes(Mutex<Vec<Probe>>);
 
 impl Probes {
     /// Returns the probes that were sent in the given time. Omits probes that were sent over links
-    /// with cuts or losses, and probes during which the settings of a link changed. An overdue
-    /// probe is included. Its round-trip time is the time since the probe was sent.
+    /// with cuts or losses, and probes during which the settings of a link changed. Includes
+    /// overdue probes: the round-trip time of such a probe is the time since the probe was sent.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);
@@ -118,8 +118,8 @@ impl Probes {
         probe.sound &= probe.changes == path.changes();
     }
 
-    /// Locks the list, even if another thread panicked while it held the lock. The list is
-    /// consistent after every statement, so such a panic does not matter.
+    /// Locks the list, also after another thread panicked while it held the lock. Such a panic does
+    /// no harm, because the list is consistent after every statement.
     fn lock(&self) -> MutexGuard<'_, Vec<Probe>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

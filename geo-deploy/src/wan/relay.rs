@@ -23,14 +23,14 @@ use super::link::Link;
 /// Maximum number of bytes that are read in one step.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of bytes that are queued for one direction of one connection. While the queue is
-/// full, the relay does not read. This has the same effect on the sender as a full TCP window.
+/// full, the relay does not read, so the sender must wait.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Pause after a failed accept, because an immediate retry would probably fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Starts the relays' thread. The thread ends when `stopped` is resolved, or when the sender of
-/// `stopped` is dropped. The task `beside` runs on the same thread; tests use such a task to keep
-/// the thread busy.
+/// `stopped` is dropped. The task `beside` runs on the same thread. In tests, `beside` keeps the
+/// thread busy.
 pub(super) fn spawn(
     plans: Vec<RelayPlan>,
     stopped: oneshot::Receiver<()>,

@@ -61,9 +61,9 @@ impl HolderLatencies {
     }
 }
 
-/// Returns the mean time until the newest open interval ends. The mean is taken over all moments.
-/// At moments without an open interval, the time is 0. Intervals have this `length`, and begin at
-/// random times, at this `rate`.
+/// Returns the mean, over all moments, of the time until the newest open interval ends. At a moment
+/// without an open interval, this time is 0. Each interval has the length `length`. Intervals begin
+/// at random times, at the rate `rate`.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }

@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Tolerance, in ms, for writes at minimum latency. The latency of such a write may exceed the
-/// lowest latency of all strategies by up to this tolerance.
+/// Maximum, in ms, by which the latency of a write at its minimum exceeds the lowest latency of all
+/// strategies.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions for a forecast, in addition to the demand.
@@ -63,8 +63,8 @@ pub struct Forecast {
     /// Share of writes with the minimum latency that is possible under this leader.
     pub at_minimum: f64,
     /// For each replica, the share of writes that would be delayed if the replica failed. These
-    /// writes would wait until the leases of the failed replica end. The leader's share is 0,
-    /// because under every plan all writes would wait for a new leader.
+    /// writes would wait until the leases of the failed replica end. The leader's share is stated
+    /// as 0: if the leader failed, all writes would wait for a new leader, under every plan.
     pub stalled: Vec<f64>,
     /// For each replica, the forecast for its clients.
     pub sites: Vec<SiteForecast>,
@@ -96,8 +96,8 @@ impl Forecast {
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// Returns the number of replicas that can fail alone without delaying a write. The leader is
-    /// not included.
+    /// Returns the number of replicas, the leader not included, with a share of 0 in
+    /// [`stalled`](Self::stalled). If one of these replicas fails alone, no write is delayed.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)
@@ -116,8 +116,8 @@ impl SiteForecast {
     }
 }
 
-/// Returns a forecast for every plan under every leader. The forecasts are in the order of `plans`.
-/// Forecasts for the same plan are in the order of leaders.
+/// Returns a forecast for every plan under every leader. The forecasts are sorted by plan, in the
+/// order of `plans`, and then by leader.
 ///
 /// # Panics
 /// If the profile and the round trips belong to different numbers of replicas.

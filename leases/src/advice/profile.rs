@@ -31,8 +31,8 @@ pub struct KeyGroup {
     /// Expected rates of each key, in operations a second: the reads of every origin, then the
     /// writes of every origin.
     pub rates: Rates,
-    /// Number of reads by each origin so far. The strategy `quorum` chooses holders by these
-    /// numbers.
+    /// Number of reads by each origin so far. The strategy `quorum` uses these numbers to choose
+    /// holders.
     pub reads: SmallVec<[f32; 5]>,
     /// Current holders of the keys.
     pub holders: ReplicaSet,
@@ -185,9 +185,10 @@ impl ProfileBuilder {
     }
 
     /// Returns the profile of the keys that were added. `unrequested` represents the keys that no
-    /// client has requested. Its number of reads must be 0 for every origin. `totals` are the rates
-    /// of all operations for each origin, in operations a second. The expected rates of the added
-    /// keys are scaled so that the rates of all keys add up to `totals`.
+    /// client has requested. The number of reads in `unrequested` must be 0 for every origin.
+    /// `totals` are the rates of all operations for each origin, in operations a second. The
+    /// expected rates of the added keys are scaled so that the rates of all keys add up to
+    /// `totals`.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
         let threshold = if self.sampled.len() > self.keys_max {
             self.sampled.pop().map_or(0.0, |sampled| sampled.priority)
@@ -218,8 +219,8 @@ fn requested_by(keys: &[KeyGroup], origin: usize) -> f32 {
     keys.iter().map(of).sum()
 }
 
-/// Scales the rates of operations by clients of `origin` on these keys. After that, the sum of
-/// these rates is `total` operations a second.
+/// Scales the rates of operations by clients of `origin` on these keys, so that the sum of these
+/// rates becomes `total` operations a second.
 fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     let sum = requested_by(keys, origin);
     if sum <= 0.0 {

@@ -6,9 +6,9 @@ use super::{KeyGroup, Profile, ProfileBuilder};
 use crate::demand::{Demand, Estimator};
 use crate::types::ReplicaSet;
 
-/// Minimum number of unrequested keys that a profile assumes. Clients may also request keys that do
-/// not exist. With this many keys, no single key is requested so often that its reads would wait
-/// for its writes.
+/// Minimum number of unrequested keys that a profile assumes. There is a minimum because clients
+/// may also request keys that do not exist. With this many keys, each single key is requested so
+/// rarely that its reads do not wait for its writes.
 const UNREQUESTED_MIN: usize = 1000;
 
 /// A pass over all keys in the demand, in steps. Between steps, the leader can do its other work.
@@ -32,8 +32,8 @@ impl ProfilePass {
         }
     }
 
-    /// Looks at up to `keys` more keys. `holders` returns the holders of a key. Returns whether all
-    /// keys have been looked at. Keys that are added to or removed from the demand between two
+    /// Looks at up to `keys` more keys. Returns whether all keys have been looked at. `holders`
+    /// returns the holders of a key. Keys that are added to or removed from the demand between two
     /// steps may be missed or included twice.
     pub fn look(
         &mut self,

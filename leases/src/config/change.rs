@@ -5,7 +5,7 @@ use super::ranges::KeyRange;
 use super::spec::StrategySpec;
 use crate::types::{Key, ReplicaSet};
 
-/// One entry of the configuration log. If a field is `None` or empty, the property stays unchanged.
+/// One entry of the configuration log. A property stays unchanged if its field is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConfigChange {
     /// Changes for whole ranges, applied one after the other before `keys` is applied.
@@ -18,24 +18,25 @@ pub struct ConfigChange {
     pub params: Option<LeaseParams>,
 }
 
-/// Changes for all keys of a range. If a field is `None`, the property stays unchanged.
+/// Changes for all keys of a range. A property stays unchanged if its field is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeChange {
     /// The range of the keys.
     pub range: KeyRange,
-    /// The strategy of the range. This strategy proposed this change, and will propose later
+    /// Strategy of the range. The strategy proposed this change, and will also propose later
     /// changes.
     pub strategy: Option<StrategySpec>,
-    /// Holders of keys that are not listed. The replicas are *named*. A role such as "the leader"
-    /// is not sufficient, because a new leader must respect the lease of the old leader.
+    /// Holders of keys that are not listed, as a set of replicas. A role such as "the leader"
+    /// instead of the set is not sufficient, because a new leader must respect the lease of the old
+    /// leader.
     pub defaults: Option<ReplicaSet>,
     /// Whether all listed keys of the range are removed from the list.
     pub clear: bool,
 }
 
 impl ConfigChange {
-    /// Maximum number of [`ranges`](Self::ranges) of one change. For each range of a configuration,
-    /// there may be a change of the strategy and a change of the holders.
+    /// Maximum number of [`ranges`](Self::ranges) of one change: for each range of a configuration,
+    /// one change of the strategy and one change of the holders.
     pub const RANGES_MAX: usize = 2 * super::policy::RANGES_MAX;
 
     /// Returns a change that makes `defaults` the holders of every key that is not listed.

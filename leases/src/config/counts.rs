@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::mutants::mutated;
 use crate::types::ReplicaSet;
 
-/// Numbers of listed keys of a range, by set of holders. Cloning is cheap: the original and the
-/// clone share the numbers until one of them is changed.
+/// For each set of holders, the number of listed keys of a range with these holders. Cloning is
+/// cheap: the original and the clone share the numbers until one of them is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HolderCounts(Arc<BTreeMap<ReplicaSet, u64>>);
 

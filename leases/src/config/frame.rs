@@ -49,10 +49,10 @@ impl Frame {
         }
     }
 
-    /// Applies `change` to this configuration, and returns the next configuration. The change was
-    /// written by a peer, so it may be invalid. Replicas that do not exist are ignored. Durations
-    /// that cannot work are ignored. If there would be too many ranges, all changes of ranges are
-    /// ignored. The caller must then add the holders of single keys to the result.
+    /// Returns the configuration that results from applying `change` to this configuration. Invalid
+    /// parts of the change are ignored, because a peer wrote the change: replicas that do not
+    /// exist, durations that cannot work, and all changes of ranges if there would be too many
+    /// ranges. The caller must add the holders of single keys to the result.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -84,9 +84,9 @@ impl Frame {
         }
     }
 
-    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under earlier
-    /// configurations, because the earlier configurations assigned keys to the suspect. This is
-    /// true even if the suspect's own log lags.
+    /// Sets the excluded replicas. A suspect receives no further promises under earlier
+    /// configurations, because the earlier configurations assigned keys to the suspect (§3.7). The
+    /// rule also applies if the suspect's own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;
@@ -100,15 +100,15 @@ impl Frame {
         self.policies.get(key)
     }
 
-    /// Derives the replicas that hold every key. The counts must include all listed keys.
+    /// Derives the replicas that hold every key. Requires that the counts include all listed keys.
     pub(super) fn derive_universal(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
         let everywhere = ranges.reduce(ReplicaSet::intersection);
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
     }
 
-    /// Replaces the policies by `policies`. The new policies have the same ranges, and their counts
-    /// include each listed key once.
+    /// Replaces the policies by `policies`. The caller ensures that `policies` have the same
+    /// ranges, and that their counts include each listed key once.
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;

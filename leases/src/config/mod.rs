@@ -50,8 +50,8 @@ pub struct Configs {
     /// the oldest configuration that is kept.
     frames: VecDeque<Frame>,
     keys: GrowingIndexMap<Key, Versions>,
-    /// For each configuration, the keys that it changed. The superseded versions of these keys will
-    /// be dropped later.
+    /// For each configuration, the keys that it changed. Superseded versions of these keys must
+    /// still be dropped.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
     /// Current pass over all listed keys; `None` if no pass is under way.
     sweep: Option<Sweep>,
@@ -102,9 +102,9 @@ impl KeyView<'_> {
     }
 }
 
-/// Rule H12: every configuration has its own default holders. The default holders of the newest
-/// configuration are not used for an older one, because they may omit an older leader that still
-/// has a lease.
+/// Rule H12: every configuration has its own default holders. An older configuration does not use
+/// the default holders of the newest configuration, because these may omit an older leader that
+/// still has a lease.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
     if off(Rule::H12NamedLeader) {
@@ -160,9 +160,9 @@ impl Configs {
         policies
     }
 
-    /// Applies further changes of the next configuration to `policies`. These policies were
-    /// returned by [`Configs::policies_after`] for the earlier changes. The cost is one pass over
-    /// the ranges, regardless of the number of earlier changes.
+    /// Applies further changes of the next configuration to `policies`. The caller must pass the
+    /// `policies` that [`Configs::policies_after`] returned for the earlier changes. Cost: one pass
+    /// over the ranges, regardless of the number of earlier changes.
     pub fn change_further(&self, policies: &mut RangeMap<Policy>, changes: &[RangeChange]) {
         let next = ConfigId(self.last().id.0 + 1);
         policies.apply(changes, next, self.members.voters());
@@ -221,8 +221,8 @@ impl Configs {
 
     /// Returns the key at `place`, and the key's own holders in the newest configuration. Returns
     /// `None` if `place` is not below [`listed_len`](Self::listed_len), or if that configuration
-    /// does not list the key. When a listed key is forgotten, the last key moves to the place of
-    /// the forgotten key. So a caller that looks at all keys begins with the last place.
+    /// does not list the key. A caller that looks at all keys begins with the last place, because
+    /// the last key moves to the place of a listed key that is forgotten.
     pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index(place)?;
         let (since, holders) = *versions.last()?;
@@ -252,8 +252,7 @@ impl Configs {
     /// Applies the change in slot `id` of the configuration log.
     ///
     /// # Panics
-    /// If `id` does not directly follow the newest configuration. The log is executed without
-    /// holes.
+    /// If `id` does not directly follow the newest configuration.
     pub fn apply(&mut self, id: ConfigId, change: &ConfigChange) {
         assert_eq!(id.0, self.newest().0 + 1, "configurations have no holes");
         let mut frame = self.last().next(change, self.members);
@@ -332,8 +331,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Drops superseded versions of each key that a configuration up to `oldest` changed.
-    /// Configurations from `oldest` on do not use the dropped versions.
+    /// Drops the superseded versions of each key that a configuration up to `oldest` changed. No
+    /// configuration from `oldest` on uses these versions.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();
@@ -346,11 +345,11 @@ impl Configs {
         }
     }
 
-    /// Panics if the configurations are invalid. Ids must be consecutive, the oldest configuration
-    /// under which each replica may receive promises must not become older, ranges must be
-    /// disjoint, holders must be members, and durations must be above zero. Cost: the number of
-    /// configurations that are kept (rarely more than four) times the number of replicas and
-    /// ranges. Listed keys are not included: they are checked when they are listed.
+    /// Panics if the configurations are invalid. Ids must be consecutive, ranges disjoint, holders
+    /// members, and durations above zero. The oldest configuration under which a replica may
+    /// receive promises must not become older. Listed keys are not checked here, but when they are
+    /// listed. Cost: the number of configurations that are kept (rarely more than four) times the
+    /// number of replicas and ranges.
     pub fn check(&self) {
         assert!(!self.frames.is_empty(), "there is always a configuration");
         for frame in &self.frames {

@@ -16,7 +16,7 @@ pub struct LeaseParams {
     pub renew: Duration,
     /// Time for which a replica may stay silent before it is suspected.
     pub t_grace: Duration,
-    /// Maximum age of the newest ack on which a promise may build. If the ack is older, the grantor
+    /// Maximum age of an ack on which a promise may build. If the newest ack is older, the grantor
     /// sends a guard again.
     pub t0_cap: Duration,
     /// Bound on the error of clock rates.
@@ -26,8 +26,7 @@ pub struct LeaseParams {
 /// Reason why durations are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamsError {
-    /// The renewal interval or the lease duration is zero. With a renewal interval of zero, a
-    /// replica would do nothing but renew promises.
+    /// The renewal interval or the lease duration is zero.
     #[error("the renewal interval and the lease must be longer than nothing")]
     Zero,
     /// The lease would end before its next renewal.
@@ -46,7 +45,7 @@ pub enum ParamsError {
 
 impl LeaseParams {
     /// Checks that the durations satisfy all rules, including those that relate one duration to
-    /// another. This is called before durations are proposed.
+    /// another. Durations are checked in this way before they are proposed.
     ///
     /// # Errors
     /// The first rule that is violated.
@@ -69,9 +68,9 @@ impl LeaseParams {
         Ok(())
     }
 
-    /// Whether leases can work with these durations at all. This checks fewer rules than
-    /// [`check`](Self::check). If one of the other rules is violated, leases may be lost, but
-    /// safety is not.
+    /// Whether leases can work with these durations at all. The function tests fewer rules than
+    /// [`check`](Self::check). A violation of the other rules may end leases, but does not violate
+    /// safety.
     pub fn is_usable(&self) -> bool {
         let pauses = !self.renew.is_zero() && !self.t_lease.is_zero();
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX

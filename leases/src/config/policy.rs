@@ -10,8 +10,8 @@ use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 /// Maximum number of ranges of one configuration.
 pub const RANGES_MAX: usize = 1024;
 
-/// Maximum total size, in bytes, of the first keys of all ranges in a configuration. One entry of
-/// the configuration log can name all ranges.
+/// Maximum total size, in bytes, of the first keys of all ranges in a configuration. The size is
+/// limited because one entry of the configuration log can name all ranges.
 pub const STARTS_BYTES_MAX: usize = 512 << 10;
 
 /// Policy of a configuration for one range.
@@ -24,9 +24,9 @@ pub struct Policy {
     /// The newest configuration that removed the listed keys of the range. Keys that were listed
     /// before this configuration are no longer listed.
     pub(super) cleared: ConfigId,
-    /// Numbers of listed keys of the range, by set of holders. After a range was split, the numbers
-    /// of both parts include the keys of both parts, until a pass over all listed keys is complete.
-    /// So a number may be too high, but never too low.
+    /// For each set of holders, the number of listed keys of the range with these holders. A number
+    /// may be too high, but never too low: after a range was split, the numbers of both parts
+    /// include the keys of both parts, until a pass over all listed keys is complete.
     pub(super) listed: HolderCounts,
 }
 
@@ -82,9 +82,9 @@ impl Policy {
 /// were merged.
 ///
 /// Rule H69: neighbouring ranges become one range only if their policies are equal, including the
-/// configuration that last cleared their listed keys. Otherwise, some replicas would list cleared
-/// keys again. These are the replicas that still remember the keys of the range that was cleared
-/// later. The numbers of listed keys may differ, because they also differ between replicas.
+/// configuration that last cleared their listed keys. Otherwise, a replica that still remembers the
+/// keys of the range that was cleared later would list these keys again. The numbers of listed keys
+/// need not be equal, because these numbers also differ between replicas.
 fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
     let same = same_time && left.strategy == right.strategy && left.defaults == right.defaults;
@@ -96,7 +96,7 @@ fn may_merge(left: &mut Policy, right: &Policy) -> bool {
 
 impl RangeMap<Policy> {
     /// Applies the changes that configuration `id` makes to ranges. Returns whether a range was
-    /// split. After a split, listed keys may be included twice in the counts.
+    /// split. The counts may include listed keys twice after a split.
     pub(super) fn apply(
         &mut self,
         changes: &[RangeChange],

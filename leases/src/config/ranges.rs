@@ -152,8 +152,8 @@ impl<T> RangeMap<T> {
         );
     }
 
-    /// Returns a map with the same ranges. The function `value` returns the new value of a range
-    /// for its old value.
+    /// Returns a map with the same ranges. The function `value` computes the new value of a range
+    /// from its old value.
     pub fn map<U>(&self, mut value: impl FnMut(&T) -> U) -> RangeMap<U> {
         let starts = self.starts.iter();
         RangeMap {

@@ -32,9 +32,9 @@ pub enum StrategySpec {
     },
     /// The operator chooses the holders.
     Fixed {
-        /// Holders of every key. If this is `None`, the holders are the leader and the N/2 replicas
-        /// nearest to the leader, as with [`UnlistedHolders::Nearest`]. The field is also `None`
-        /// for keys to which no range of the operator applies.
+        /// Holders of every key. `None` means the leader and the N/2 replicas nearest to the
+        /// leader, as with [`UnlistedHolders::Nearest`]. The field is also `None` for keys to which
+        /// no range of the operator applies.
         holders: Option<ReplicaSet>,
     },
     /// Each key is held by the replicas that minimize the waiting time of operations on the key
@@ -48,12 +48,12 @@ pub struct CostSettings {
     /// Weight of reads relative to writes, in thousandths: at 500, reads and writes have the same
     /// weight.
     read_weight_pm: u16,
-    /// Minimum number of replicas that hold no lease on a key. If only such replicas fail, a write
-    /// to the key need not wait for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. A write to the key need not wait for
+    /// a lease to end if only replicas without a lease on the key fail.
     pub spare: u8,
-    /// Whether demand is estimated for keys that a site requests rarely or never. The estimate uses
-    /// the site's demand for all keys. If this is false, the counts so far are used as the future
-    /// demand. That is only useful for showing the benefit of the estimate.
+    /// Whether demand is estimated for keys that a site requests rarely or never. The estimate is
+    /// made from the site's demand for all keys. If this is false, the counts so far are used as
+    /// the future demand. False is only useful for showing the benefit of the estimate.
     pub prior: bool,
 }
 

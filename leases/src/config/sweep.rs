@@ -74,9 +74,9 @@ impl Configs {
         }
     }
 
-    /// Forgets unused versions of a key. These versions were listed before the key's range was
-    /// cleared, and the oldest configuration that is kept has already cleared the range. Returns
-    /// the key and its holders, if the key is listed in the newest configuration.
+    /// Forgets the versions of a key that were listed before the key's range was cleared, if the
+    /// oldest configuration that is kept has already cleared the range. Returns the key and its
+    /// holders, if the key is listed in the newest configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;

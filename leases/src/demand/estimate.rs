@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use super::table::{Count, Row};
 
-/// Upper bounds of the buckets of counts. There are two more buckets. The lowest bucket is for keys
-/// that other origins have requested but this origin has not. The highest bucket is for keys with
-/// counts above all of these bounds.
+/// Upper bounds of the buckets of counts, without the lowest and the highest bucket. The lowest
+/// bucket is for keys that other origins have requested but this origin has not. The highest bucket
+/// is for keys with counts above all of these bounds.
 const ENDS: [f32; 13] = [
     0.2, 0.6, 0.9, 1.5, 2.5, 4.0, 6.0, 10.0, 16.0, 32.0, 64.0, 128.0, 512.0,
 ];
@@ -27,16 +27,15 @@ const NONE_BELOW: f32 = 1e-3;
 const BELIEVED: f32 = 3.0;
 
 /// Maximum number of operations that are used to derive the rate of an origin's unrequested keys.
-/// Older operations are dropped. The busiest unrequested keys are soon requested, so the keys that
-/// are still unrequested have lower rates.
+/// Older operations are dropped, because the rate of unrequested keys falls: the busiest of these
+/// keys are soon requested, and are then no longer unrequested.
 const ENOUGH: f32 = 1000.0;
 
 /// Prior estimate of the number of operations on one unrequested key in the counting period.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the origin's share of reads in the estimate of one key's share of reads. The weight is
-/// a number of operations. The weight of the key's own share is the number of operations on the
-/// key.
+/// Weight of the origin's share of reads in the estimate of one key's share of reads, as a number
+/// of operations. The key's own share has the number of operations on the key as its weight.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -108,8 +107,8 @@ impl Calibration {
         self.window
     }
 
-    /// Adds `operations` on a key. Before these operations, the key had the count `count`. After
-    /// the first of them, the key may belong to a higher bucket.
+    /// Adds `operations` on a key. Before these operations, the key had the count `count`. The
+    /// first of these operations may move the key to a higher bucket.
     pub(super) fn observe(&mut self, count: f32, operations: u32) {
         if operations == 0 || self.keys.is_unknown() {
             return;
@@ -137,8 +136,8 @@ impl Calibration {
         }
     }
 
-    /// Drops the observations, because the counts were divided by `by`. After this, the relation
-    /// between counts and rates must be learned again.
+    /// Drops the observations after the counts were divided by `by`. The relation between counts
+    /// and rates must then be learned again.
     pub(super) fn forget(&mut self, by: f32) {
         let keys = self.keys.keys.iter().sum();
         *self = Calibration {
@@ -296,9 +295,9 @@ impl Estimator {
     }
 }
 
-/// Returns the counts of a key as its expected rates. This assumes that every key will be requested
-/// as often as before, and that no other keys will be requested. A comparison with these rates
-/// shows the benefit of the estimate.
+/// Returns the counts of a key as its expected rates. These rates assume that every key will be
+/// requested as often as before, and that no other keys will be requested. A comparison of the
+/// estimate with these rates shows the benefit of the estimate.
 pub fn as_counted(row: Row<'_>) -> Rates {
     let reads = row.counts().map(|count| count.reads);
     reads

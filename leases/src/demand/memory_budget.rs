@@ -1,8 +1,8 @@
 //! Bounded memory for keys. When the memory is full, a few keys are compared, and the one with the
 //! fewest operations is evicted.
 
-/// Number of keys that are compared before an eviction. The key with the fewest operations is
-/// evicted.
+/// Number of keys that are compared for an eviction. Of these keys, the one with the fewest
+/// operations is evicted.
 const EVICTION_CANDIDATES: usize = 8;
 
 /// Budget, in bytes, for memory that grows with the number of keys.

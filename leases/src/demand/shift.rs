@@ -11,8 +11,8 @@ const WINDOW: u32 = 128;
 /// Number of windows before the first judgement. In these windows the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Decrease of the mean share of the requested keys, as a logarithm to base 2. The value 2 means
-/// that the mean share falls to a quarter. Such a decrease is considered a change of habits.
+/// Decrease of the mean share of the requested keys that is considered a change of habits, as a
+/// logarithm to base 2. The value 2 means that the mean share falls to a quarter.
 const DROP_LOG2: f32 = 2.0;
 
 /// Weight of the latest window in the usual mean.

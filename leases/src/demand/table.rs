@@ -339,8 +339,8 @@ impl Demand {
         }
     }
 
-    /// Returns the key with the most operations. The result is exact, unless the clients of an
-    /// origin have just begun to request other keys. This does not look at all keys.
+    /// Returns the key with the most operations, without looking at all keys. The result is exact,
+    /// unless the clients of an origin have just begun to request other keys.
     pub fn hottest(&self) -> Option<&[u8]> {
         let (key, _) = self.row(self.hottest?)?;
         Some(key)

@@ -12,8 +12,8 @@ use crate::types::Key;
 /// overhead. The bytes of the key itself are not included.
 const ENTRY_BYTES: usize = 72;
 
-/// Maximum number of keys that are counted at a time. A report looks at each key, which takes about
-/// a millisecond for this many keys.
+/// Maximum number of keys that are counted at the same time. The number is limited because a report
+/// looks at each key. For the maximum number, this takes about a millisecond.
 const KEYS_MAX: usize = 65_536;
 
 /// Number of operations on one key.
@@ -42,9 +42,8 @@ impl KeyCount {
 /// Counts of operations by one replica's own clients, since the replica's last report.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Counts, indexed by the hash of the key. So a read is counted without access to the key
-    /// itself, which is usually not in the processor's cache. Two keys with the same 64-bit hash
-    /// share a count.
+    /// Counts, indexed by the hash of the key. The index is not the key itself, because the key is
+    /// usually not in the processor's cache. Two keys with the same 64-bit hash share a count.
     counts: GrowingIndexMap<u64, KeyCount>,
     hashes: SeededState,
     budget: MemoryBudget,

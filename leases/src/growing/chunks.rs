@@ -84,7 +84,7 @@ impl<T> IntoIterator for Chunks<T> {
     type Item = T;
     type IntoIter = std::iter::Flatten<std::vec::IntoIter<Vec<T>>>;
 
-    /// Iterates over the entries. Each chunk is freed after its last entry.
+    /// Iterates over the entries. Frees each chunk after the last entry of the chunk.
     fn into_iter(self) -> Self::IntoIter {
         self.chunks.into_iter().flatten()
     }

@@ -9,8 +9,8 @@ use super::table::Table;
 use crate::hashing::SeededState;
 
 /// A hash map that numbers its entries from 0 in the order of insertion. The number of an entry is
-/// its place. When an entry is removed, the last entry moves to the place of the removed entry. So
-/// a pass over all entries may stop at a place and continue there later. An insertion moves at most
+/// its place. A pass over all entries may stop at a place and continue there later. When an entry
+/// is removed, the last entry moves to the place of the removed entry. An insertion moves at most
 /// some thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingIndexMap<K, V> {

@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-/// Mean number of entries in a segment. A segment has up to twice as many entries before it is
-/// split. Splitting it takes a fraction of a millisecond.
+/// Mean number of entries in a segment. Before a split, a segment has up to twice as many entries.
+/// A split takes a fraction of a millisecond.
 pub(super) const MEAN: usize = 800;
 
 /// Index of the lowest hash bit that chooses a segment. Lower bits choose a place within the
@@ -99,7 +99,8 @@ impl<T> Table<T> {
         self.segments.iter_mut().flatten()
     }
 
-    /// Adds a segment. Moves the entries that belong to the new segment from an existing segment.
+    /// Adds a segment, and moves the entries that belong to the new segment from an existing
+    /// segment.
     fn split(&mut self, hash_of: impl Fn(&T) -> u64) {
         let new = self.segments.len();
         let mask = (new + 1).next_power_of_two() - 1;

@@ -17,9 +17,9 @@ use crate::types::{ConfigId, Incarnation, Slot};
 /// so the grantor must send a guard again.
 const WINDOWS_MAX: usize = 1024;
 
-/// Maximum number of configurations that are remembered for each grantor. It is rare that more
-/// configurations follow each other while one slot is blocked. Dropping an expired record is safe,
-/// because the barrier of the next record is higher.
+/// Maximum number of configurations that are remembered for each grantor. More configurations are
+/// rarely needed: they would have to follow each other while one slot is blocked. An expired record
+/// may be dropped, because the barrier of the next record is higher.
 const RECORDS_MAX: usize = 32;
 
 /// The grantor's promises under one configuration.
@@ -28,8 +28,8 @@ struct Record {
     config: ConfigId,
     /// End of the promises, by this replica's clock.
     expires: Time,
-    /// Barrier. Each promise contains the highest accepted slot of the grantor. The barrier is the
-    /// lowest of these slots in the unbroken promises under the configuration.
+    /// Barrier: the lowest slot in the unbroken promises under the configuration. The slot in a
+    /// promise is the highest accepted slot of the grantor.
     barrier: Slot,
 }
 
@@ -43,9 +43,9 @@ pub(super) struct Chain {
     /// and of the time at which the ack with this sequence number was sent.
     windows: VecDeque<(u64, Time)>,
     /// Records in ascending order of configuration. Each record was begun before the previous
-    /// record expired. Consider the configurations from one record to a later record. If all of
-    /// them assign a key to this replica, the key was covered without a break. All records but the
-    /// last may have expired since.
+    /// record expired. So the coverage of a key has no break between two records, if every
+    /// configuration from one record to the other assigns the key to this replica. All records but
+    /// the last may have expired since.
     records: SmallVec<[Record; 2]>,
 }
 
@@ -80,8 +80,8 @@ impl Chain {
         Some(())
     }
 
-    /// Accepts a promise. Returns `None` if the promise is refused. `known` is the newest
-    /// configuration known on this replica. See Figure 5, lines 10-12 and 20-21.
+    /// Accepts a promise (Figure 5, lines 10-12 and 20-21). Returns `None` if the promise is
+    /// refused. `known` is the newest configuration known on this replica.
     pub(super) fn take_promise(
         &mut self,
         now: Time,
@@ -189,10 +189,10 @@ impl Chain {
         self.records.drain(..reached.unwrap_or(0).max(over));
     }
 
-    /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. Each
-    /// promise contains the highest accepted slot of the grantor. The barrier is the lowest of
-    /// these slots in the chain. Returns `None` if the key is not covered. `holds` returns whether
-    /// a configuration assigns the key to this replica.
+    /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. Returns
+    /// `None` if the key is not covered. The barrier is the lowest slot in the promises of the
+    /// chain. The slot in a promise is the highest accepted slot of the grantor. `holds` returns
+    /// whether a configuration assigns the key to this replica.
     #[inline]
     pub(super) fn coverage(
         &self,

@@ -19,11 +19,11 @@ pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
     /// Highest accepted slot. Slots that are still being written to disk and the slot of the
-    /// snapshot are also accepted slots. §3.6: a promise contains the highest slot that was
-    /// accepted before the promise.
+    /// snapshot also count as accepted. A promise contains the highest slot that was accepted
+    /// before the promise (§3.6).
     pub highest_accepted: Slot,
-    /// Whether this replica may make promises at all. Its storage must accept writes, and its
-    /// configuration log must not have lagged behind the leader's for `t_grace`.
+    /// Whether this replica may make promises at all. This requires that its storage accepts
+    /// writes, and that its configuration log has not lagged behind the leader's for `t_grace`.
     pub may_promise: bool,
     /// Time after which a silent holder receives no more promises. The holder receives promises
     /// again once it answers.
@@ -84,16 +84,16 @@ impl Grantor {
         self.restart_wait.is_some_and(|until| now < until)
     }
 
-    /// Records that this replica's clock is not trusted (hazard 80). Promises that have lapsed
-    /// by this clock may still be in force. So all replicas must be notified of writes until the
-    /// clock is trusted again and has then measured the longest restart wait.
+    /// Records that this replica's clock is not trusted (hazard 80). Promises that have lapsed by
+    /// this clock may still be in force. Because of these promises, all replicas must be notified
+    /// of writes until the clock is trusted again and has then measured the longest restart wait.
     pub fn distrust(&mut self) {
         self.restart_wait = Some(Time::MAX);
     }
 
-    /// Records that the clock is trusted again from the time `now`. Acks are forgotten, because
-    /// their ages were measured by a clock that was not trusted. If a promise were built on such an
-    /// ack, its holder could rely on the promise after the grant has ended.
+    /// Records that the clock is trusted again from the time `now`. Earlier acks are forgotten,
+    /// because the age of these acks was measured by a clock that was not trusted. With such an
+    /// ack, a holder could rely on a promise after the grant has ended.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
         for peer in &mut self.peers {
@@ -101,9 +101,9 @@ impl Grantor {
         }
     }
 
-    /// Handles a message from the run `incarnation` of `holder`. A new run does not use
-    /// promises made to an earlier run, so the grants to the earlier run end (Relinquish at
-    /// restart). The next [`poll`](Self::poll) reports that they ended.
+    /// Handles a message from the run `incarnation` of `holder`. If the run is new, the grants to
+    /// the earlier run end, because the new run does not use promises made to an earlier run
+    /// (Relinquish at restart). The next [`poll`](Self::poll) reports that these grants ended.
     pub fn observe_incarnation(&mut self, now: Time, holder: ReplicaId, incarnation: Incarnation) {
         let peer = &mut self.peers[holder.index()];
         if incarnation > peer.incarnation {
@@ -112,8 +112,8 @@ impl Grantor {
         }
     }
 
-    /// Handles a holder's answer. Returns whether a grant ended or became shorter. The caller has
-    /// checked that the message contains the current incarnations of both replicas.
+    /// Handles a holder's answer. Returns whether a grant ended or became shorter. The caller must
+    /// have checked that the message contains the current incarnations of both replicas.
     pub fn handle(&mut self, now: Time, holder: ReplicaId, message: &LeaseMessage) -> bool {
         let next = self.next_sequence;
         let peer = &mut self.peers[holder.index()];
@@ -143,8 +143,7 @@ impl Grantor {
     }
 
     /// Appends to `out` the messages that are due. Returns whether a grant or the restart wait has
-    /// ended since the last call. After such an end, accepted slots may need to wait for fewer
-    /// replicas.
+    /// ended since the last call. If so, accepted slots may need to wait for fewer replicas.
     pub fn poll(
         &mut self,
         now: Time,
@@ -171,8 +170,7 @@ impl Grantor {
         lapsed
     }
 
-    /// Returns a promise if one can be made; otherwise returns a guard. The holder acknowledges a
-    /// guard.
+    /// Returns a promise if one can be made; otherwise returns a guard.
     fn renew(&mut self, now: Time, holder: ReplicaId, context: &PollContext<'_>) -> LeaseMessage {
         let newest = context.configs.params(context.configs.newest());
         let peer = &mut self.peers[holder.index()];

@@ -62,8 +62,8 @@ impl Holder {
     }
 
     /// Handles a guard or promise of a grantor. Returns the ack; `None` if the message is refused.
-    /// `known` is the newest configuration known on this replica. The caller has checked that the
-    /// message contains the current incarnations of both replicas.
+    /// `known` is the newest configuration known on this replica. The caller must have checked that
+    /// the message contains the current incarnations of both replicas.
     pub fn handle(
         &mut self,
         now: Time,
@@ -90,8 +90,8 @@ impl Holder {
     }
 
     /// Erases every promise and refuses new promises from now on. Returns messages that notify the
-    /// grantors. This is called when the replica cannot make acceptances durable. If the replica
-    /// stayed a holder, it would only make writes wait.
+    /// grantors. A replica calls this function when it cannot make acceptances durable, because
+    /// such a replica, as a holder, would only make writes wait.
     pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
         self.refusing = true;
         let mut out = Vec::new();
@@ -105,7 +105,7 @@ impl Holder {
     }
 
     /// Erases the promises of a grantor that is about to stop, and returns the answer to the
-    /// grantor. Promises of this grantor up to the sequence number `up_to` are refused from now on,
+    /// grantor. From now on, refuses promises of this grantor with sequence numbers up to `up_to`,
     /// including promises that are on their way.
     pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
@@ -118,8 +118,9 @@ impl Holder {
     }
 
     /// Returns the permit to read the key locally at `now`, if this replica has executed all slots
-    /// up to `executed`. At least N/2 other replicas must cover the key, and this replica must have
-    /// executed all slots up to the barriers of these replicas (§3.6, case 2).
+    /// up to `executed`. The permit requires that at least N/2 other replicas cover the key, and
+    /// that this replica has executed all slots up to the barriers of these replicas (§3.6, case
+    /// 2).
     ///
     /// # Errors
     /// [`NoPermit`]: the condition that is not satisfied.
@@ -249,8 +250,8 @@ impl Holder {
 
 /// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
 /// of these grantors, the end of the promise and the barrier of the chain. Grantors with barriers
-/// that this replica has not passed are ignored. The permit ends when the promises of fewer than
-/// `needed` of the other grantors are still unexpired.
+/// that this replica has not passed are ignored. The permit ends when fewer than `needed` of the
+/// other grantors have unexpired promises.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,

@@ -91,8 +91,9 @@ impl Peer {
     }
 
     /// Handles the holder's Relinquish of all sequence numbers up to `up_to`. Returns whether a
-    /// grant ended. The holder would refuse a promise that refers to an erased window, but the
-    /// promise would still bind this replica. So the next promise needs a new guard.
+    /// grant ended. The next promise then needs a new guard. Without a new guard, the promise would
+    /// refer to an erased window: the holder would refuse the promise, but the promise would still
+    /// bind this replica.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);

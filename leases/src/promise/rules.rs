@@ -35,9 +35,9 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
     }
 }
 
-/// Rule H68: a promise requires a restart wait that follows from its durations. The restart wait of
-/// a replica is the longest of the restart waits that its promises required. If durations become
-/// shorter, this affects only later promises. Earlier grants still need the longer wait.
+/// Rule H68: the restart wait of a replica is the longest of the restart waits that its promises
+/// required. The restart wait that a promise requires follows from the durations of the promise. If
+/// durations become shorter, earlier grants still need the longer wait.
 pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
@@ -49,7 +49,8 @@ pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
 }
 
 /// Rule H14 at the grantor: a promise is made under the newest configuration that *both* replicas
-/// know. If the log of a replica lags, the replica loses freshness, but not its leases.
+/// know. So if the log of a replica lags, promises are made under an older configuration, but the
+/// replica does not lose its leases.
 pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     if off(Rule::H14UnknownConfig) {
         here
@@ -58,9 +59,9 @@ pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     }
 }
 
-/// Rule H14 at the holder: if a configuration is not known on this replica, the keys that the
-/// configuration assigns are not known either. Returns the configuration under which the promise is
-/// recorded; `None` if the promise is refused.
+/// Rule H14 at the holder: returns the configuration under which a promise is recorded; `None` if
+/// the promise is refused. If a configuration is not known on this replica, the keys that the
+/// configuration assigns are not known either.
 pub(super) fn understood(promised: ConfigId, known: ConfigId) -> Option<ConfigId> {
     let counted = promised.min(known); // differs for that mutant only
     (promised <= known || off(Rule::H14UnknownConfig)).then_some(counted)
@@ -107,8 +108,8 @@ pub(super) fn relinquishing_erases() -> bool {
     !off(Rule::H40Chain)
 }
 
-/// Rule H05: a lapse ends the chain, because the grantor may have accepted writes after the lapse.
-/// The holder may not have been notified of these writes.
+/// Rule H05: a lapse ends the chain, because the holder may not have been notified of writes that
+/// the grantor accepted after the lapse.
 pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }
@@ -132,8 +133,9 @@ pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
     any_passed && off(Rule::H06OneBarrier)
 }
 
-/// Rule H24: the barrier of a chain is the lowest of its promises' barriers. A barrier becomes
-/// lower if a new leader's log drops dead entries. The slots of such entries may never be executed.
+/// Rule H24: the barrier of a chain is the lowest of its promises' barriers. The barrier of a later
+/// promise may be lower, because a new leader's log drops dead entries. The slots of dead entries
+/// may never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     if off(Rule::H24Falls) {
         barrier

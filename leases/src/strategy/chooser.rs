@@ -73,7 +73,7 @@ impl HolderChooser {
     }
 
     /// Returns the new holders of a key that no client requests now. `current_holders` are the
-    /// holders of the key. The leader is not one of them.
+    /// holders of the key. The leader must not be one of these holders.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         match self {
             HolderChooser::Same(holders) => *holders,

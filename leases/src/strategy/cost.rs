@@ -22,8 +22,8 @@ pub(super) struct Cost {
     defaults: ReplicaSet,
 }
 
-/// State that all ranges share in one situation. The table with the costs of all sets of holders is
-/// large, so all ranges with the same settings share it.
+/// State that all ranges share in one situation. Ranges with the same settings also share the table
+/// with the costs of all sets of holders, because this table is large.
 #[derive(Debug)]
 pub(super) struct Tables<'a> {
     pub(super) situation: &'a Situation,
@@ -109,7 +109,7 @@ impl Cost {
     }
 
     /// Returns the new holders of a key that no client requests now. `current_holders` are the
-    /// holders of the key. The leader is not one of them.
+    /// holders of the key. The leader must not be one of these holders.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         self.costs.fitting(current_holders)
     }

@@ -13,8 +13,8 @@ use crate::types::{ReplicaId, ReplicaSet};
 const EXHAUSTIVE_MAX: usize = 9;
 
 /// Number of replicas that are tried when a set of holders is improved by adding or removing a
-/// replica. These are the replicas that read the key most. Sets are improved in this way if there
-/// are more than `EXHAUSTIVE_MAX` replicas.
+/// replica: the replicas that read the key most. Sets are improved in this way if there are more
+/// than `EXHAUSTIVE_MAX` replicas.
 const READERS_MAX: usize = 8;
 
 /// Settings, other than distance and demand, that affect the choice of holders.
@@ -45,8 +45,8 @@ pub struct Costs {
     /// Sets that may be the best for some key, in ascending order of size.
     best: Vec<ReplicaSet>,
     /// Latencies of the sets in `best`. There is a row for the reads of each origin, followed by a
-    /// row for the writes of each origin. A row has the latency of every set, so the costs of all
-    /// sets are summed in one pass.
+    /// row for the writes of each origin. Each row contains the latency of every set, so that the
+    /// costs of all sets can be summed in one pass.
     columns: Vec<f32>,
 }
 
@@ -112,7 +112,8 @@ impl Costs {
     }
 
     /// Whether `one` is at least as good as `other` for every operation, and better for some
-    /// operation. Among equally good sets, a smaller set beats a larger one.
+    /// operation. If both are equally good for every operation, the smaller set beats the larger
+    /// one.
     fn beats(&self, one: ReplicaSet, other: ReplicaSet) -> bool {
         let (a, b) = (&self.all[one.0 as usize], &self.all[other.0 as usize]);
         let no_worse = a.iter().zip(b).all(|(a, b)| a <= b);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::chooser::HolderChange;
 use crate::types::Key;
 
-/// Maximum number of changes of a pass that are kept. The changes with the largest gains are kept.
-/// A leader cannot make that many changes before the next pass.
+/// Maximum number of a pass's changes that are kept: those with the largest gains. The number is
+/// sufficient, because a leader makes fewer changes before the next pass.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Maximum number of changes that are kept in the order of their keys, regardless of gain.
@@ -22,8 +22,8 @@ pub(super) struct Listing {
     round_robin: RoundRobin,
 }
 
-/// Changes in the order of their keys, beginning where the previous pass ended. They ensure that
-/// every change is made eventually, even if there are always other changes with larger gains.
+/// Changes that are kept in the order of their keys, beginning where the previous pass ended. So
+/// every change is made eventually, even if other changes always have larger gains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundRobin {
     /// Key up to which changes were made in previous passes; `None` if this pass begins with the
@@ -44,7 +44,7 @@ pub(super) struct GatheredChanges {
 }
 
 impl Listing {
-    /// Creates a listing without changes. Changes in the order of their keys begin after the key
+    /// Creates a listing without changes. Changes in the order of keys will begin after the key
     /// `after`.
     pub(super) fn new(after: Option<Key>) -> Listing {
         Listing {
@@ -56,7 +56,7 @@ impl Listing {
         }
     }
 
-    /// Adds a change of a key. The key must not have a change yet.
+    /// Adds a change of `key`. Requirement: the listing has no change of `key` yet.
     pub(super) fn add(&mut self, change: HolderChange, key: &[u8]) {
         self.round_robin.add(change, key);
         if self.dropped.is_some_and(|dropped| change.gain <= dropped) {
@@ -125,8 +125,8 @@ impl RoundRobin {
         self.after = (!ends).then_some(key);
     }
 
-    /// Returns the key after which the next pass continues; `None` if the next pass begins with the
-    /// first key, because no change of a later key remains.
+    /// Returns the key after which the next pass continues. Returns `None` if no change of a later
+    /// key remains. In this case the next pass begins with the first key.
     pub(super) fn after(&self) -> Option<Key> {
         let ends = self.changes.is_empty() && !self.goes_on;
         self.after.clone().filter(|_| !ends)

@@ -29,10 +29,10 @@ impl Quorum {
         }
     }
 
-    /// Returns the change that makes the leader and N/2 other replicas the holders of the key;
-    /// `None` if `current_holders` should keep the key. The other replicas are those that have read
-    /// the key most. If fewer replicas have read the key, the replicas nearest to the leader are
-    /// added, because their leases cost least.
+    /// Returns the change that makes the leader and N/2 other replicas the holders of the key.
+    /// Returns `None` if the key should keep its `current_holders`. The other replicas are those
+    /// that have read the key most. If fewer than N/2 other replicas have read the key, the
+    /// replicas nearest to the leader are added, because their leases cost least.
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let reads = |replica: &ReplicaId| row.count(*replica).reads;
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();

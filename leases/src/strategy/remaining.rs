@@ -13,12 +13,12 @@ use super::gathered_changes::{GatheredChanges, RoundRobin, by_gain};
 use crate::config::{ConfigChange, Configs, RangeChange};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
-/// Maximum number of keys that one configuration changes. A replica applies such a configuration in
-/// about a millisecond.
+/// Maximum number of keys that one configuration changes. A replica applies a configuration with
+/// this many changes in about a millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// Divisor that determines the part of a configuration for changes in the order of their keys. A
-/// divisor of 8 reserves one eighth.
+/// Part of a configuration that is reserved for changes in the order of their keys, as a divisor: 8
+/// reserves one eighth.
 const ROUND_ROBIN_SHARE: usize = 8;
 
 /// Number of bytes for a key in a configuration, in addition to the bytes of the key itself.
@@ -46,8 +46,8 @@ pub struct RemainingChanges {
     /// Whether the pass found further changes, which are not kept here.
     dropped: bool,
     round_robin: RoundRobin,
-    /// Changes of ranges that are made together with the last changes of keys. If changes of keys
-    /// were dropped, the changes of ranges are not made, because another pass will find them again.
+    /// Changes of ranges. They are made together with the last changes of keys, unless changes of
+    /// keys were dropped. In that case another pass will find the changes of ranges again.
     pub(super) last: Vec<RangeChange>,
 }
 
@@ -70,7 +70,7 @@ impl RemainingChanges {
         self.of
     }
 
-    /// Records that the last change was proposed as the next configuration. Further changes are
+    /// Records that the last change was proposed as the next configuration. Further changes will be
     /// based on that configuration.
     pub fn proposed(&mut self) {
         self.of = ConfigId(self.of.0 + 1);
@@ -87,15 +87,15 @@ impl RemainingChanges {
         self.dropped
     }
 
-    /// Returns the last key that was changed in the order of keys. The next pass continues after
-    /// this key. `None` if the next pass begins with the first key.
+    /// Returns the last key that was changed in the order of keys; the next pass continues after
+    /// this key. Returns `None` if the next pass begins with the first key.
     pub fn round_robin_after(&self) -> Option<Key> {
         self.round_robin.after()
     }
 
-    /// Returns the changes of the configuration after `current`. The total size of the changed keys
-    /// is up to about `bytes` bytes. Unless `bytes` is 0, at least one key is changed, regardless
-    /// of its length.
+    /// Returns the changes for the configuration that follows `current`. The changed keys have a
+    /// total size of up to about `bytes` bytes. At least one key is changed, even if this key alone
+    /// is longer, unless `bytes` is 0.
     ///
     /// # Panics
     /// If the configuration in force is not the one that these changes are based on.

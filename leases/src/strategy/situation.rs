@@ -15,7 +15,8 @@ pub struct Situation {
     pub rtts: RoundTrips,
     /// Replicas to which acceptors send their replies.
     pub replies: Replies,
-    /// Replicas from which no message arrived recently. They are not made holders of further keys.
+    /// Replicas from which no message arrived recently. These replicas do not become holders of
+    /// further keys.
     pub silent: ReplicaSet,
 }
 
@@ -42,8 +43,8 @@ impl Situation {
         Distance::new(self.rtts.clone(), self.leader)
     }
 
-    /// Returns the leader and the N/2 replicas nearest to the leader. Under every strategy, writes
-    /// wait at least for this majority.
+    /// Returns the leader and the N/2 replicas nearest to the leader. Under every strategy, a write
+    /// waits at least for these replicas.
     pub fn near_majority(&self) -> ReplicaSet {
         self.with_leader(self.nearest.iter().copied())
     }

@@ -21,8 +21,8 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 pub struct SurveyResult {
     /// Changes of the next configuration.
     pub change: ConfigChange,
-    /// Changes that did not fit in the next configuration, and are left for later ones; `None` if
-    /// all changes fit.
+    /// Changes that are left for later configurations, because they did not fit into the next one;
+    /// `None` if all changes fit.
     pub remaining: Option<RemainingChanges>,
 }
 
@@ -34,8 +34,7 @@ struct RangeTarget {
     chooser: HolderChooser,
     /// Holders of keys that are not listed, after all changes have been made.
     defaults: ReplicaSet,
-    /// Whether the range may have listed keys that the leader does not hold, although the leader
-    /// should hold these keys.
+    /// Whether the range may have listed keys that the leader should hold but does not hold.
     lacks_leader: bool,
 }
 
@@ -50,19 +49,19 @@ pub struct Survey {
     targets: RangeMap<RangeTarget>,
     /// Place, in the demand, of the next key that the pass looks at.
     place: usize,
-    /// Number of listed keys that the pass has not looked at yet. These keys have the lowest
-    /// places.
+    /// Number of listed keys that the pass has not looked at yet. The pass looks at these keys in
+    /// descending order of their places.
     listed_left: usize,
     census: Census,
     listing: Listing,
 }
 
 impl Survey {
-    /// Begins a pass. If `change` sets other strategies, the pass applies those.
+    /// Begins a pass. If `change` sets other strategies, the pass applies those strategies.
     ///
-    /// Some changes are chosen in the order of their keys, regardless of their gain. This order
-    /// continues after the key `resume_after`, which [`RemainingChanges::round_robin_after`]
-    /// returned for the previous pass.
+    /// The pass chooses some changes in the order of their keys, regardless of the gain. This order
+    /// continues after the key `resume_after`. [`RemainingChanges::round_robin_after`] returned
+    /// this key for the previous pass.
     pub fn begin(
         change: ConfigChange,
         situation: Situation,
@@ -132,9 +131,9 @@ impl Survey {
         self.place = end;
     }
 
-    /// Looks at listed keys that no client requests now. If an earlier leader listed a key with
-    /// holders that do not include the current leader, adds the current leader. Otherwise, this
-    /// leader would hold the key only after a client requests the key.
+    /// Looks at listed keys that no client requests now, and adds the leader to holders that do not
+    /// include the leader. Such holders may have been listed by an earlier leader. Without this
+    /// step, the leader would hold the key only after a client requests the key.
     fn look_at_listed(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let leader = self.situation.leader;
         let end = self.listed_left.saturating_sub(keys);
@@ -211,8 +210,8 @@ impl Survey {
 }
 
 impl RangeTarget {
-    /// Returns the change that adds the leader to `current_holders`. These replicas hold a key that
-    /// the leader does not hold. No client reads the key now, so the change has no gain yet.
+    /// Returns the change that adds the leader to the holders of a key, `current_holders`. The
+    /// change has no gain yet, because no client reads the key now.
     fn keep(&self, current_holders: ReplicaSet) -> HolderChange {
         HolderChange {
             holders: self.chooser.keep(current_holders),
@@ -220,10 +219,10 @@ impl RangeTarget {
         }
     }
 
-    /// Returns the next holders of keys that are not listed; `None` if these holders do not change
-    /// now. `more` is true while more keys remain to be listed. Then no replica is removed from
-    /// these holders. So a replica that holds a key under both the old and the new strategy holds
-    /// it without interruption.
+    /// Returns the next holders of the keys that are not listed; `None` if these holders do not
+    /// change now. `more` says whether keys remain to be listed. As long as keys remain, no replica
+    /// is removed from these holders. So a replica that holds a key under both the old and the new
+    /// strategy holds the key without interruption.
     fn next_defaults(&self, more: bool) -> Option<ReplicaSet> {
         let before = self.policy.defaults;
         let next = if more && self.chooser.lists() {

@@ -25,27 +25,28 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
-/// Maximum time for reading all clocks. A reading that took longer was interrupted, and its results
-/// cannot be compared.
+/// Maximum time for reading all clocks. The results of a longer reading cannot be compared, because
+/// the reading was interrupted.
 const TOGETHER: Duration = Duration::from_micros(100);
-/// Interval between comparisons of the clocks. Reading the other clocks in every step would be too
-/// expensive, and no clock's error grows much within this time.
+/// Interval between comparisons of the clocks. The clocks are not compared in every step, because
+/// reading the other clocks is expensive and no clock's error grows much within this time.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum number of attempts to read all clocks. An interrupted attempt is repeated.
 const TRIES: u32 = 4;
 
-/// Total time, in ns, for which the machine has been suspended since boot. It is the highest value
-/// that was measured so far.
+/// Total time, in ns, for which the machine has been suspended since boot: the highest measured
+/// value so far.
 static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the time since boot, including suspension, as measured by the machine's unadjusted
 /// counter.
 ///
-/// NTP steers `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` (chronyd by up to 8%). It does not steer
-/// `CLOCK_MONOTONIC_RAW`, but this clock does not advance while the machine is suspended. After a
-/// suspension that was longer than a lease, the lease must have expired. So the time for which the
-/// machine was suspended is added. This is the difference between `CLOCK_BOOTTIME` and
-/// `CLOCK_MONOTONIC`, which are steered alike. `std::time::Instant` reads `CLOCK_MONOTONIC`.
+/// The result is the sum of `CLOCK_MONOTONIC_RAW` and the time for which the machine was suspended.
+/// NTP does not steer `CLOCK_MONOTONIC_RAW`, but this clock does not advance while the machine is
+/// suspended. The time of suspension is added, because a lease must have expired after a suspension
+/// that was longer than the lease. This time is the difference between `CLOCK_BOOTTIME` and
+/// `CLOCK_MONOTONIC`. NTP steers these two clocks alike (chronyd by up to 8%). `std::time::Instant`
+/// reads `CLOCK_MONOTONIC`.
 pub fn now() -> Time {
     sample(&read, &SUSPENDED_NS).now
 }
@@ -60,8 +61,8 @@ struct ClockSample {
 
 impl ClockSample {
     /// Whether less time than [`COMPARE_INTERVAL`] has passed since `earlier`, measured both by the
-    /// unadjusted clock and by the steered clock. With only one clock, this function would not
-    /// notice that the clock had stopped.
+    /// unadjusted clock and by the steered clock. Two clocks are used, because with only one clock
+    /// this function would not notice that the clock had stopped.
     fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
         self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL

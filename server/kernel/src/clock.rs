@@ -30,8 +30,8 @@ impl Clock {
         *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
     }
 
-    /// Sets the clock forward by `by_ns` ns. A clock with a bounded drift never jumps. Runs with
-    /// jumps show that a violation of the bound is detected.
+    /// Sets the clock forward by `by_ns` ns. Such a jump violates the bound on the clock's drift.
+    /// Runs with jumps show that such a violation is detected.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }

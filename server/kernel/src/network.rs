@@ -57,7 +57,8 @@ pub struct Network {
     /// Rates of the faults of all links.
     pub faults: Faults,
     /// Time, in ns, of the last delivery on each link. The indexes are the sender and the receiver.
-    /// Without faults, the messages of a link arrive in the order in which they were sent.
+    /// Without faults, no later message of the link arrives before this time, so the messages
+    /// arrive in the order in which they were sent.
     last: Vec<Vec<u64>>,
     /// Whether each link is cut. The indexes are the sender and the receiver. A cut link delivers
     /// no messages.
@@ -108,7 +109,8 @@ impl Network {
         self.cut[from][to] = cut;
     }
 
-    /// Degrades the link from one process to another. The default degradation restores the link.
+    /// Degrades the link from one process to another. A default [`LinkDegradation`] restores the
+    /// link.
     pub fn set_degradation(&mut self, from: usize, to: usize, degraded: LinkDegradation) {
         self.degraded[from][to] = degraded;
     }

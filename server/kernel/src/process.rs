@@ -37,8 +37,8 @@ pub struct Process<M, I, A> {
     /// Number of times that the process was started.
     run: u64,
     pause: Option<Pause<I, A>>,
-    /// The current trap, and the number of actions that the process still performs before the fault
-    /// of the trap.
+    /// The current trap, and the number of actions that the process still performs before the trap
+    /// causes its fault.
     trap: Option<(u32, Trap)>,
 }
 
@@ -143,8 +143,8 @@ impl<M, I, A> Process<M, I, A> {
         self.trap = None;
     }
 
-    /// Records that an action is about to be performed. Returns the trap if the fault of the trap
-    /// occurs before this action.
+    /// Records that an action is about to be performed. Returns the trap if the trap causes its
+    /// fault before this action.
     pub fn springs(&mut self) -> Option<Trap> {
         let (left, trap) = self.trap.as_mut()?;
         if *left > 0 {
@@ -156,10 +156,10 @@ impl<M, I, A> Process<M, I, A> {
         Some(trap)
     }
 
-    /// Records the next deadline, by the process's clock. Returns the true time, in ns, for which
-    /// the caller must schedule a deadline event; `None` if an event is already scheduled early
-    /// enough. An event may occur before anything is due. In this case the caller calls this method
-    /// again.
+    /// Records `next`, the next deadline by the process's clock. Returns the true time, in ns, for
+    /// which the caller must schedule a deadline event. Returns `None` if an event is already
+    /// scheduled early enough. If an event occurs before anything is due, the caller must call this
+    /// method again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {
             return None;

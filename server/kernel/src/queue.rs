@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 /// Number of bits of an event's place. The place is a part of the event's number in the heap.
 const PLACE_BITS: u32 = 24;
 /// Number of bits of an event's rank. The rank is the number of events that were scheduled before
-/// this event. It is a part of the event's number in the heap.
+/// this event. The rank is a part of the event's number in the heap.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the
@@ -65,7 +65,7 @@ impl<E> EventQueue<E> {
         self.events[place].as_mut()
     }
 
-    /// Takes the next event. Returns its true time in ns, and the event; `None` if the queue is
+    /// Takes the next event. Returns its true time, in ns, and the event; `None` if the queue is
     /// empty.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let Reverse(next) = self.heap.pop()?;

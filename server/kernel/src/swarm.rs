@@ -39,7 +39,8 @@ impl<F> Default for Plan<F> {
 }
 
 impl<F: Copy> Plan<F> {
-    /// Chooses at random which of `kinds` are enabled. Rare faults occur once in 20 s on average.
+    /// Chooses at random which of `kinds` are enabled. Faults of a kind for which `is_rare` returns
+    /// true occur once in 20 s on average.
     pub fn draw(
         rng: &mut Pcg64Mcg,
         kinds: impl Iterator<Item = F>,

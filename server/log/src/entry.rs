@@ -22,7 +22,7 @@ pub enum EntryProblem {
     Contents(String),
 }
 
-/// Decodes the entry of `slot` from the bytes at its place. Everything is checked: the file may
+/// Decodes the entry of `slot` from the bytes at its place. Checks everything, because the file may
 /// have changed since the entry was written, or may be in use as another segment.
 ///
 /// # Errors

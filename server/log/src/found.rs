@@ -86,8 +86,8 @@ pub struct TornWrite {
 }
 
 impl TornWrite {
-    /// Returns the torn write that begins at `offset`. Returns `None` if only zeros follow, or only
-    /// data from an earlier use of the file.
+    /// Returns the torn write that begins at `offset`; `None` if only zeros or data from an earlier
+    /// use of the file follow.
     pub(crate) fn find(reader: &SegmentReader<'_>, offset: usize) -> Option<TornWrite> {
         let behind = reader.bytes.get(offset..)?;
         let used = behind.iter().rposition(|byte| *byte != 0)? + 1;
@@ -108,8 +108,8 @@ impl TornWrite {
     }
 }
 
-/// Returns the damage in a segment from byte `from` on. The chain of groups is broken at this byte.
-/// [`LogRecovery`](crate::LogRecovery) reports only the first damage.
+/// Returns all damage in a segment from byte `from` on, where the chain of groups is broken. In
+/// contrast, [`LogRecovery`](crate::LogRecovery) reports only the first damage.
 pub fn damage_behind(life: u64, id: SegmentId, bytes: &[u8], from: usize) -> Vec<LogDamage> {
     let reader = SegmentReader { life, id, bytes };
     let mut found = Vec::new();

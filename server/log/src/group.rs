@@ -34,8 +34,8 @@ pub(crate) struct ChainEnd {
 /// Header of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Segment to which the group was written. It differs from the segment that contains the group
-    /// if the file was used before.
+    /// Segment to which the group was written. If the group is left from an earlier use of the
+    /// file, this segment differs from the one that now contains the group.
     pub(crate) segment: SegmentId,
     /// Whether the segment begins with this group.
     pub(crate) is_head: bool,

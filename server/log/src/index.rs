@@ -38,8 +38,8 @@ pub(crate) struct IndexChange {
     pub(crate) place: Option<RecordPlace>,
 }
 
-/// Places of the entries of both logs. They are stored in blocks of [`BLOCK`] successive slots,
-/// because most slots of a log are in use. In a block, the place of an entry needs 12 bytes.
+/// Places of the entries of both logs. One block stores the places of [`BLOCK`] successive slots.
+/// In a block, the place of an entry needs 12 bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryIndex {
     blocks: BTreeMap<(LogId, u64), Block>,

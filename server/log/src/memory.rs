@@ -16,7 +16,7 @@ use crate::{
 pub struct MemoryDisk {
     segments: BTreeMap<SegmentId, Vec<u8>>,
     unsynced: Vec<Unsynced>,
-    /// Segments that were removed. The removals are not durable yet.
+    /// Removed segments. Their removal is not durable yet.
     removed: Vec<(SegmentId, Vec<u8>)>,
     /// A removed segment, to be used again.
     spare: Option<Vec<u8>>,
@@ -30,8 +30,9 @@ struct Unsynced {
 }
 
 impl MemoryDisk {
-    /// Performs a write. If the write begins a segment, the new segment is durable at once. The new
-    /// segment contains zeros, or the contents of a removed segment of the same length.
+    /// Performs a write. If the write begins a segment, the new segment is durable at once. Before
+    /// the write, the new segment contains zeros, or the contents of a removed segment of the same
+    /// length.
     pub fn write(&mut self, write: &LogWrite) {
         if let Some(bytes) = write.begins {
             let spare = self.spare.take().filter(|spare| spare.len() == bytes);
@@ -45,7 +46,7 @@ impl MemoryDisk {
         });
     }
 
-    /// Removes a segment. A crash before the next sync brings it back.
+    /// Removes a segment. A crash before the next sync brings the segment back.
     pub fn remove(&mut self, id: SegmentId) {
         if let Some(bytes) = self.segments.remove(&id) {
             self.removed.push((id, bytes));
@@ -60,9 +61,9 @@ impl MemoryDisk {
         self.write_sectors(|| true);
     }
 
-    /// Handles a crash. A sector of an unsynced write is lost if `survives` returns false for it.
-    /// `survives` is called once for each of these sectors, in order. Segments that were removed
-    /// since the last sync exist again.
+    /// Handles a crash. Calls `survives` once for each sector of an unsynced write, in order. The
+    /// sector is lost if `survives` returns false. Segments that were removed since the last sync
+    /// exist again.
     pub fn crash(&mut self, survives: impl FnMut() -> bool) {
         self.segments.extend(self.removed.drain(..));
         self.write_sectors(survives);
@@ -117,8 +118,8 @@ impl MemoryDisk {
     }
 }
 
-/// Returns a segment that consists of an empty head and one group. The group contains `records`.
-/// The checksums are correct, so that a test reaches the decoder of records.
+/// Returns a segment that consists of an empty head and one group, which contains `records`. The
+/// checksums are correct, so that a test reaches the decoder of records.
 pub fn sealed_segment(life: u64, id: SegmentId, records: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut chain = ChainEnd::default();

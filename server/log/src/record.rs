@@ -91,8 +91,8 @@ pub enum LogRecord<'a> {
     Fact(Fact),
 }
 
-/// Record in the form in which the log stores it. The log stores all records of a replica except
-/// records of the executed state.
+/// Record in the form that the log stores. The log stores all records of a replica except records
+/// of the executed state.
 pub(crate) enum Logged<'a> {
     Entry {
         log: LogId,
@@ -108,8 +108,8 @@ pub(crate) enum Logged<'a> {
 }
 
 impl Logged<'_> {
-    /// Returns `record` in the form in which the log stores it. Returns `None` for records of the
-    /// executed state, because the log does not store them.
+    /// Returns `record` in the form that the log stores. Returns `None` for records of the executed
+    /// state, because the log does not store them.
     pub(crate) fn of(record: &Record) -> Option<Logged<'_>> {
         Some(match record {
             Record::Accepted {
@@ -149,7 +149,7 @@ impl Logged<'_> {
     }
 }
 
-/// Appends a record to `out`. Returns its length in bytes.
+/// Appends a record to `out`. Returns the length of the record in bytes.
 pub(crate) fn encode(segment: SegmentId, record: &Logged<'_>, out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.extend([0; FRAME_BYTES]);
@@ -241,8 +241,8 @@ pub(crate) fn split_frame(bytes: &[u8]) -> Option<(usize, u32, &[u8])> {
     Some((length, u32::from_le_bytes(*seal), rest))
 }
 
-/// Decodes the record in `body`, which does not include the frame. Returns `None` if there is no
-/// record of a known kind.
+/// Decodes the record in `body`, which does not include the frame. Returns `None` if `body` is not
+/// a record of a known kind.
 pub(crate) fn decode(body: &[u8]) -> Option<LogRecord<'_>> {
     let (kind, rest) = body.split_first()?;
     let mut reader = Reader(rest);

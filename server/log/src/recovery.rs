@@ -13,7 +13,7 @@ use crate::record::{self, FRAME_BYTES, LogRecord};
 use crate::write::{Segment, SegmentBytes};
 use crate::{LogFacts, LogWriter, SegmentId};
 
-/// Damage to a log: synced bytes are lost or changed, and other replicas may rely on them.
+/// Damage to a log: synced bytes are lost or changed. Other replicas may rely on these bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("segment {segment}, byte {offset}: {problem}")]
 pub struct LogDamage {
@@ -25,8 +25,8 @@ pub struct LogDamage {
     pub problem: String,
 }
 
-/// Facts about a log from the marker file. These facts determine which groups and segments of the
-/// log must be present.
+/// Facts about a log from the marker file. These facts say which groups and segments of the log
+/// must be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     /// Number of the last group that was acknowledged; 0 if there is none.
@@ -43,15 +43,16 @@ pub struct LogRecovery {
     index: EntryIndex,
     segments: BTreeMap<SegmentId, Segment>,
     chain: ChainEnd,
-    /// Segment with an incomplete head. A crash came before the head was synced. Only the last
-    /// segment can be in this state.
+    /// Segment with an incomplete head, because a crash came before the head was synced. Only the
+    /// last segment can have an incomplete head.
     unborn: Option<SegmentId>,
     /// Offset, in bytes, at which the last group of the last segment ends.
     end: usize,
 }
 
 impl LogRecovery {
-    /// Begins the recovery of a log. The random number `life` identifies the data directory.
+    /// Begins the recovery of a log. `life` is the random number that identifies the data
+    /// directory.
     pub fn new(life: u64) -> LogRecovery {
         LogRecovery {
             life,
@@ -64,7 +65,7 @@ impl LogRecovery {
         }
     }
 
-    /// Reads a segment. Segments are passed in ascending order of their numbers.
+    /// Reads a segment. The caller must pass the segments in ascending order of their numbers.
     ///
     /// # Errors
     /// Returns the damage that was found. After such an error, the log must not be used.
@@ -76,7 +77,8 @@ impl LogRecovery {
     }
 
     /// Reads a segment like [`LogRecovery::segment`]. Passes each record to `visit`, in the order
-    /// in which the records were written. Records before damage are passed, too.
+    /// in which the records were written. If the segment is damaged, the records before the damage
+    /// are passed, too.
     ///
     /// # Errors
     /// As [`LogRecovery::segment`].
@@ -163,8 +165,8 @@ impl LogRecovery {
         header.number == self.chain.number + 1 && header.previous == self.chain.seal
     }
 
-    /// Reads the facts in the head of a segment. They must equal the facts of the segments before
-    /// it.
+    /// Reads the facts in the head of a segment. Requirement: these facts equal the facts of the
+    /// segments before this segment.
     fn head(
         &mut self,
         reader: &SegmentReader<'_>,
@@ -210,9 +212,9 @@ impl LogRecovery {
         }
     }
 
-    /// Checks the bytes after the end of the chain. They may be a torn group and later groups that
-    /// were written without a sync. If one of these groups shows that a group after the end was
-    /// synced, synced bytes are lost.
+    /// Checks the bytes after the end of the chain. A torn group and later unsynced groups may be
+    /// there. The check fails if one of these groups shows that a group after the end was synced,
+    /// because then synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());
@@ -243,8 +245,8 @@ impl LogRecovery {
         self.chain.number
     }
 
-    /// Returns the end offset of the last group in the segment `id`, which was read last. Returns 0
-    /// if the segment has no complete head.
+    /// Returns the offset at which the last group of the segment `id` ends; 0 if the segment has no
+    /// complete head. `id` must be the segment that was read last.
     pub fn end(&self, id: SegmentId) -> usize {
         if self.unborn == Some(id) { 0 } else { self.end }
     }
@@ -256,8 +258,8 @@ impl LogRecovery {
         TornWrite::find(&SegmentReader { life, id, bytes }, self.end(id))
     }
 
-    /// Ends the recovery, after all segments were read. New segments of the log will have the
-    /// lengths in `segment_bytes`.
+    /// Ends the recovery, after all segments were read. `segment_bytes` contains the lengths of new
+    /// segments of the log.
     ///
     /// # Errors
     /// Fails if groups or segments that `marked` requires are missing.

@@ -33,12 +33,12 @@ pub struct LogWriter {
     /// Facts of all completed writes.
     pub(crate) facts: LogFacts,
     pub(crate) index: EntryIndex,
-    /// All segments; the last one may be partly in use.
+    /// All segments. The last segment may be only partly in use.
     pub(crate) segments: BTreeMap<SegmentId, Segment>,
     /// Offset at which the last group ends, in the last segment that the start of this run found.
     pub(crate) found_end: usize,
-    /// Offset in the last segment at which the next group begins. `None` if this run has not begun
-    /// a segment yet. In that case, the next group begins a segment.
+    /// Offset in the last segment at which the next group begins; `None` if this run has not begun
+    /// a segment yet, so that the next group begins a segment.
     pub(crate) end: Option<usize>,
     /// Last group that was written.
     pub(crate) chain: ChainEnd,
@@ -70,13 +70,13 @@ impl Segment {
     }
 }
 
-/// A write that the caller performs: bytes, and their place.
+/// A write that the caller performs: the bytes, and their place.
 #[derive(Clone, Debug)]
 pub struct LogWrite {
     /// Segment to write to.
     pub segment: SegmentId,
     /// Length, in bytes, of the segment that must be created before the write; `None` if the
-    /// segment exists. Before a segment is created, the previous segment must be synced.
+    /// segment exists. The caller must sync the previous segment before it creates this segment.
     pub begins: Option<usize>,
     /// Offset in the segment, in bytes.
     pub offset: usize,
@@ -90,8 +90,8 @@ pub struct LogWrite {
 
 impl LogWriter {
     /// Plans a write of these records as one group. Returns `None` if the log stores none of the
-    /// records. The state of the log does not change before [`LogWriter::complete`]. The contents
-    /// of `buffer` are replaced: the buffer is passed only so that its memory is reused.
+    /// records. The state of the log does not change before [`LogWriter::complete`]. The plan
+    /// reuses the memory of `buffer`, and replaces its contents.
     ///
     /// # Panics
     /// Panics if the records take 4 GiB or more.
@@ -101,7 +101,7 @@ impl LogWriter {
     }
 
     /// Plans the first write of a run. The caller must sync this write. The write raises the
-    /// incarnation above that of every earlier run, and above `other`.
+    /// incarnation above the incarnations of all earlier runs, and above `other`.
     pub fn plan_incarnation(&self, other: Incarnation) -> LogWrite {
         let raised = Incarnation(self.facts.incarnation.max(other).0 + 1);
         let record = Logged::Fact(Fact::Incarnation(raised));
@@ -129,7 +129,7 @@ impl LogWriter {
         plan.finish(Some(needed.max(self.next_segment_bytes())))
     }
 
-    /// Returns the usual length of the next segment, in bytes. The segment is longer if its
+    /// Returns the usual length of the next segment, in bytes. The next segment is longer if its
     /// contents need more space.
     pub fn next_segment_bytes(&self) -> usize {
         let last = self.segments.last_key_value();
@@ -155,7 +155,7 @@ impl LogWriter {
         self.end.map_or(0, |end| last - end)
     }
 
-    /// Notes that a write was performed. If `is_synced` is true, everything written so far was
+    /// Notes that a write was performed. `is_synced` says whether everything written so far was
     /// synced, too. Returns the buffer of the write, so that its memory can be reused.
     pub fn complete(&mut self, write: LogWrite, is_synced: bool) -> Vec<u8> {
         if let Some(bytes) = write.begins {
@@ -178,13 +178,14 @@ impl LogWriter {
         write.bytes
     }
 
-    /// Forgets the entries of both logs up to these slots. Returns the segments that are no longer
-    /// part of the log. They hold no other current entries, and every later segment restates their
-    /// facts. The last segment always stays.
+    /// Forgets the entries of both logs up to these slots. Returns the segments that are then no
+    /// longer part of the log, with their lengths. Such a segment holds no other current entries,
+    /// and every later segment restates its facts. The last segment always stays in the log.
     ///
     /// The caller must first sync everything that was written so far. Otherwise, the head of the
-    /// segment with which the log begins may be lost. The caller may remove the files only when a
-    /// start can know that they are not needed ([`Marked::first`](crate::Marked)).
+    /// first remaining segment may be lost. The caller may remove the files of the returned
+    /// segments only when a start can know that these files are not needed
+    /// ([`Marked::first`](crate::Marked)).
     ///
     /// # Panics
     /// Panics if a write is not synced.
@@ -212,8 +213,8 @@ impl LogWriter {
         first.is_some_and(|(id, segment)| !self.needs(*id, segment, slots))
     }
 
-    /// Whether a segment holds a current entry above these slots. An entry that was replaced or
-    /// erased is not current.
+    /// Whether a segment holds a current entry above these slots. Replaced and erased entries are
+    /// not current.
     fn needs(&self, id: SegmentId, segment: &Segment, slots: PerLog<Slot>) -> bool {
         LogId::ALL.into_iter().any(|log| {
             let above = self.index.entries(log, slots[log].next());
@@ -238,7 +239,7 @@ impl LogWriter {
     }
 
     /// Returns the last segment that the start found, and the offset at which its last group ends;
-    /// `None` if it found none. Must be called only before the first write of a run.
+    /// `None` if the start found no segment. Must be called only before the first write of a run.
     pub fn found(&self) -> Option<(SegmentId, usize)> {
         let (last, _) = self.segments.last_key_value()?;
         Some((*last, self.found_end))
@@ -290,8 +291,9 @@ impl Plan<'_> {
         }
     }
 
-    /// Appends the head of a segment. The head contains only the facts of completed writes. If the
-    /// group after the head is torn, no later start may use the facts of that group (hazard 118).
+    /// Appends the head of a segment. The head contains only the facts of completed writes. The
+    /// facts of the group after the head are omitted, because this group may be torn, and then no
+    /// later start may use its facts (hazard 118).
     fn head(&mut self, next: &[Logged<'_>]) {
         let mut facts = self.log.facts.clone();
         if off(Rule::H118Heads) {

@@ -78,7 +78,7 @@ pub struct NodeConfig {
     /// Address for the other replicas, as `host:port`.
     pub peer: String,
     /// Addresses that this replica dials instead of the `peer` addresses of other replicas. The
-    /// keys are the names of these replicas. The addresses may belong to relays, for example.
+    /// keys are the names of those other replicas. An address may belong to a relay, for example.
     pub via: BTreeMap<String, String>,
 }
 

@@ -37,9 +37,9 @@ use leasehold_replica::shell::{
     self, FencedAnswers, FencedReply, Host, IterationBuffers, IterationPart, Watches,
 };
 
-/// Maximum sleep between two event-loop iterations. While the machine is suspended, the timer is
-/// paused but leases continue to expire. With this maximum, the node notices the end of a lease
-/// soon after the machine resumes.
+/// Maximum sleep between two event-loop iterations. This maximum ensures that the node notices the
+/// end of a lease soon after a suspension of the machine. During a suspension, leases continue to
+/// expire but the timer is paused.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The replica and all parts of the node around it.
@@ -308,9 +308,9 @@ impl Driver {
         self.clients.reply(to, path, outcome, hint);
     }
 
-    /// Sets the timer to an earlier time if it would fire too late. A timer that fires too early
-    /// costs one empty event-loop iteration, which is cheaper than setting the timer in every
-    /// iteration.
+    /// Sets the timer to an earlier time if the timer would fire too late. Leaves a timer unchanged
+    /// if it would fire too early, because one empty event-loop iteration is cheaper than setting
+    /// the timer in every iteration.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let requested = self
             .transfers
@@ -390,8 +390,8 @@ impl Host for ActionHost<'_> {
     }
 }
 
-/// Ends the process after a broken invariant, because any further message of this replica could be
-/// wrong and other replicas would act on it. A restarted process begins from the durable state.
+/// Ends the process after a broken invariant. Any further message of this replica could be wrong,
+/// and other replicas would act on this message. A restarted process begins from the durable state.
 fn die(name: &str) -> ! {
     tracing::error!(
         replica = name,

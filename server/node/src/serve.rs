@@ -91,10 +91,9 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     Ok(())
 }
 
-/// Maximum number of task polls between two checks of sockets and timers. Tokio's default is 61. If
-/// each poll is followed by an event-loop iteration with much work, 61 polls take tens of
-/// milliseconds, and peers would have to wait for that long. With little work, sockets are checked
-/// far more often anyway.
+/// Maximum number of task polls between two checks of sockets and timers. The maximum is lower than
+/// Tokio's default of 61. If an event-loop iteration with much work followed each poll, 61 polls
+/// would take tens of milliseconds, and peers would have to wait for that long.
 const TURNS_PER_LOOK: u32 = 16;
 
 /// Logs a warning if the configuration sets `insecure = true`. The warning names the protections
@@ -359,9 +358,9 @@ fn start_writer(
     Ok((writer, reports))
 }
 
-/// Returns a seed that differs for every call and cannot be guessed, because it comes from 128
-/// random bits of the system. Replicas with the same random timeouts would start elections at the
-/// same time.
+/// Returns a seed from 128 random bits of the system. So the seed differs for every call and cannot
+/// be guessed. Replicas need different seeds, because replicas with the same random timeouts would
+/// start elections at the same time.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

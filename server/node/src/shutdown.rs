@@ -80,8 +80,8 @@ impl ShutdownWatchdog {
 }
 
 /// Ends the process by a signal, which takes effect without delay. An orderly exit would run
-/// destructors of RocksDB, which wait for RocksDB's threads, and these threads wait for the file
-/// system.
+/// destructors of RocksDB. These destructors wait for RocksDB's threads, and RocksDB's threads wait
+/// for the file system.
 fn force_exit(node: &str) {
     tracing::error!(
         node,

@@ -45,9 +45,9 @@ pub enum Action {
         /// Answer to send.
         outcome: Outcome,
     },
-    /// Answer a read that was served under leases, unless its permit has ended. Read the clock
-    /// after the step. If the time is not before `until`, return `Input::FenceMissed` instead of an
-    /// answer.
+    /// Answer a read that was served under leases, if its permit has not ended. To check this, read
+    /// the clock after the step. If the time is not before `until`, do not answer, but return
+    /// `Input::FenceMissed`.
     FencedReply {
         /// Client or peer to answer.
         to: ReadFrom,
@@ -113,10 +113,10 @@ pub enum Record {
     ForgetLogStarts {
         /// Log in which the ballots began.
         log: LogId,
-        /// Lowest ballot to remember. The slots at which lower ballots began are forgotten.
+        /// Lowest ballot to remember. A replica forgets the slots at which lower ballots began.
         below: Ballot,
     },
-    /// Restart wait of this replica. It is the longest restart wait for any of the lease parameters
+    /// Restart wait of this replica: the longest of the restart waits for all lease parameters
     /// under which this replica has made promises.
     RestartWait(Duration),
     /// Random number that identifies the data directory of another replica (its life). Only the
@@ -129,18 +129,18 @@ pub enum Record {
     },
     /// Enough other replicas know the number that identifies this data directory.
     Joined,
-    /// Commit points of both logs. The entries up to them are in earlier records, so that a restart
-    /// can execute them before there is a leader.
+    /// Commit points of both logs. Earlier records contain the entries up to these slots, so a
+    /// restart can execute the entries before there is a leader.
     Committed(PerLog<Slot>),
-    /// A batch of changes of the executed state. It is applied to the state once all earlier
-    /// records are durable. The batch itself becomes durable with a flush ([`Action::Flush`]) at
-    /// the latest.
+    /// A batch of changes of the executed state. The storage applies the batch to the state once
+    /// all earlier records are durable. The batch becomes durable at the next flush
+    /// ([`Action::Flush`]) at the latest.
     Changes(StateChanges),
 }
 
 impl Record {
     /// Returns whether this record must be synced under every durability setting. A replica relies
-    /// on such a record even if no other record survives a crash (hazard 15).
+    /// on such a record after a crash, even if no other record survives the crash (hazard 15).
     pub fn is_synced_always(&self) -> bool {
         matches!(self, Record::RestartWait(_))
     }
@@ -212,8 +212,8 @@ pub struct RecoveredState {
     /// Commit points that the earlier run recorded last. Every entry up to these points is in the
     /// log or is covered by `state`.
     pub committed: PerLog<Slot>,
-    /// Restart wait that this replica needs; `None` at the first start on this directory. It is the
-    /// longest restart wait for any of the lease parameters under which this replica has made
+    /// Restart wait that this replica needs; `None` at the first start on this directory. This is
+    /// the longest of the restart waits for all lease parameters under which this replica has made
     /// promises.
     pub restart_wait: Option<Duration>,
     /// Complete executed state, in the form of changes to an empty state.

@@ -7,10 +7,10 @@ use super::message::PerLog;
 
 /// Progress of the flushed states of all members, and of the truncation of this replica's logs.
 ///
-/// An entry may be removed when the flushed states of *all* members contain it (hazard 125). Then
-/// no member will ever fetch the entry, and no restart will ever execute it again. So no member is
-/// ever behind the start of another member's log. A member that is down for long holds back the
-/// truncation of all logs.
+/// An entry may be removed when the flushed states of *all* members contain this entry (hazard
+/// 125). Then no member will ever fetch the entry, and no restart will ever execute the entry
+/// again. So no log ever lacks an entry that another member still needs. A member that is down for
+/// long delays the truncation of all logs.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Compaction {
     me: ReplicaId,
@@ -21,8 +21,8 @@ pub(super) struct Compaction {
 }
 
 impl Compaction {
-    /// Begins a run of replica `me` in a cluster of `n` replicas. Its flushed state covers the
-    /// slots `flushed`.
+    /// Begins a run of replica `me` in a cluster of `n` replicas. The flushed state of this replica
+    /// covers the slots up to `flushed`.
     pub(super) fn begin(me: ReplicaId, n: usize, flushed: PerLog<Slot>) -> Compaction {
         let mut all = vec![PerLog::default(); n];
         all[me.index()] = flushed;
@@ -39,7 +39,7 @@ impl Compaction {
     }
 
     /// Notes that the flushed state of `member` covers these slots. Returns the slots up to which
-    /// entries may be removed; `None` if no further entries may be removed.
+    /// entries may now be removed; `None` if no further entries may be removed.
     pub(super) fn note_flushed(
         &mut self,
         member: ReplicaId,

@@ -52,8 +52,8 @@ pub(super) struct ReplicaContext {
 }
 
 impl Hash for ReplicaContext {
-    /// Omits the times of the last messages of peers. These times have no effect before the horizon
-    /// of `Replica::fingerprint`, because they are used only to suspect replicas.
+    /// Hashes this value without the times of the last messages of peers. In the period for which a
+    /// fingerprint is valid, these times have no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -123,7 +123,7 @@ impl ReplicaContext {
     }
 
     /// Whether a message comes from the newest known run of its sender, and was addressed to this
-    /// run of this replica. Otherwise lease messages, forwarded requests and fetched entries are
+    /// run of this replica. If not, lease messages, forwarded requests and fetched entries are
     /// ignored (protocol §0). An acceptance of an earlier run stays valid, with its tag.
     pub(super) fn is_current(&self, envelope: &Envelope) -> bool {
         let known = self.incarnation_of(envelope.from);
@@ -158,11 +158,11 @@ impl ReplicaContext {
         self.peers[from.index()].cost_ms = cost_ms;
     }
 
-    /// Estimates the time, in ms, that a client's write would take if this replica led. It is an
-    /// average over the clients of all sites, and does not include the wait for holders of leases.
-    /// The time is the round trip from the client to this replica plus the round trip from this
-    /// replica to the nearest majority. It is at least 1; `None` until enough round trips are
-    /// measured.
+    /// Estimates the average time, in ms, that a client's write would take if this replica led. The
+    /// average is over the clients of all sites. The time of a write is the round trip from the
+    /// client to this replica plus the round trip from this replica to the nearest majority. The
+    /// wait for holders of leases is not included. Returns at least 1; `None` until enough round
+    /// trips are measured.
     pub(super) fn cost_ms(&self) -> Option<u32> {
         let commit = self.majority_rtt()?;
         let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
@@ -203,9 +203,9 @@ impl ReplicaContext {
         now.since(self.peers[peer.index()].last_contact) < timeout
     }
 
-    /// Returns the number of other replicas that should campaign before this one. These are
-    /// `preferred` and the replicas that would serve the sites better, provided that a message from
-    /// them has arrived lately. The silent leader, `silent`, is not included.
+    /// Returns the number of other replicas that should campaign before this one: `preferred`, and
+    /// the replicas that would serve the sites better. A replica counts only if a message from it
+    /// has arrived lately. `silent`, the silent leader, does not count.
     pub(super) fn rank(
         &self,
         now: Time,
@@ -255,9 +255,9 @@ impl ReplicaContext {
         })
     }
 
-    /// Returns the maximum duration of a leadership transfer. One round trip is enough to commit
-    /// all proposals, and another one to receive the campaign of the transfer target. Each of these
-    /// two steps may first have to wait for a heartbeat.
+    /// Returns the maximum duration of a leadership transfer. A transfer has two steps: all
+    /// proposals are committed, and the campaign of the transfer target arrives. Each step takes
+    /// one round trip, and may first have to wait for a heartbeat.
     pub(super) fn transfer_timeout(&self) -> Duration {
         (self.rtt_max() + self.settings.timing.heartbeat) * 2
     }
@@ -289,8 +289,8 @@ impl ReplicaContext {
     }
 
     /// Whether this replica has lately received messages from too few other replicas for a
-    /// majority. Without this check, a replica that can send but not receive would lead forever
-    /// without committing anything, or depose every other leader with its campaigns.
+    /// majority. If a replica that can send but not receive led, it would commit nothing. If it
+    /// campaigned, it would depose every other leader.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
         let timeout = (timing.election_timeout * 2).max(timing.ping * 3);

@@ -308,7 +308,7 @@ pub fn executing(value: &Value) -> usize {
     units.sum()
 }
 
-/// Returns a number of entries. A scan of this many entries takes as long to execute as `command`.
+/// Returns the number of entries of a scan that takes as long to execute as `command`.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }
@@ -381,8 +381,7 @@ const CLEARED_BYTES: usize = 16;
 const CLEARED_FROM_BYTES: usize = 32 << 10;
 
 /// Returns the work of merging fields into a record of `fields` fields and `bytes` bytes, in units
-/// of merging. One unit of merging takes as long as [`MERGING`] units of [`Cost`], because a merge
-/// spends most of its time waiting for memory.
+/// of merging. One unit of merging takes as long as [`MERGING`] units of [`Cost`].
 pub const fn merging(fields: usize, bytes: usize) -> usize {
     fields * FIELD + bytes / COPIED_BYTES
 }

@@ -20,8 +20,8 @@ pub struct ClientHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// Replica that made a request, and the run in which the replica made it. The answer may take a
-/// while, and only this run may receive it.
+/// Replica that made a request, and the run in which the replica made it. Only this run may receive
+/// the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {
     /// Replica that made the request.

@@ -72,8 +72,8 @@ pub enum OperatorRequest {
     /// that does not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),
     /// Change the strategies and durations of leases. A replica that does not lead passes the
-    /// request on to the leader. `Event::LeaseAnswered` reports the result. There is no such event
-    /// if the leader is lost. The request may then be repeated.
+    /// request on to the leader. `Event::LeaseAnswered` reports the result. If the leader is lost,
+    /// no such event occurs, and the request may then be repeated.
     Lease {
         /// ID of the request. The answer contains the same ID.
         ask: u64,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 
-/// Number of renewals for which one ack is enough. If no newer ack has arrived by then, a grantor
-/// must establish the lease anew instead of renewing it.
+/// Number of renewals for which one ack is enough. After this many renewals without a newer ack, a
+/// grantor must establish the lease anew instead of renewing it.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
 /// Changes that an operator wants. An omitted setting stays as it is.
@@ -39,7 +39,7 @@ impl Durations {
     pub const LONG: Duration = Duration::from_secs(60);
 
     /// Maximum duration. A longer duration is never put in force, and is not believed if it comes
-    /// from a peer. With a lease of years, replicas would wait for years after a restart.
+    /// from a peer. If a lease could last for years, replicas would wait for years after a restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
     /// Largest value that is allowed for the cap on the age of an ack (t0_cap). The cap is a

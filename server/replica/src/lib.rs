@@ -141,8 +141,8 @@ impl Replica {
     }
 
     /// Handles a message of another member. The sender is checked before the content is believed.
-    /// The message may be from a later run of the sender than the newest known one. If so, the
-    /// sender has forgotten the promises of its earlier run.
+    /// If the message is from a later run of the sender than the newest known one, the sender has
+    /// forgotten the promises of its earlier run.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {

@@ -149,7 +149,7 @@ pub struct ReadAnswer {
     /// Attempt that is answered.
     pub request: RequestId,
     /// Value, and the path on which the read was served. `None` if the sender of the answer cannot
-    /// serve the read. The origin must then ask the leader.
+    /// serve the read. In this case, the origin must ask the leader.
     pub outcome: Option<(Outcome, Path)>,
 }
 
@@ -160,8 +160,8 @@ pub enum Message {
     Ping {
         /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// Average time, in ms, that clients would wait if the sender led. The sender has estimated
-        /// it. The time is 0 if the sender should not lead or cannot estimate it.
+        /// Average time, in ms, that clients would wait if the sender led, as estimated by the
+        /// sender. The value is 0 if the sender should not lead or cannot estimate the time.
         cost_ms: u32,
         /// Last slots that the sender's flushed state covers. After a restart, the sender does not
         /// need the entries up to these slots.
@@ -183,9 +183,9 @@ pub enum Message {
         /// First life that the sender ever received for the addressee's data directory.
         life: u64,
     },
-    /// Asks whether the addressee would promise this ballot. No round is raised yet. If the
-    /// addressee has promised the ballot already, the message tells it that the sender is still
-    /// collecting promises, and that promises are arriving.
+    /// Asks whether the addressee would promise this ballot. No round is raised yet. To an
+    /// addressee that has already promised the ballot, the message says: the sender is still
+    /// collecting promises, and promises are arriving at the sender.
     PreVote {
         /// Ballot under which the sender would campaign.
         ballot: Ballot,
@@ -223,7 +223,7 @@ pub enum Message {
         /// Accepted entries in this part. They are above the candidate's commit points.
         entries: Vec<ReportedEntry>,
         /// Slots at which ballots began, as (log, ballot, slot), as far as the replier knows them.
-        /// Other parts of the answer may contain further ones.
+        /// Other parts of the answer may contain further slots.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
     /// Phase 2 of one slot.
@@ -305,7 +305,8 @@ pub enum Message {
     Demand(DemandReport),
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
-    /// The leader transfers leadership to the addressee. All proposals of the leader are committed.
+    /// The leader transfers leadership to the addressee. The leader's proposals are already
+    /// committed at this time.
     Transfer {
         /// Ballot of the leader that transfers leadership.
         ballot: Ballot,
@@ -345,8 +346,7 @@ pub struct DemandReport {
 }
 
 impl Message {
-    /// Returns the name of the message's kind. The name appears in text for people, because a whole
-    /// message would be too long there.
+    /// Returns the name of the message's kind. The name appears in text for people.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ping { .. } => "Ping",

@@ -48,7 +48,7 @@ counters! {
 }
 
 impl Metrics {
-    /// Counts a read in the counter for `reason`. The read could not be served at this replica.
+    /// Counts a read that could not be served at this replica, in the counter for `reason`.
     pub(super) fn count_fallback(&mut self, reason: leasehold_leases::NoPermit) {
         match reason {
             leasehold_leases::NoPermit::NotHolder => self.fallback_not_holder += 1,

@@ -18,8 +18,8 @@ pub const PART_BYTES: usize = 1 << 20;
 /// Bytes added to each item's size estimate for its names, numbers and lengths.
 pub const ITEM_OVERHEAD: usize = 64;
 /// Maximum number of ranges of committed slots in one message. 2,000 ranges take at most 36 KB,
-/// which fits beside the largest command. A peer learns the remaining ranges once the first slots
-/// that are still open are committed.
+/// which fits beside the largest command. A peer learns the remaining ranges later, when the first
+/// open slots are committed.
 pub const NEWS_RANGES_MAX: usize = 2000;
 
 /// Used capacity of one message.

@@ -14,8 +14,8 @@ use super::per_log::PerLog;
 use super::size_estimate::record_size_estimate;
 
 /// Maximum number of bytes that may wait for the disk, not counting changes of the state. Above
-/// this maximum, a replica accepts nothing more until the disk has caught up, because all waiting
-/// data stays in memory.
+/// this maximum, a replica accepts nothing more until the disk has caught up. The number is limited
+/// because all waiting data stays in memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// Size estimate of one persist without its records, in bytes.
 const PERSIST_BYTES: usize = 128;
@@ -28,8 +28,8 @@ pub(super) enum Continuation {
         log: LogId,
         slot: Slot,
         ballot: Ballot,
-        /// Tag and origins of the slot if it is executed already; otherwise `None`. Both are kept
-        /// here because the entry of an executed slot may no longer be in memory.
+        /// Tag and origins of the slot if the slot is executed already; otherwise `None`. Both are
+        /// kept here because the entry of an executed slot may no longer be in memory.
         executed: Option<(ReplicaSet, ReplicaSet)>,
     },
     /// Send the Accept: the leader's own acceptance is durable.
@@ -52,13 +52,13 @@ pub(super) enum Continuation {
     TakePart,
     /// Allow promises under lease parameters that require this restart wait.
     RestartWait(Duration),
-    /// Note that the record of this replica's departure is durable: other replicas no longer rely
+    /// Note that the record of this replica's departure is durable. Other replicas no longer rely
     /// on the grants of this replica.
     Left,
 }
 
-/// Continuations of one persist. Mostly there is only one, because a step usually answers one
-/// Accept.
+/// Continuations of one persist. A persist mostly has only one continuation, because a step usually
+/// answers one Accept.
 pub(super) type Continuations = SmallVec<[Continuation; 1]>;
 
 /// Bytes that are still to be written.
@@ -103,8 +103,8 @@ struct PendingPersist {
     continuations: Continuations,
     /// Size estimate of this persist, with its records.
     bytes: BacklogBytes,
-    /// For each log, the last slot that was executed when the persist was requested. Everything up
-    /// to this slot had been recorded before.
+    /// Last slot of each log that was executed when the persist was requested. Everything up to
+    /// this slot had been recorded before.
     executed: PerLog<Slot>,
 }
 
@@ -140,8 +140,8 @@ impl Persister {
         self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether further changes of the state may be handed to the storage. Changes share their
-    /// values with the state in memory until the state is overwritten.
+    /// Whether further changes of the state may be handed to the storage. A change shares its value
+    /// with the state in memory until this value is overwritten there.
     pub(super) fn takes_changes(&self) -> bool {
         self.backlog.changes + self.bytes.changes <= BACKLOG_BYTES_MAX
     }
@@ -166,9 +166,9 @@ impl Persister {
         }
     }
 
-    /// Records the commit points after the entries that they cover (hazard 107). Commit points are
-    /// recorded only together with other records of the log. Changes of the state are not in the
-    /// log.
+    /// Records the commit points, if other records of the log are recorded, too. Changes of the
+    /// state are not records of the log. The commit points come after the entries that they cover
+    /// (hazard 107).
     fn record_commits(&mut self, committed: PerLog<Slot>) {
         let of_log = |record: &Record| !matches!(record, Record::Changes(_));
         if self.committed != committed && self.records.iter().any(of_log) {
@@ -202,8 +202,8 @@ impl Persister {
         self.executed[log]
     }
 
-    /// Returns the persister of a new run. According to the disk, `executed` are the last executed
-    /// slots and `committed` are the commit points.
+    /// Returns the persister of a new run. `progress` contains the last executed slots and the
+    /// commit points, according to the disk.
     pub(super) fn begin(progress: LogProgress) -> Persister {
         let LogProgress {
             committed,
@@ -216,7 +216,7 @@ impl Persister {
         }
     }
 
-    /// Notes that everything up to `sequence` is durable. Returns the work that waited for it, in
+    /// Notes that everything up to `sequence` is durable. Returns the work that waited for this, in
     /// order.
     pub(super) fn done(&mut self, sequence: Sequence) -> Continuations {
         assert!(

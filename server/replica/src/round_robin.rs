@@ -9,8 +9,8 @@ pub struct RoundRobinQueue<T> {
     /// Waiting items of each connection, in their order. No queue in the map is empty.
     waiting: BTreeMap<u64, VecDeque<T>>,
     /// Connections in the order in which they are served next. The queue includes every connection
-    /// with waiting items. It may also include connections without waiting items, because finding
-    /// and removing them would take long; these are skipped.
+    /// with waiting items. It may also include connections without waiting items. Such connections
+    /// are skipped, because it would take long to find and remove them earlier.
     order: VecDeque<u64>,
     len: usize,
 }

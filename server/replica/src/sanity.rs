@@ -50,16 +50,15 @@ pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
     commands: 1 << 44,
     configs: 1 << 32,
 };
-/// Maximum difference, in ms, by which a log time in a message may exceed the log time of the last
-/// slot executed here. Log time advances as fast as a leader's clock, so this corresponds to 34
-/// years.
+/// Maximum time, in ms, by which a log time in a message may exceed the log time of the last slot
+/// executed here. Log time advances as fast as a leader's clock, so this corresponds to 34 years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
 /// Maximum sequence number of a replica's answers in Phase 1, and of its guards and promises. They
 /// are counted from 0 in each run of the replica. If one is counted in each ms, the maximum is
 /// reached after 8,900 years.
 pub const COUNT_MAX: u64 = 1 << 48;
 
-/// Numbers known here. The numbers in a message are compared with these.
+/// Numbers that this replica knows. The numbers in a message are compared with these numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SanityBaseline {
     /// Highest round seen.

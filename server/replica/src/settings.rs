@@ -9,12 +9,12 @@ use super::persist::BACKLOG_BYTES_MAX;
 /// Replicas, besides the leader, to which an acceptor sends its vote (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptReplies {
-    /// No other replica: origins learn of a commit from the leader.
+    /// Votes go only to the leader. Origins learn of a commit from the leader.
     Leader,
-    /// Every origin of a command in the batch.
+    /// Votes also go to every origin of a command in the batch.
     #[default]
     Origin,
-    /// Every replica: holders, too, learn of a commit from the votes.
+    /// Votes go to every replica. Holders, too, learn of a commit from the votes.
     All,
 }
 
@@ -36,7 +36,7 @@ pub struct Timing {
     pub report: Duration,
     /// Interval at which the leader asks the strategy for changes.
     pub reconfigure: Duration,
-    /// Interval of checkpoints: the executed state is flushed to disk.
+    /// Interval of checkpoints. At a checkpoint, the executed state is flushed to disk.
     pub checkpoint: Duration,
 }
 
@@ -77,8 +77,8 @@ impl Default for ElectionSettings {
 }
 
 /// Granularity, in log time, with which the last activity of a session is remembered. With a coarse
-/// granularity, a busy session rarely needs an update. As a result, a session may live longer than
-/// it must, by at most this duration.
+/// granularity, a busy session rarely needs an update. But a session may live longer than it must,
+/// by at most this duration.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
 /// Limits on the number of clients' sessions, and on how long a session lives.
@@ -196,19 +196,19 @@ pub struct Settings {
     pub holders_bytes_s: usize,
 }
 
-/// Default of [`Settings::executed_work_max`]. This work takes about 1.7 ms. The time is short
-/// because a write passes through several replicas and waits for a group of inputs at each. A
-/// command with the maximum number of keys exceeds this work.
+/// Default of [`Settings::executed_work_max`]. This work takes about 1.7 ms. The time must be
+/// short, because a write passes through several replicas and waits for a group of inputs at each.
+/// A command with the maximum number of keys exceeds this work.
 const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is 170 merges into the
 /// largest records (27 if they are the first merges since a checkpoint), or 8,192 merges into small
-/// records. Commands behind merges in the log wait for the merges of all replicas. The 8,192 merges
-/// may take up to 240 ms. They take so long only if writes in flight make all these records as
-/// large as possible, and merges may use only a quarter of the time.
+/// records. The 8,192 merges may take up to 240 ms, but only in one case: writes in flight make all
+/// these records as large as possible, and merges may use only a quarter of the time. Commands
+/// behind merges in the log wait for the merges of all replicas.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// Default of [`Settings::merges_of_key_max`]. It is rare that more merges of one key wait. A
-/// client may cause this on purpose, so that the merges follow a write that makes the record large.
-/// In that case 1,024 of them are sent in one burst, because each is charged for at least 512
+/// Default of [`Settings::merges_of_key_max`]. It is rare that more merges of one key wait. But a
+/// client may send so many merges on purpose, after a write that makes the record large. In that
+/// case, 1,024 of the merges are sent in one burst, because each merge is charged for at least 512
 /// bytes.
 const MERGES_OF_KEY_MAX: usize = 64;
 /// A replica is behind if the work that is left to execute exceeds `1 / BEHIND_SHARE` of the

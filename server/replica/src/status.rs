@@ -65,8 +65,8 @@ impl Replica {
         }
     }
 
-    /// Returns the maximum duration of a move of leadership. The leader waits at most t_grace until
-    /// its proposals are committed, and then there is an election.
+    /// Returns the maximum duration of a move of leadership. A move consists of a wait and an
+    /// election. The leader waits at most t_grace for the commit of its proposals.
     pub fn transfer_duration_max(&self) -> Duration {
         self.parts.leasing.grace() + self.ctx.settings.timing.election_timeout * 2
     }
@@ -151,7 +151,7 @@ impl Replica {
         });
     }
 
-    /// Returns sizes of the state. The cost of operators' requests depends on these sizes.
+    /// Returns the sizes of the state on which the cost of operators' requests depends.
     pub fn sizes(&self) -> Sizes {
         let starts = || self.configs().policies().starts();
         Sizes {

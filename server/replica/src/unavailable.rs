@@ -75,8 +75,8 @@ pub fn is_unsent(outcome: &Outcome) -> bool {
     is_too_many_session_opens(outcome) || is_too_many_merges(outcome)
 }
 
-/// Whether an outcome is the answer to a disconnected client. The write of that client has not left
-/// this replica either.
+/// Whether an outcome is the answer to a disconnected client. If it is, the write of that client
+/// has not left this replica.
 pub fn is_client_disconnected(outcome: &Outcome) -> bool {
     says(outcome, CLIENT_DISCONNECTED)
 }

@@ -163,7 +163,8 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
     false_alarms
 }
 
-/// Checks every replica: it should have unexpired promises from at least two others.
+/// Checks for every replica whether it has unexpired promises from at least two others. Counts the
+/// replicas that do not.
 fn look(world: &World, false_alarms: &mut FalseAlarms) {
     for node in 0..world.n() {
         let (Some(replica), now) = (world.replica(node), world.clock(node)) else {

@@ -155,7 +155,8 @@ impl Host for StepEffects {
 
     fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
 
-    /// Answers a read. Virtual time does not advance within a step, so the permit has not expired.
+    /// Answers a read without reading the clock again. The permit cannot have expired, because
+    /// virtual time does not advance within a step.
     fn fenced_reply(&mut self, read: FencedReply) {
         if let ReadFrom::Peer(peer, request) = read.to {
             self.answers.push(peer, request, read.outcome, read.path);

@@ -110,7 +110,8 @@ impl Image {
         }
     }
 
-    /// Returns the log entries that a starting replica reports: those that the state does not cover.
+    /// Returns the log entries that a starting replica reports. These are the entries that the
+    /// state does not cover.
     fn reported(&self) -> impl Iterator<Item = ReportedEntry> {
         let covered = PerLog {
             commands: self.executed,
@@ -152,8 +153,8 @@ impl Image {
     }
 }
 
-/// If `record` is a batch of changes, returns the batch without its entries and sessions. Otherwise
-/// returns `None`.
+/// Returns a batch of changes without its entries and sessions; `None` if `record` is not a batch
+/// of changes.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
@@ -165,10 +166,11 @@ fn position(record: Record) -> Option<Record> {
     }))
 }
 
-/// Maximum number of log entries that one read returns. This many large entries fill a frame.
+/// Maximum number of log entries that one read returns. Large entries fill a frame when there are
+/// this many.
 pub const READ_MAX: usize = 16;
 
-/// Disk of a replica: its durable state, and the persists that are not durable yet.
+/// Disk of a replica: the durable state, and the persists that are not durable yet.
 #[derive(Clone, Debug, Hash)]
 pub struct Disk {
     image: Option<Image>,
@@ -198,7 +200,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Creates an empty disk. If `remembers` is false, the disk keeps no data. This saves memory in
+    /// Creates an empty disk. If `remembers` is false, the disk keeps no data, to save memory in
     /// long runs that never restart a replica.
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
@@ -218,8 +220,8 @@ impl Disk {
         }
     }
 
-    /// Makes the disk keep its log as bytes, in segments of this length in bytes. Reads of the log
-    /// and crashes then use the bytes. The disk must be empty, and must remember its contents.
+    /// Makes the disk keep its log as bytes, in segments of `segment_bytes` bytes. Reads of the log
+    /// and crashes then use these bytes. The disk must be empty, and must remember its contents.
     pub fn with_log(self, segment_bytes: usize) -> Disk {
         assert!(self.image.is_some() && self.life == 0, "the disk is empty");
         Disk {
@@ -228,8 +230,8 @@ impl Disk {
         }
     }
 
-    /// Creates the disk of a replica that has joined the cluster. The number `life` identifies the
-    /// directory. The disk has no other state.
+    /// Creates the disk of a replica that has joined the cluster. The disk contains only `life`,
+    /// the number that identifies the directory.
     pub fn joined(sync_ns: u64, life: u64) -> Disk {
         let image = Image {
             joined: true,
@@ -296,8 +298,8 @@ impl Disk {
     /// Removes the log entries up to these slots.
     ///
     /// # Panics
-    /// Panics if the flushed state does not cover these entries, because no restart could execute
-    /// them again.
+    /// Panics if the flushed state does not cover these entries, because a restart could not
+    /// execute the removed entries again.
     pub fn truncate(&mut self, slots: PerLog<Slot>) {
         let covered = slots.all(|log, slot| *slot <= self.flushed[log]);
         assert!(covered, "only entries that the flushed state covers may go");
@@ -315,7 +317,7 @@ impl Disk {
         self.flush_after = Some(last.map_or(Sequence::default(), |(sequence, _)| *sequence));
     }
 
-    /// Begins the requested flush if everything that was persisted before the request is already
+    /// Begins the requested flush, if everything that was persisted before the request is already
     /// applied. Returns whether the flush begins.
     pub fn begin_flush(&mut self) -> bool {
         let first = self.syncing.first().or(self.queued.first());
@@ -357,8 +359,8 @@ impl Disk {
         self.full
     }
 
-    /// Fills the disk, or frees space on it again. Data that is already being written is still
-    /// written. Returns whether a sync begins now.
+    /// Makes the disk full, or frees space on the disk again. A write that has already begun is
+    /// still completed. Returns whether a sync begins now.
     pub fn set_full(&mut self, full: bool) -> bool {
         self.full = full;
         if full || !self.syncing.is_empty() || self.queued.is_empty() {
@@ -369,8 +371,8 @@ impl Disk {
         true
     }
 
-    /// Returns the number of persists in the sync that is in progress. A crash now would interrupt
-    /// this sync.
+    /// Returns the number of persists in the sync that is in progress. A crash at this moment would
+    /// interrupt this sync.
     pub fn interrupted(&self) -> usize {
         self.syncing.len()
     }
@@ -380,9 +382,9 @@ impl Disk {
         self.log.is_some()
     }
 
-    /// Handles a crash of a disk that has the log as bytes. A sector of the interrupted sync is
-    /// lost if `survives` returns false for it. If no sector is lost, all records of the sync are
-    /// in the log. `flushed` has the same meaning as in [`Disk::crash`].
+    /// Handles a crash of a disk that has the log as bytes. Calls `survives` for the sectors of the
+    /// interrupted sync. A sector is lost if `survives` returns false. If no sector is lost, all
+    /// records of the sync are in the log. `flushed` has the same meaning as in [`Disk::crash`].
     pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool, flushed: usize) {
         let is_whole = self
             .log
@@ -392,10 +394,10 @@ impl Disk {
         self.crash(survivors, flushed);
     }
 
-    /// Handles a crash. Data that was not synced is lost, except for the first `survivors` persists
-    /// of the interrupted sync. Each surviving persist is complete, because a torn record is
-    /// recognized by its checksum and discarded. Changes of the state that were applied and not
-    /// flushed are lost, except for the first `flushed` batches: a store may flush at any time
+    /// Handles a crash. Unsynced data is lost, except for the first `survivors` persists of the
+    /// interrupted sync. Each surviving persist is complete, because a torn record is recognized by
+    /// its checksum and discarded. Unflushed changes of the state are lost, too, except for the
+    /// first `flushed` applied batches. These batches survive because a store may flush at any time
     /// (hazard 88).
     pub fn crash(&mut self, survivors: usize, flushed: usize) {
         self.make_durable(flushed);
@@ -413,8 +415,8 @@ impl Disk {
     }
 
     /// Whether the disk holds a value that was accepted for this slot at `ballot` or a higher
-    /// ballot. A vote at `ballot` requires this. The result is always true for a disk that keeps no
-    /// data.
+    /// ballot. A replica may vote at `ballot` only if this is true. The result is always true for a
+    /// disk that keeps no data.
     pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
         self.image.as_ref().is_none_or(|image| {
             let accepted = image.accepted.get(&(log, slot));
@@ -439,8 +441,8 @@ impl Disk {
     }
 
     /// Returns the state that the replica finds when it starts, and increments the incarnation. If
-    /// this start creates the directory, `draw` is called to choose the number that identifies the
-    /// directory (its life).
+    /// this start creates the directory, `draw` chooses the life, the number that identifies the
+    /// directory.
     pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> RecoveredState {
         if self.life == 0 {
             self.life = draw().max(1);

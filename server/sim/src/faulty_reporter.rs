@@ -27,8 +27,8 @@ pub struct FaultyReporter {
 }
 
 impl FaultyReporter {
-    /// Creates a reporter that distorts the reports of `node`. It has a random generator of its
-    /// own, so all other random choices of the run stay the same.
+    /// Creates a reporter that distorts the reports of `node`. The reporter has its own random
+    /// generator, so the other random choices of the run stay the same.
     pub fn new(node: usize, seed: u64) -> FaultyReporter {
         let rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         FaultyReporter { node, rng }

@@ -28,7 +28,7 @@ pub struct Node {
     /// Time in ns for which the process is down after a planned crash during its next sync; `None`
     /// if no such crash is planned.
     pub(super) crash_in_sync: Option<u64>,
-    /// State of a shutdown: the replica was told to end and has not ended yet.
+    /// State of the shutdown of a replica that was told to end and has not ended yet.
     pub(super) shutdown: Option<PendingShutdown>,
     /// Whether the disk is damaged or was wiped, so that the replica never participates again.
     pub(super) lost: bool,
@@ -63,8 +63,8 @@ impl Node {
         self.watches.disk.writable()
     }
 
-    /// Whether the replica may trust its clock: it has not been told that the clock cannot be
-    /// trusted.
+    /// Whether the replica may trust its clock. It may, unless it has been told that the clock
+    /// cannot be trusted.
     pub fn trusts_clock(&self) -> bool {
         !self.clock_untrusted
     }

@@ -31,8 +31,7 @@ pub struct ScenarioOutcome {
     pub seed: u64,
     /// The first violation that was seen, if any.
     pub violation: Option<Violation>,
-    /// Virtual time in ns at which the last request was answered. If there was a violation, the
-    /// time at which it was seen.
+    /// Virtual time in ns at which the last request was answered, or at which a violation was seen.
     pub ended_ns: u64,
     /// Number of operations that clients began.
     pub requested: u64,
@@ -59,7 +58,7 @@ pub struct ScenarioOutcome {
 }
 
 /// Runs a scenario to its end, or to the first violation. A failed assertion of a replica also ends
-/// the run. It is reported as a violation of the oracle `assertion`.
+/// the run. The failure is reported as a violation of the oracle `assertion`.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     let mut run = ScenarioRun::begin(scenario, trace);
     let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));

@@ -43,8 +43,8 @@ const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
 /// Fraction of runs in which a replica reports meaningless numbers.
 const FAULTY_REPORTER: f64 = 0.05;
-/// Number of bytes that a leader may use for demand reports. This limit applies to runs in which a
-/// replica reports meaningless numbers.
+/// Number of bytes that a leader may use for demand reports, in runs in which a replica reports
+/// meaningless numbers.
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
 /// Fraction of runs in which replicas have room for only few sessions, but clients begin many
@@ -303,8 +303,7 @@ impl Scenario {
 
 impl Scenario {
     /// Draws whether messages are encoded, and whether values are large. The draw uses its own
-    /// random generator, so the seed's other draws stay the same: runs with small values do not
-    /// change.
+    /// random generator, so the seed's other draws stay the same.
     fn draw_frames(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FRAMES_SALT);
         self.world.encoded = rng.random::<f64>() < ENCODED;
@@ -397,8 +396,8 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
 /// requires it. The draw uses its own random generator, so the seed's other draws stay the same.
 ///
 /// Runs with narrow batches keep large windows. If a lagging follower refuses an Accept, half a
-/// window is delayed until the Accept is sent again. With narrow batches and small windows, so few
-/// commands would get through that queues would only grow.
+/// window is delayed until the Accept is sent again. With narrow batches and small windows, queues
+/// would only grow, because too few commands would get through.
 fn draw_window(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x77_1d0e);
     if rng.random::<f64>() < 0.3 && replica.batch_max > BATCH_NARROW {

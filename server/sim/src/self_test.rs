@@ -15,8 +15,8 @@ use leasehold_kernel::network::Faults;
 /// Assumption about clocks that a run breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSelfTest {
-    /// Clocks drift more (`Choices::drift_ppm`) than leases allow for. Only the clients' answers
-    /// are judged: at least one read must be stale.
+    /// Clocks drift more than leases allow for (`Choices::drift_ppm`). Only the clients' answers
+    /// are judged. The self-test requires at least one stale read.
     Drift,
     /// Clocks jump forward by seconds. Every oracle judges the run.
     Jump,
@@ -34,7 +34,8 @@ impl ClockSelfTest {
         }
     }
 
-    /// Returns names of oracles. At least one of these oracles must see a violation.
+    /// Returns the names of the oracles that belong to this self-test. The self-test requires that
+    /// at least one of these oracles sees a violation.
     pub fn expected_oracles(self) -> &'static [&'static str] {
         match self {
             ClockSelfTest::Drift => &["freshness", "histories"],
@@ -51,15 +52,17 @@ impl ClockSelfTest {
     }
 }
 
-/// Changes a scenario so that drift leads to a stale read. For this, a holder must be cut off and
-/// must still rely on a lease, although all grants to it have ended at the grantors. At that
-/// moment, a client must send a read to this holder.
+/// Changes a scenario so that drift leads to a stale read. A stale read requires a holder that is
+/// cut off and still relies on a lease, although all grants to this holder have ended at the
+/// grantors. At that moment, a client must send a read to the holder.
 ///
-/// Long leases let drift accumulate. Two margins hide drift, so both are short: the guard, for
-/// which a grantor waits longer than the holder, and the delay of links, by which the grantor
-/// starts to wait later. First, other replicas receive no messages from the holder. Messages to the
-/// holder are lost only later, when no replica renews its promises to the holder any more.
-/// Otherwise a promise in transit would make grantors wait.
+/// Leases are long, so that drift accumulates. The guard and the delays of links are short, because
+/// both hide drift. The guard hides drift because a grantor waits longer than the holder by the
+/// guard. The delay of a link hides drift because the grantor starts to wait later by this delay.
+///
+/// The holder is cut off in two stages. First, other replicas receive no messages from the holder.
+/// Messages to the holder are lost only later, when no replica renews its promises to the holder
+/// any more. If such messages were lost earlier, a promise in transit would make grantors wait.
 fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
     let ms = Duration::from_millis;
     let world = &mut scenario.world;

@@ -56,7 +56,7 @@ impl FaultPlan {
     }
 
     /// Adds flapping replicas to the plan, for some seeds. The draw uses its own random generator,
-    /// so the seed's other draws stay the same.
+    /// so it does not influence the seed's other draws.
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
@@ -96,14 +96,15 @@ impl FaultPlan {
     }
 }
 
-/// Bit that marks the tokens of the swarm's alarms. The lower bits say what an alarm is for.
+/// Bit that marks the tokens of the swarm's alarms. The lower bits contain the purpose of the
+/// alarm.
 pub const ALARM: u64 = 1 << 63;
 const REPAIR: u64 = 1 << 32;
-/// Bit that marks tokens for a stage of an isolation. The lowest byte of such a token is the
-/// victim, and the next byte is the stage.
+/// Bit that marks the tokens of alarms for the stages of an isolation. The lowest byte of such a
+/// token contains the index of the victim, and the next byte contains the number of the stage.
 const STAGE: u64 = 1 << 33;
-/// Bit that marks tokens for the next failure of a flapping replica. The lower bits are an index in
-/// [`Swarm::flaps`].
+/// Bit that marks the tokens of alarms for the next failure of a flapping replica. The lower bits
+/// contain an index in [`Swarm::flaps`].
 const FLAP: u64 = 1 << 34;
 /// Salt of the random generator from which flaps are drawn.
 const FLAP_SALT: u64 = 0xf1a9;
@@ -115,8 +116,8 @@ const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 pub struct Swarm {
     plan: FaultPlan,
     rng: Pcg64Mcg,
-    /// Number of times that links were cut so far. When a cut ends, links are repaired only if no
-    /// newer cut has begun.
+    /// Number of cuts of links so far. The end of a cut does not repair the links if a newer cut
+    /// has begun.
     cuts: u64,
     /// Number of requests that operators have sent so far.
     operator_requests: u64,
@@ -284,8 +285,8 @@ impl Swarm {
         }
     }
 
-    /// Makes a replica begin to flap. With probability one half, this replica is the leader, if
-    /// there is a leader. Otherwise, it is `node`.
+    /// Makes a replica begin to flap. With probability one half, this replica is the leader;
+    /// otherwise it is `node`. If there is no leader, it is always `node`.
     fn begin_flap(&mut self, node: usize, world: &mut World) {
         let leader = leader(world).filter(|_| self.rng.random());
         let hows = [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash];
@@ -360,8 +361,8 @@ impl Swarm {
         world.start_at(node, world.now_ns() + down_ns);
     }
 
-    /// Whether the disk of `node` may be lost now. A majority of the disks must remain intact, and
-    /// no disk may be lost before all members have joined the cluster.
+    /// Whether the disk of `node` may be lost now. Two conditions are required: a majority of the
+    /// disks remains intact, and all members have joined the cluster.
     fn may_lose(&self, node: usize, world: &World) -> bool {
         let joined = |node: &usize| {
             let replica = world.replica(*node);

@@ -26,14 +26,14 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Sites of the clients that read. There are two of them, because a key has at most two holders
-/// besides the leader.
+/// Sites of the clients that read. There are only two such sites, because a key has at most two
+/// holders besides the leader.
 const READERS: [usize; 2] = [3, 4];
 /// Replica that receives each configuration late, long after the other replicas have made promises
 /// under the configuration.
 const LATE: usize = 3;
-/// Number of keys that the clients read. The keys are 4 kB long, so five entries of the log are
-/// needed to list all keys. The leader proposes one of these entries a second.
+/// Number of keys that the clients read. Each key is 4 kB long, so a list of all keys needs five
+/// log entries. The leader proposes one of these entries a second.
 const KEYS: usize = 400;
 /// Key that is written and never read.
 const WRITTEN: &str = "written";
@@ -49,8 +49,9 @@ fn replicas(ids: &[usize]) -> ReplicaSet {
     ids.iter().map(|id| ReplicaId(*id as u8)).collect()
 }
 
-/// Returns the settings of the world. Links and clocks are drawn from the seed, and some messages
-/// arrive up to 300 ms later than others. Leases of 2 s, renewed every 500 ms, outlast such delays.
+/// Returns the settings of the world. Links and clocks are drawn from the seed. Some messages
+/// arrive up to 300 ms later than others. Leases last 2 s and are renewed every 500 ms, so leases
+/// outlast such delays.
 fn settings(seed: u64) -> WorldSettings {
     let choices = Choices {
         faults: false,
@@ -152,9 +153,8 @@ impl Cluster {
         self.ask(LEADER, Command::session(1, sequence, sequence, op));
     }
 
-    /// Lets the clients at [`READERS`] read every key. Then waits until the leader has learned of
-    /// the reads and has listed all keys. This takes a while, because the reports contain long
-    /// keys.
+    /// Lets the clients at [`READERS`] read every key. Then lets 40 s pass, so that the leader
+    /// learns of the reads and lists all keys.
     fn read_all(&mut self) {
         for (reader, key) in READERS.iter().flat_map(|r| (0..KEYS).map(move |k| (*r, k))) {
             let command = Command {
@@ -166,11 +166,14 @@ impl Cluster {
         self.pass(40_000, |_| {});
     }
 
-    /// Checks for 10 s whether holders may read three keys: one from the first log entry that lists
-    /// keys, one from the middle, and one from the last entry. When the checks begin, every holder
-    /// must be able to read its keys. Returns an entry (key, replica, number of failed checks) for
-    /// each holder that failed a check. A replica is listed only if it holds the key both at the
-    /// beginning and at the end.
+    /// Checks for 10 s whether the holders of three keys may read these keys. The keys are one from
+    /// the first log entry that lists keys, one from the middle, and one from the last entry.
+    /// Returns an entry (key, replica, number of failed checks) for each holder that failed a
+    /// check. A replica is listed only if it holds the key both at the beginning and at the end.
+    ///
+    /// # Panics
+    /// If a holder may not read its key at the beginning, or if the leader does not lead at the
+    /// end.
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];
         let held = watched.map(|key| self.holders(&self.keys[key]));

@@ -97,8 +97,8 @@ impl CampaignTally {
         self.faults.get(fault.name()).copied().unwrap_or(0)
     }
 
-    /// Returns messages about missing events: faults, paths and checks that should occur in runs
-    /// with these choices, but did not.
+    /// Returns messages about events that should occur in runs with these choices, but did not
+    /// occur. Such an event is a fault, a path or a check.
     pub fn missing(&self, choices: &Choices) -> Vec<String> {
         let enabled = FaultKind::ALL
             .iter()

@@ -51,8 +51,8 @@ pub struct WorldSettings {
     /// Whether disks keep their contents. Replicas that restart, and followers that lag, need the
     /// contents.
     pub disks_remember: bool,
-    /// Length in bytes of the log segments, if disks keep their logs as bytes. `None` if disks keep
-    /// only an image of their contents, which takes less time.
+    /// Length in bytes of the log segments; `None` if disks keep their logs not as bytes, but only
+    /// as an image of the contents. An image takes less time.
     pub segment_bytes: Option<usize>,
     /// Index of the replica that reports meaningless numbers as demand and round-trip times, if
     /// there is one.
@@ -169,7 +169,8 @@ impl World {
         Clock::new(self.now_ns, reading, rate)
     }
 
-    /// Draws the rate of a clock. It is within the bound on drift, and often exactly at the bound.
+    /// Draws the rate of a clock. The rate is within the bound on drift, and often exactly at the
+    /// bound.
     fn draw_rate(&mut self) -> i32 {
         let drift = self.settings.drift_ppm as i32;
         match drift {
@@ -207,8 +208,8 @@ impl World {
         self.nodes[node].process.is_up()
     }
 
-    /// Whether a replica refuses connections of clients: its process is down, or it has found that
-    /// its disk was wiped.
+    /// Whether a replica refuses connections of clients. A replica refuses connections if its
+    /// process is down, or if it has found that its disk was wiped.
     pub fn refuses(&self, node: usize) -> bool {
         let replica = self.nodes[node].replica();
         replica.is_none_or(Replica::is_wiped)
@@ -275,8 +276,8 @@ impl World {
             .schedule(at, QueuedEvent::Requests { node, requests });
     }
 
-    /// Lets a client end its connection to `node` now. The replica's process notices this after the
-    /// one-way delay plus `after_ns`. The client sends nothing more on the connection.
+    /// Lets a client end its connection to `node` now. The replica's process notices the end after
+    /// the one-way delay plus `after_ns`. The client sends nothing more on the connection.
     pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
         let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
         let run = self.nodes[node].process.run();

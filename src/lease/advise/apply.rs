@@ -16,13 +16,13 @@ use crate::terminal::say;
 const LISTED_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest time to wait until the leader has listed the holders of all keys. After this time
-/// leadership moves in any case, and the next leader continues to list the holders of requested
-/// keys.
+/// leadership moves even if the list is incomplete. The next leader continues to list the holders
+/// of requested keys.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Sets the strategy, and then moves leadership. The order matters: the present leader knows the
-/// demand, and uses it to choose the holders that it lists. The next leader begins without any
-/// counts, and keeps the listed holders.
+/// Sets the strategy, and then moves leadership. The strategy is set first because the present
+/// leader knows the demand, and uses the demand to choose the holders that it lists. The next
+/// leader begins without any counts, and keeps the listed holders.
 pub(super) async fn apply(
     client: &Client,
     view: &LeaderView,

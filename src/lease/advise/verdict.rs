@@ -9,13 +9,13 @@ use crate::advice::AdviceContext;
 const GAIN_MIN: f64 = 0.02;
 
 /// Smallest gain, in ms, for which a change is worthwhile. The gain must also reach `GAIN_MIN`.
-/// Without these limits, leadership would alternate between two equally good sites.
+/// These two limits prevent leadership from alternating between two equally good sites.
 const GAIN_MIN_MS: f64 = 1.0;
 
 /// `GAIN_MIN` and `GAIN_MIN_MS` as text for reports.
 pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
-/// The best forecast, and the forecast of the plan in force. The two are compared.
+/// Comparison of the best forecast with the forecast of the plan in force.
 pub struct AdviceVerdict<'a> {
     pub best: &'a Forecast,
     /// Forecast for the plan in force; `None` if no forecast was made for this plan.
@@ -97,10 +97,10 @@ mod tests {
         }
     }
 
-    /// Compares two forecasts. One is for the strategy `cost` with the leader in Oregon (`OR`), and
-    /// has a mean latency of `mean_ms`. The other is for the present leader `CA`, and has a mean
-    /// latency of 80 ms. Returns whether the change is made, and the sentence that describes the
-    /// result. `requested` is the leader that the user requires.
+    /// Returns whether a change is made, and the sentence that describes the result. The change is
+    /// from the present leader `CA` with a mean latency of 80 ms to the strategy `cost` with the
+    /// leader in Oregon (`OR`) and a mean latency of `mean_ms`. `requested` is the leader that the
+    /// user requires.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
         let verdict = AdviceVerdict {

@@ -45,8 +45,8 @@ impl Sequential {
     }
 }
 
-/// Number of insertions for which the counter can store acknowledgements. These insertions are
-/// consecutive. They begin with the oldest unanswered insertion.
+/// Number of insertions for which the counter can store acknowledgements. These are consecutive
+/// insertions, beginning with the oldest unanswered insertion.
 const WINDOW: u64 = 1 << 20;
 
 /// Error: the record number of an answered insertion exceeds the record number of the oldest
@@ -55,8 +55,8 @@ const WINDOW: u64 = 1 << 20;
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;
 
-/// Issues record numbers for insertions. Also knows the record number below which every insertion
-/// has been answered, so that readers only use records that exist.
+/// Issues record numbers for insertions. Also stores the record number below which every insertion
+/// has been answered. Reads are limited to records below this number.
 #[derive(Debug)]
 pub struct AcknowledgedCounter {
     next: AtomicU64,

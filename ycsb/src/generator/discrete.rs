@@ -5,7 +5,7 @@ use super::Random;
 /// Chooses a random value by weight.
 #[derive(Clone, Debug)]
 pub struct Discrete<T> {
-    /// All values. Next to each value is the sum of the weights up to and including this value.
+    /// All values, each with the sum of the weights up to and including the weight of this value.
     cumulated: Vec<(f64, T)>,
 }
 

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use super::random::{Random, mix};
 
-/// Largest permutation that is stored as a shuffled table. A larger permutation is computed by a
-/// network.
+/// Maximum length of a permutation that is stored as a shuffled table. A longer permutation is
+/// computed by a network.
 const TABLE_MAX: u64 = 1 << 12;
 
-/// Number of pairs of rounds. The network has twice as many rounds: four. With fewer than four
+/// Number of pairs of rounds of the network. Two pairs make four rounds. With fewer than four
 /// rounds, the result is visibly not random.
 const ROUNDS: usize = 2;
 
@@ -124,8 +124,8 @@ struct Network {
 }
 
 impl Network {
-    /// Creates a network over the smallest power of two that is at least `len`. The length `len`
-    /// must be above 1.
+    /// Creates a network over the smallest power of two that is at least `len`. Requires that `len`
+    /// is above 1.
     fn new(len: u64, seed: u64) -> Self {
         let bits = u64::BITS - (len - 1).leading_zeros();
         let low_bits = bits.div_ceil(2);
@@ -223,8 +223,9 @@ mod tests {
         assert!(deciles.iter().all(|n| (60..140).contains(n)), "{deciles:?}");
     }
 
-    /// Counts how often each value is the image of `index`, in permutations with `seeds` different
-    /// seeds. Returns the largest deviation from the expected count, in standard deviations.
+    /// Returns the largest deviation of a count from the expected count, in standard deviations.
+    /// There is one count for each value: how often the value is the image of `index`, in
+    /// permutations with `seeds` different seeds.
     fn bias(len: u64, index: u64, seeds: u64) -> f64 {
         let mut counts = vec![0u64; len as usize];
         for seed in 0..seeds {

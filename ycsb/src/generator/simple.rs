@@ -63,9 +63,8 @@ impl Hotspot {
     }
 }
 
-/// Maximum number of attempts to find a random distance in the range. If all of them fail, a
-/// distance in the range is computed directly. With YCSB's own curve, one attempt in thirty is out
-/// of range.
+/// Maximum number of attempts to find a random distance in the range. If all attempts fail, a
+/// distance in the range is computed directly. With YCSB's own curve, one attempt in thirty fails.
 const DRAWS_MAX: u32 = 32;
 
 /// Exponentially distributed distances; small ones are the most likely.

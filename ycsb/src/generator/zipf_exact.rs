@@ -19,8 +19,8 @@ pub struct ZipfExact {
     theta: f64,
     /// Area under the curve up to `items + 1/2`.
     area_end: f64,
-    /// Area under the curve at which rank 1 begins. This value makes the area for rank 1 equal to
-    /// the bar of rank 1, which has the area 1.
+    /// Area under the curve at which rank 1 begins. With this value, the area for rank 1 is 1, as
+    /// is the area of the bar of rank 1.
     area_start: f64,
     /// A variate that is rounded up by at most this much is accepted without a further test.
     accept_margin: f64,
@@ -83,8 +83,8 @@ impl ZipfExact {
     }
 }
 
-/// Returns the integral of `t^-theta` from 1 to `x`. The textbook form loses digits by cancellation
-/// if `theta` is near 1; this form does not.
+/// Returns the integral of `t^-theta` from 1 to `x`. Unlike the textbook form, the form used here
+/// loses no digits by cancellation if `theta` is near 1.
 #[inline]
 fn area(x: f64, theta: f64) -> f64 {
     let log = x.ln();

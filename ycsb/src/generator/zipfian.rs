@@ -5,9 +5,9 @@ use super::{Random, fnv_hash};
 
 /// YCSB's theta.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
-/// Number of items of the scrambled zipfian, regardless of the record count. YCSB passes this
-/// number as the *last* item. Items are counted from 0, so the distribution really has one item
-/// more.
+/// Number of the *last* item of the scrambled zipfian, as in YCSB. The number does not depend on
+/// the record count. Items are counted from 0, so the distribution has one item more than this
+/// number.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// YCSB's precomputed zeta for [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
 pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
@@ -145,10 +145,11 @@ impl ScrambledZipfian {
         self.first + fnv_hash(self.zipfian.draw(random)) % self.count
     }
 
-    /// Returns a random number below `end`, which must be above the first number. If a random
-    /// number is too large, another random number replaces it, as in YCSB. So the whole range
-    /// should not be much larger than the part below `end`. If `DRAWS_MAX` random numbers in a row
-    /// are too large, the last of them is taken modulo the size of that part.
+    /// Returns a random number below `end`. Requires that `end` is above the first number. If a
+    /// random number is too large, another random number replaces it, as in YCSB. If `DRAWS_MAX`
+    /// random numbers in a row are too large, the last of them is taken modulo the size of the part
+    /// of the range below `end`. The whole range should not be much larger than this part, because
+    /// otherwise many random numbers are too large.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)
             .map(|_| self.draw(random))

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Fraction of the due operations that may be late, never sent or abandoned. If the fraction is
-/// greater, the run has missed the target rate.
+/// Maximum fraction of the due operations that may be late, never sent or abandoned in a run that
+/// does not miss its target rate. In addition, one such operation is allowed for each thread.
 const LATE_SHARE: f64 = 0.01;
 
 /// Counts of the operations that were due in the measured phase of a run. In a closed loop an
@@ -71,9 +71,8 @@ impl Account {
 
     /// Returns the target rate if the run missed it. The run missed the rate if too many operations
     /// were late, never sent or abandoned. The allowed number of such operations is one for each
-    /// thread, plus one in a hundred of the due operations. If the run caught up after an outage,
-    /// it has not missed the target; the outage is visible in the latencies from the intended
-    /// starts.
+    /// thread, plus one in a hundred of the due operations. A run that caught up after an outage
+    /// has not missed the target. The latencies from the intended starts show the outage.
     pub fn missed_target(&self) -> Option<f64> {
         let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
         self.target

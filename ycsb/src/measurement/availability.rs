@@ -96,9 +96,9 @@ impl ReplicaAvailability {
             .map(|_| last_answer)
     }
 
-    /// Returns the longest silence of the replica. A silence is the time between two answers of the
-    /// replica. In this time, the replica failed to answer a request, or another replica answered
-    /// in its place.
+    /// Returns the longest silence of the replica; `None` if there was no silence. A silence is a
+    /// time between two successive answers of the replica in which the replica failed to answer a
+    /// request, or another replica answered in its place.
     pub fn longest_silence(&self) -> Option<AvailabilityGap> {
         Some(self.silence).filter(|gap| !gap.length.is_zero())
     }

@@ -88,8 +88,7 @@ fn json_object(line: &ReportLine) -> String {
     )
 }
 
-/// Formats a JSON string. Characters are escaped where this is necessary, because users choose the
-/// names of sites.
+/// Formats a JSON string. Characters are escaped where this is necessary.
 fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

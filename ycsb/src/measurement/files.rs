@@ -21,14 +21,14 @@ use super::{
 const ALL: &str = "latency.hlog";
 
 /// An interval log that is being written; `None` after a write to the log has failed. After a
-/// failure nothing more is written, because a log with a gap would mislead readers.
+/// failure nothing more is written to the log, because a log with a gap would be misleading.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
-/// Histogram files of one run. If a file cannot be written, the run and the other files are not
-/// affected. The first error is returned at the end of the run.
+/// Histogram files of one run. An error in one file does not affect the run and the other files.
+/// The first error is returned at the end of the run.
 pub struct IntervalFiles {
-    /// Prefix of every file name, as the user wrote it. So if the prefix is a folder, it must end
-    /// with `/`.
+    /// Prefix of every file name, as the user wrote it. A prefix that is a folder must end with
+    /// `/`.
     prefix: String,
     start: SystemTime,
     sites: Vec<String>,
@@ -120,7 +120,8 @@ impl IntervalFiles {
     /// Closes the logs and writes the percentile distributions of the whole run.
     ///
     /// # Errors
-    /// If a file cannot be written, or a write failed earlier. All other files are complete.
+    /// If a file cannot be written, or a write failed earlier. Even then, all other files are
+    /// complete.
     pub fn finish(mut self, measurements: &Measurements) -> Result<(), HlogError> {
         let named = std::mem::take(&mut self.by_name);
         let named = named

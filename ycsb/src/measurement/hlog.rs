@@ -78,8 +78,8 @@ impl<W: Write> HlogWriter<W> {
         })
     }
 
-    /// Writes one interval, which began at `start`, counted from the log's time 0. Characters that
-    /// are not allowed in a tag (commas, blanks) are replaced.
+    /// Writes one interval, which began at `start`. The time `start` is counted from the log's time
+    /// 0. Characters that are not allowed in a tag (commas, blanks) are replaced.
     ///
     /// # Errors
     /// If `out` fails.
@@ -218,8 +218,8 @@ fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, H
 }
 
 /// Reads an interval log, and returns for each tag the sum of all intervals with that tag. Lines
-/// without a tag are summed under "". To merge the logs of several load generators, read each of
-/// them and add the sums.
+/// without a tag are summed under the tag "". To merge the logs of several load generators, read
+/// each log and add the sums.
 ///
 /// # Errors
 /// If the file cannot be read or is no interval log.
@@ -256,7 +256,7 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
 /// Maximum number of characters of a faulty line that an error message quotes.
 const SHOWN: usize = 40;
 
-/// Finds the first line that does not belong in an interval log. Returns a description with the
+/// Describes the first line that does not belong in an interval log. The description contains the
 /// number and the first characters of the line.
 fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     let LogIteratorError::ParseError { offset } = *error;

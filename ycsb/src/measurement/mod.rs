@@ -437,9 +437,9 @@ fn micros(latency: Duration) -> u64 {
     u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Adds a latency in microseconds to a histogram, `count` times. A histogram is resized only by its
-/// method `record`. A very high latency may need more memory than any machine has. Such a latency
-/// is recorded as the highest latency that the histogram can hold.
+/// Adds a latency in microseconds to a histogram, `count` times. The histogram grows if necessary.
+/// If a latency is too high for the histogram to grow enough, the highest latency that the
+/// histogram can hold is recorded instead.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);

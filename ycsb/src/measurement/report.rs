@@ -99,8 +99,7 @@ impl WorkloadReport<'_> {
     }
 
     /// Adds the latencies of all operations that read records. There is a separate figure for each
-    /// path, because the paths show the effect of leases. If `site` (index and name) is given, only
-    /// operations of that site are included.
+    /// path. If `site` (index and name) is given, only operations of that site are included.
     fn read_paths(&self, lines: &mut ReportBuilder<'_>, site: Option<(u8, &str)>) {
         let basis = self.measurements.main_basis();
         let here = |key: &SeriesKey| site.is_none_or(|(index, _)| key.site == index);

@@ -20,7 +20,7 @@ const NO_JVM: &str = "there is no Java virtual machine";
 const ONE_FAILURE: &str =
     "failures are counted by status, with one histogram for an operation's failures";
 
-/// Known properties, sorted by subject. A run prints them in this order.
+/// Known properties, sorted by subject. A run prints the properties in this order.
 pub(super) const KNOWN: &[(&str, PropertyUse)] = &[
     ("workload", Default("site.ycsb.workloads.CoreWorkload")),
     ("recordcount", Optional),

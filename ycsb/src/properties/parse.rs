@@ -14,7 +14,7 @@ pub(super) struct BadEscape {
     pub line: usize,
 }
 
-/// Splits the text of a file into its properties, in order. The only possible fault is a `\u`
+/// Splits the text of a file into its properties, in order. Returns an error only for a `\u`
 /// without four hexadecimal digits, or with only one half of a surrogate pair.
 pub(super) fn parse(text: &str) -> Result<Vec<PropertyLine>, BadEscape> {
     logical_lines(text)

@@ -28,8 +28,7 @@ impl CancellationToken {
         self.0.changed.notify_waiters();
     }
 
-    /// Returns true if the flag is raised. This is called for every operation, and costs one load
-    /// from memory.
+    /// Returns true if the flag is raised. A call costs only one load from memory.
     pub fn is_cancelled(&self) -> bool {
         self.0.raised.load(Ordering::SeqCst)
     }

@@ -64,8 +64,8 @@ pub struct RunOptions {
     /// Operations per second of all threads together; `None` means as many as possible.
     pub target: Option<f64>,
     /// If true, a separate thread of the operating system waits for the times at which operations
-    /// are due, with an error of about 0.1 ms. If false, timers of the runtime are used, with an
-    /// error of 1 ms; these timers also work in virtual time.
+    /// are due. The error of this thread is about 0.1 ms. If false, timers of the runtime are used.
+    /// The error of these timers is 1 ms, but they also work in virtual time.
     pub precise: bool,
     /// Time after which the run ends; `None` means no limit.
     pub time_max: Option<Duration>,
@@ -79,7 +79,7 @@ pub struct RunOptions {
     pub refresh_every: Option<Duration>,
     /// Maximum number of times that a failed insertion of the load phase is tried again.
     pub insert_retries: u32,
-    /// Pause before a failed insertion is tried again. It varies at random by up to a fifth.
+    /// Pause before a failed insertion is tried again. The pause varies at random by up to a fifth.
     pub insert_retry_pause: Duration,
     /// Whether the load phase continues after an insertion that failed for good.
     pub insert_keep_going: bool,
@@ -96,7 +96,7 @@ pub struct SiteStore<S> {
     /// request without an answer is counted for this replica.
     pub address: ReplicaName,
     /// True if the store chooses a replica for each operation. In that case the site has no replica
-    /// of its own, and an answer from one replica does not mean that another replica failed to
+    /// of its own. An answer from one replica then does not mean that another replica failed to
     /// answer.
     pub routed: bool,
     /// Thread of the operating system that sends the store's operations.
@@ -227,7 +227,8 @@ fn share(operations: u64, threads: u64, thread: u64) -> Option<u64> {
     (operations > 0).then_some(operations / threads + rest)
 }
 
-/// Waits for the operations in flight. After the grace time, abandons those that have not ended.
+/// Waits for the operations in flight. After the grace time, abandons the operations that have not
+/// ended.
 async fn drain(workers: &mut JoinSet<()>, shared: &RunState) {
     let _ = timeout(GRACE, join_all(workers)).await;
     shared.abandon.cancel();

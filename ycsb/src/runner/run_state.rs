@@ -121,7 +121,7 @@ impl RunState {
         self.end.get().copied()
     }
 
-    /// Returns true if an operation may be sent now. Ends the run if its time is over.
+    /// Returns true if an operation may be sent now. Ends the run if the time of the run is over.
     pub fn is_open(&self) -> bool {
         if let Some(deadline) = self.deadline.filter(|at| Instant::now() >= *at) {
             self.end_at(deadline);

@@ -19,8 +19,8 @@ use crate::store::KvStore;
 use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
 /// Maximum number of random choices for operations that were never sent, over all threads together.
-/// Each choice determines the kind of an operation. If there are more such operations, one choice
-/// applies to several of them.
+/// Each choice determines the kind of an operation. If more operations than this were never sent,
+/// one choice applies to several of them.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
@@ -132,8 +132,8 @@ impl<S: KvStore> Worker<S> {
     }
 
     /// Checks, for some insertions, whether the record already exists. As in YCSB, an insertion
-    /// overwrites an existing record. Without this check, such overwriting would not be noticed.
-    /// The check is not measured.
+    /// overwrites an existing record. Only this check shows that a record was overwritten. The
+    /// check is not measured.
     async fn probe(&self, operation: &WorkloadOperation) {
         if !self.workload.is_probed(operation.record) {
             return;
@@ -292,8 +292,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Adds to the account the operations that were due before `end` and were never sent. Without a
-    /// target rate there are none, because a closed loop sends an operation only after an answer.
+    /// Adds to the account the operations that were due before `end` and were never sent. Adds
+    /// nothing if there is no target rate, because an operation is then due only when it is sent.
     fn never_sent(&self, issued: u64, end: Instant, stream: &mut ThreadWorkload) {
         let Some(schedule) = self.schedule() else {
             return;

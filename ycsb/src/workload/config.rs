@@ -255,9 +255,8 @@ fn distribution(properties: &Properties) -> Result<Distribution, PropertyError> 
     })
 }
 
-/// Reads the property `permutation`. A permutation makes sense only if the popularity of a record
-/// depends on the record itself. It makes no sense if the popularity depends on the record's age or
-/// on an order.
+/// Reads the property `permutation`. Returns an error if a permutation is requested, but the
+/// popularity of a record depends on the record's age or on an order instead of the record itself.
 fn order_by_site(
     properties: &Properties,
     distribution: Distribution,

@@ -72,8 +72,8 @@ struct SharedCounters {
     sequential: Sequential,
 }
 
-/// First element of the path that selects a random stream. Each use of random numbers has a
-/// different first element.
+/// First element of the path that selects a random stream. Each use of random numbers has its own
+/// first element, so the streams of different uses are unrelated.
 const STREAM_RUN: u64 = 3;
 const STREAM_LOAD: u64 = 4;
 
@@ -163,8 +163,8 @@ impl CoreWorkload {
     }
 
     /// Returns the only field that an operation reads from the record `value`; `None` if the record
-    /// does not have this field. The store cannot select fields: it stores and returns whole
-    /// records.
+    /// does not have this field. The field is selected here, because the store stores and returns
+    /// whole records.
     pub fn project(&self, value: &Bytes, field: u32) -> Option<Bytes> {
         let name = self.config.field_names.get(field as usize)?.as_bytes();
         let record = Record::decode(value.clone()).ok()?;
@@ -222,7 +222,8 @@ impl ThreadWorkload {
         self.workload.config.kinds.draw(&mut self.random)
     }
 
-    /// Returns the next insertion of the load phase. The caller limits the number of insertions.
+    /// Returns the next insertion of the load phase. Does not limit the number of insertions; the
+    /// caller must limit it.
     pub fn next_load(&mut self) -> WorkloadOperation {
         let record = self.workload.shared.load.take();
         // Loading draws from its own stream, so that the run phase is the same with and without
@@ -271,8 +272,9 @@ impl ThreadWorkload {
         self.reorder(drawn)
     }
 
-    /// Maps an initial record to another initial record by the site's order of popularity, if the
-    /// site has its own order. Other records are returned unchanged.
+    /// Returns the record to which the site's order of popularity maps an initial record. All other
+    /// records are returned unchanged, and so are initial records if the site has no order of its
+    /// own.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {
@@ -324,8 +326,8 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
 }
 
 /// Maximum ratio of expected insertions to existing records, in the range of the zipfian
-/// distribution. With this limit, at least one in about a hundred random numbers is an existing
-/// record.
+/// distribution. With this limit, at least one in about a hundred random numbers is the number of
+/// an existing record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;
 
 /// Chooses a record to read or update.

@@ -50,8 +50,8 @@ pub(super) fn expected_value(key: &[u8], field: &str, length: u64) -> Bytes {
     value.into()
 }
 
-/// Java's `String.hashCode` of the text that has been added so far. It is correct for ASCII text,
-/// and keys are ASCII text.
+/// Java's `String.hashCode` of the text that has been added so far. The result is correct only for
+/// ASCII text. Keys are ASCII text.
 #[derive(Default)]
 struct JavaHash(i32);
 

@@ -20,8 +20,8 @@ const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CHECKSUM_BYTES: usize = 4;
-/// Length of the shortest event, in bytes. This event is a delete without an answer. The kind, the
-/// process, the key and the begin of this event are one byte each.
+/// Length of the shortest event, in bytes. The shortest event is a delete without an answer. Its
+/// kind, its process, its key and its begin take one byte each.
 const EVENT_BYTES_MIN: usize = 4;
 
 /// Reason why a history could not be stored or loaded.
@@ -212,7 +212,7 @@ fn put_event(bytes: &mut Vec<u8>, event: &HistoryEvent, before_ns: u64) {
     }
 }
 
-/// Returns the first byte of an action, and the values that follow it. The first byte is the
+/// Returns the first byte of an action, and the values that follow this byte. The first byte is the
 /// action's kind, combined with `SWAPPED` if a compare-and-swap wrote its value.
 fn put_action(action: HistoryAction) -> (u8, [Option<ValueId>; 2]) {
     match action {
@@ -278,8 +278,8 @@ fn take_action(input: &mut Input, kind: EventKind, swapped: bool) -> Option<Hist
     })
 }
 
-/// Maps each difference to an unsigned number of its own. A difference close to 0, positive or
-/// negative, becomes a small number.
+/// Maps each difference to an unsigned number. No two differences get the same number. A difference
+/// close to 0, positive or negative, becomes a small number.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     ((signed << 1) ^ (signed >> 63)) as u64

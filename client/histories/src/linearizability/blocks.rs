@@ -45,17 +45,17 @@ impl Block {
     }
 }
 
-/// All blocks of a key. The forward blocks are also listed separately, in order of time.
+/// All blocks of a key. A separate list contains the forward blocks, in order of time.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     pub all: Vec<Block>,
-    /// Forward blocks, in order of time. They do not overlap.
+    /// Forward blocks, in order of time. No two forward blocks overlap.
     pub forward: Vec<Block>,
 }
 
 impl Blocks {
-    /// Returns every block of a key. The absence before the first write is a block if the key
-    /// cannot be absent again.
+    /// Returns all blocks of a key. If the key cannot be absent again, the absence before the first
+    /// write is also a block.
     pub fn of(key: &PreparedKey) -> Result<Blocks, Flaw> {
         let all = Chains::new(key).blocks()?;
         let mut forward: Vec<Block> = all.iter().copied().filter(Block::is_forward).collect();
@@ -75,7 +75,7 @@ impl Blocks {
     }
 
     /// Returns the interval from `begin` to `end`. If an end of the interval lies in a forward
-    /// block, the interval is shortened so that this end lies outside.
+    /// block, the interval is shortened until this end is outside the block.
     ///
     /// # Errors
     /// Returns the forward block that contains the whole interval, if there is one.
@@ -111,7 +111,7 @@ struct Cluster {
 struct Chains<'k, 'a> {
     key: &'k PreparedKey<'a>,
     clusters: Vec<Cluster>,
-    /// Failed swaps, each as (begin, end, operation). The key of the map is the value that the
+    /// Failed swaps, each as (begin, end, operation). The key of the map is the value that these
     /// swaps expected.
     failures: HashMap<RegisterValue, Vec<(OpTime, OpTime, u32)>, foldhash::fast::FixedState>,
 }
@@ -209,8 +209,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         self.clusters.iter().filter_map(|cluster| cluster.successor)
     }
 
-    /// Builds the block of a chain. Checks the order within the chain. Also checks every failed
-    /// swap that expected a value of the chain: the swap must have been able to fail.
+    /// Builds the block of a chain. Checks the order within the chain. Also checks that every
+    /// failed swap that expected a value of the chain was able to fail.
     fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
         let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
@@ -246,8 +246,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         })
     }
 
-    /// Returns one entry for each position in a chain. The entry is the earliest end of all
-    /// operations at this position and at later positions.
+    /// Returns one entry for each position in a chain: the earliest end of all operations at this
+    /// position and at later positions.
     fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
         let mut ends = vec![earliest; chain.len()];
@@ -262,9 +262,9 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 
     /// Returns the latest moment up to `until` at which the value `old` can be replaced. This value
-    /// was written at `from`. Every failed swap that expected `old` must still have a moment at
-    /// which another value is current. The latest possible replacement leaves the most freedom for
-    /// the following values.
+    /// was written at `from`. After the replacement, every failed swap that expected `old` must
+    /// still have a moment at which another value is current. The latest moment is chosen because
+    /// it leaves the most freedom for the following values.
     fn write_late(
         &self,
         old: RegisterValue,

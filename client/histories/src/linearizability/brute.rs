@@ -13,8 +13,8 @@ pub(super) fn is_linearizable(events: &[HistoryEvent]) -> bool {
     extend(events, 0, None, &mut seen)
 }
 
-/// Whether an order that begins with the operations in `done` can be completed. After these
-/// operations, the register holds `held`.
+/// Whether an order that begins with the operations in `done` can be completed. `held` is the
+/// content of the register after these operations.
 fn extend(
     events: &[HistoryEvent],
     done: u32,
@@ -41,7 +41,7 @@ fn precedes(one: &HistoryEvent, two: &HistoryEvent) -> bool {
 }
 
 /// Returns the value that the register holds after the operation. The outer `None` means that the
-/// operation's answer is wrong.
+/// answer of the operation is wrong.
 fn effect(event: &HistoryEvent, held: Option<ValueId>) -> Option<Option<ValueId>> {
     match event.action {
         HistoryAction::Read { value } => (value == held).then_some(held),

@@ -35,8 +35,8 @@ pub(crate) struct Bounds<'a> {
 }
 
 /// Lets operations in flight take effect until the operation that `bit` denotes has taken effect.
-/// Returns every state in which that operation has just taken effect, or `None` if there are too
-/// many states. `follow` adds the possible successors of a state.
+/// Returns every state in which this operation has just taken effect; `None` if there are too many
+/// states. `follow` adds the possible successors of a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
     states: impl IntoIterator<Item = SearchState<H>>,
     bit: u128,
@@ -60,7 +60,7 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Groups the states that differ only in the unanswered operations that took effect. Removes
+/// Groups the states that are equal except for the unanswered operations that took effect. Removes
 /// superfluous states from each group.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
     states: &mut Vec<SearchState<H>>,
@@ -87,8 +87,8 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     })
 }
 
-/// States that remain to be expanded. Each state is returned at most once, and no superfluous state
-/// is returned.
+/// States that remain to be expanded. A state is returned at most once. Superfluous states are
+/// never returned.
 pub(crate) struct Frontier<H> {
     /// Slots of the unanswered operations, as a set of bits.
     unanswered: u128,

@@ -15,7 +15,7 @@ pub(super) struct HistoryShape {
     pub keys: u64,
     pub processes: u32,
     /// Duration of the longest operation. The longest pause between two operations of one process
-    /// has the same duration.
+    /// has the same length.
     pub duration_ns: u64,
     /// Percentage of reads among the operations.
     pub reads: u32,
@@ -34,7 +34,7 @@ struct PlannedOp {
     lost: bool,
 }
 
-/// Returns the history of a correct register. The history is always linearizable.
+/// Returns the history of a correct register. So the history is always linearizable.
 pub(super) fn honest(shape: &HistoryShape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
@@ -84,7 +84,7 @@ fn action(shape: &HistoryShape, rng: &mut Pcg64Mcg, value: ValueId) -> HistoryAc
     }
 }
 
-/// Changes one operation: either the value that it found, or its times.
+/// Changes one operation: either the value that the operation found, or the times of the operation.
 pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
     let values: Vec<Option<ValueId>> = events.iter().map(|e| value_of(&e.action)).collect();
     let other = any_of(&values, rng);
@@ -129,9 +129,9 @@ pub(crate) struct Invocation {
 }
 
 impl Processes {
-    /// Creates `processes` processes. `duration_ns` is the duration of the longest operation. The
-    /// longest pause between two operations of one process has the same duration. `unanswered` is
-    /// the number of operations in a hundred that are never answered.
+    /// Creates `processes` processes. `duration_ns` is the duration of the longest operation, and
+    /// also of the longest pause between two operations of one process. `unanswered` is the number
+    /// of operations in a hundred that are never answered.
     pub fn new(processes: u32, duration_ns: u64, unanswered: u32) -> Processes {
         Processes {
             free_at_ns: vec![0; processes as usize],
@@ -194,9 +194,9 @@ impl Register {
     }
 }
 
-/// Changes one operation at random, in one of three ways. Its found or expected value becomes
-/// `other`, or the success of a swap is inverted, or the begin and the end are shifted by
-/// `shift_ns`.
+/// Changes one operation at random, in one of three ways. The first way replaces the found or
+/// expected value by `other`. The second way inverts the success of a swap. The third way shifts
+/// the begin and the end by `shift_ns`.
 pub(crate) fn disturb_one(
     action: &mut HistoryAction,
     invoke_ns: &mut u64,

@@ -113,8 +113,8 @@ impl Flaw {
     }
 }
 
-/// Judges a whole history. The first violation found is returned immediately. A key that could not
-/// be judged does not hide a violation at another key.
+/// Judges a whole history. Returns the first violation immediately. A key that cannot be judged
+/// does not hide a violation at another key.
 pub fn check(history: &History) -> LinearizabilityVerdict {
     let mut events: Vec<&HistoryEvent> = history.events().iter().collect();
     events.sort_by_cached_key(|event| (event.key, event.invoke_ns, event.return_ns));

@@ -63,8 +63,8 @@ pub(super) struct Op<'a> {
 pub(super) struct PreparedKey<'a> {
     /// Operations in the order in which they began.
     pub ops: Vec<Op<'a>>,
-    /// Operation that wrote each value. The index is [`RegisterValue::index`] of the value. The
-    /// entry for absence is `None`.
+    /// Operation that wrote each value. The list is indexed by [`RegisterValue::index`]. The entry
+    /// for absence is `None`.
     pub writers: Vec<Option<&'a HistoryEvent>>,
     /// Whether an operation saw that the key was absent, or requires an absent key.
     pub absence_observed: bool,
@@ -147,9 +147,9 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// Returns the end of each operation. If another operation saw the value of an unanswered
-/// operation, the unanswered operation took effect before the other operation ended. If no
-/// operation saw its value, the end of an unanswered operation is `NEVER`.
+/// Returns the end of each operation. The end of an unanswered operation depends on the operations
+/// that saw its value. The unanswered operation took effect before each of these operations ended.
+/// If no operation saw its value, its end is `NEVER`.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();
@@ -163,9 +163,9 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that the value found by `finder` was written in time. If the write has no answer, the
-/// write is given an end. If the write is a swap, the value found by the swap is checked in the
-/// same way.
+/// Checks that the value found by `finder` was written in time. If the write has no answer, gives
+/// the write an end. If the write is a swap, also checks the value that the swap found, in the same
+/// way.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,
@@ -236,7 +236,7 @@ fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
 }
 
 /// Turns events into operations. Omits an event if its effect is uncertain and could not help to
-/// explain any answer.
+/// explain an answer.
 struct PreparedKeyBuilder<'a, 'b> {
     events: &'b [&'a HistoryEvent],
     ends: &'b [OpTime],

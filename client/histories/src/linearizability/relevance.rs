@@ -11,7 +11,7 @@ pub(super) struct Relevance {
     /// One entry for each mutation, sorted by begin. The first time is the begin of the mutation.
     /// The second time is the earliest end among this mutation and all mutations that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
-    /// Begin and end of the only write of each value. Absence is treated as a value that is written
+    /// Begin and end of the only write of each value. Absence counts as a value that is written
     /// before all others. The entry for absence is `None` if the key can become absent again.
     writes: Vec<Option<(OpTime, OpTime)>>,
 }
@@ -40,16 +40,16 @@ impl Relevance {
     }
 
     /// Returns the earliest moment at which the effect of an operation was certainly overwritten.
-    /// The operation ended at `end`.
+    /// `end` is the end of this operation.
     fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
 
     /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
-    /// the expected value was never written. It is also the case if the expected value has only one
-    /// write, and the value was not written yet, or was already overwritten, at a moment of the
-    /// swap.
+    /// the expected value was never written. There is a second case: the expected value has only
+    /// one write, and at a moment of the swap the value was not written yet, or was already
+    /// overwritten.
     pub fn is_explained(&self, op: &Op) -> bool {
         let OpKind::Fail { expected } = op.kind else {
             return false;
@@ -62,8 +62,8 @@ impl Relevance {
     }
 
     /// Returns one flag for each operation: whether an unexplained failed swap might have found the
-    /// operation's value. A swap cannot have found the value if the value was overwritten before
-    /// the swap began, or if the operation began after the swap ended.
+    /// value of this operation. The swap cannot have found the value in two cases: the value was
+    /// overwritten before the swap began, or the operation began after the swap ended.
     pub fn of_unexplained(&self, key: &PreparedKey, explained: &[bool]) -> Vec<bool> {
         let mut latest = 0;
         let mut ends_to: Vec<(OpTime, OpTime)> = Vec::new();

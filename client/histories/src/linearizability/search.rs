@@ -32,8 +32,8 @@ use crate::history::HistoryEvent;
 /// grows with the number of operations in the history.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
-/// Maximum number of states that are kept from one moment to the next. It is also the maximum
-/// number of states that are expanded for one moment.
+/// Maximum number of states that are kept from one moment to the next. At most this number of
+/// states is also expanded for one moment.
 const STATES: usize = 1 << 16;
 const STATES_DEVELOPED: usize = 1 << 20;
 /// Maximum number of operations in flight that an explanation names.
@@ -51,7 +51,7 @@ pub(super) fn check(key: &PreparedKey, budget: &mut Budget) -> Result<(), Flaw> 
 }
 
 /// Number of states that may still be expanded for a whole history. One key may use at most half of
-/// this number, so that enough is left for judging other keys after a difficult one.
+/// this number, so that enough is left for other keys after a difficult key.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: usize,
@@ -59,15 +59,15 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Returns the budget for a history of `ops` operations. The budget is enough if each operation
-    /// overlaps only a few others. If a million operations overlap too many others, the budget is
-    /// used up in about ten seconds.
+    /// overlaps only a few other operations. If a million operations overlap too many others, the
+    /// search uses up the budget in about ten seconds.
     pub fn for_ops(ops: usize) -> Self {
         let steps = STEPS + STEPS_PER_OP * ops;
         Budget { steps }
     }
 }
 
-/// Reads that found one value, and the swap that replaced the value. These operations limit the
+/// Reads that found one value, and the swap that replaced this value. These operations limit the
 /// possible orders.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
@@ -82,8 +82,8 @@ struct OpValueUses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OpTick {
     at: OpTime,
-    /// Whether the tick is an end. Among the ticks at one moment, those with false come first. So
-    /// if one operation ends at the moment at which another begins, the two overlap.
+    /// Whether the tick is an end. At one moment, begins come before ends. So if one operation ends
+    /// at the moment at which another operation begins, the two operations overlap.
     is_end: bool,
     op: u32,
 }
@@ -92,8 +92,8 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// True for each operation that no failed swap needs. Such an operation may be hidden by a
-    /// write that follows immediately.
+    /// Flag of each operation: true if no failed swap needs the operation. A write that follows
+    /// immediately may hide such an operation.
     hidable: Vec<bool>,
     /// For each slot, the operation in flight that occupies it.
     slots: [usize; SLOTS],
@@ -191,7 +191,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         Ok(())
     }
 
-    /// Returns the unanswered swaps that cannot take effect any more, because their expected value
+    /// Returns the unanswered swaps that can no longer take effect, because their expected value
     /// will not be current again.
     fn hopeless(&self) -> u128 {
         let is_hopeless = |&slot: &usize| match self.op(slot).kind {
@@ -311,8 +311,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether the operation in `slot` can take effect just before another write hides it, because
-    /// no other operation needs its effect.
+    /// Whether the operation in `slot` can take effect just before another write that hides it.
+    /// This is possible if no other operation needs the effect of the hidden operation.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
             return false;

@@ -86,7 +86,8 @@ struct Sweep<'k, 'a> {
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// Forward block that began early. At its begin, no operation of the block had to end yet.
+    /// Forward block that began early. When this block began, no operation of the block had to end
+    /// yet.
     early: Option<u32>,
     /// Moment at which the block `early` ends.
     busy_until: OpTime,
@@ -103,7 +104,7 @@ struct Sweep<'k, 'a> {
     writes: BTreeSet<(OpTime, u32)>,
     /// Waiting creates. The first component is the moment by which the create must take effect.
     creates: BTreeSet<(OpTime, u32)>,
-    /// Swaps that stored a value that no operation saw. The key of the map is the value that the
+    /// Swaps that stored a value that no operation saw. The key of the map is the value that these
     /// swaps expected. In each list, the swap that begins first comes last.
     unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
     /// Deletions that have taken effect, in order.
@@ -239,8 +240,8 @@ impl<'k, 'a> Sweep<'k, 'a> {
         Ok(())
     }
 
-    /// Makes a deletion take effect if the key is present. The operation `cause` requires an absent
-    /// key.
+    /// Makes a deletion take effect if the key is present. `cause` is the operation that requires
+    /// an absent key.
     fn make_absent(&mut self, cause: &HistoryEvent) -> Result<(), Flaw> {
         if matches!(self.state, KeyState::Absent) {
             return Ok(());

@@ -15,8 +15,8 @@ pub(super) fn is_serializable(transactions: &[Transaction]) -> bool {
     extend(transactions, 0, &StoreContents::new(), &mut HashSet::new())
 }
 
-/// Whether an order that begins with the transactions in `done` can be completed. After these
-/// transactions, the keys hold `held`.
+/// Whether an order that begins with the transactions in `done` can be completed. `held` contains
+/// the values of the keys after these transactions.
 fn extend(
     all: &[Transaction],
     done: u32,
@@ -42,8 +42,8 @@ fn precedes(one: &Transaction, two: &Transaction) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// Returns the values that the keys hold after the transaction; `None` if the transaction's answer
-/// is wrong.
+/// Returns the values that the keys hold after the transaction; `None` if the answer of the
+/// transaction is wrong.
 fn effect(transaction: &Transaction, before: &StoreContents) -> Option<StoreContents> {
     let open = transaction.return_ns.is_none();
     let mut held = before.clone();

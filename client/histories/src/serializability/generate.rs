@@ -21,7 +21,7 @@ pub(super) struct TransactionsShape {
     /// Percentage of transactions with several keys.
     pub several: u32,
     /// Duration of the longest transaction. The longest pause between two transactions of one
-    /// process has the same duration.
+    /// process has the same length.
     pub duration_ns: u64,
     /// Percentage of the transactions that are never answered.
     pub unanswered: u32,
@@ -78,8 +78,8 @@ pub(super) fn history(shape: &TransactionsShape) -> Vec<Transaction> {
     transactions
 }
 
-/// Returns the parts of a random transaction. Its kind is one that the simulator's clients send: an
-/// operation on one key, or a write, read or scan of several keys.
+/// Returns the parts of a random transaction. The transaction is of a kind that the simulator's
+/// clients send: an operation on one key, or a write, read or scan of several keys.
 fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, HistoryAction)> {
     let key = rng.random_range(0..shape.keys);
     let other = (key + 1) % shape.keys;
@@ -108,7 +108,8 @@ fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64,
     vec![(key, action)]
 }
 
-/// Changes one transaction: either the values that it found, or its times.
+/// Changes one transaction: either the values that the transaction found, or the times of the
+/// transaction.
 pub(super) fn disturb(transactions: &mut [Transaction], rng: &mut impl Rng) {
     let index = rng.random_range(0..transactions.len());
     let part = rng.random_range(0..transactions[index].parts.len());

@@ -33,8 +33,8 @@ use crate::linearizability::{self, explain};
 use prepare::PreparedTransactions;
 use search::SearchOutcome;
 
-/// Maximum number of states that [`check`] expands. The expansion of this many states takes a few
-/// seconds.
+/// Maximum number of states that [`check`] expands. The expansion of this number of states takes a
+/// few seconds.
 pub const STEPS: usize = 2_000_000;
 
 /// Actions on one or several keys that took effect at one moment.
@@ -43,12 +43,12 @@ pub struct Transaction {
     /// Process that issued the transaction. A process has only one transaction in flight at a time.
     pub process: u32,
     /// Actions on the keys, one key after the other, in this order. A scan is a read of every key
-    /// that could exist in its range. A value that is read in a transaction without an answer is
-    /// ignored. If a compare-and-swap in a transaction without an answer would fail, no part of the
-    /// transaction happens.
+    /// that could exist in its range. If the transaction has no answer, the values that it read are
+    /// ignored. If the transaction has no answer and one of its compare-and-swaps would fail, no
+    /// part of the transaction happens.
     pub parts: Vec<(u64, HistoryAction)>,
-    /// Time at which the transaction began, in nanoseconds. One clock is used for the whole
-    /// history.
+    /// Time at which the transaction began, in nanoseconds. All times of the history are read from
+    /// one clock.
     pub invoke_ns: u64,
     /// Time at which the transaction's answer arrived, by the same clock; `None` if no answer
     /// arrived.
@@ -71,8 +71,8 @@ pub enum SerializabilityVerdict {
         keys: Vec<u64>,
         /// Description of the contradictory transactions and of their times.
         explanation: String,
-        /// Transactions that contradict each other, in the order in which they began. Parts that do
-        /// not matter are omitted.
+        /// Transactions that contradict each other, in the order in which they began. Parts of
+        /// transactions that do not matter are omitted.
         transactions: Vec<Transaction>,
     },
     /// No violation was found, but the history could not be judged completely.
@@ -89,14 +89,14 @@ impl SerializabilityVerdict {
     }
 }
 
-/// Judges a history. The search expands no more than [`STEPS`] states. The transactions may be in
-/// any order.
+/// Judges a history. The transactions may be in any order. The search expands at most [`STEPS`]
+/// states.
 pub fn check(transactions: &[Transaction]) -> SerializabilityVerdict {
     check_within(transactions, STEPS)
 }
 
-/// Judges a history. The search expands no more than `steps` states. If more states are needed, the
-/// verdict is `Unknown`.
+/// Judges a history. The search expands at most `steps` states. If the search needs more states,
+/// the verdict is `Unknown`.
 pub fn check_within(transactions: &[Transaction], mut steps: usize) -> SerializabilityVerdict {
     let relevant: Vec<Transaction> = transactions.iter().filter_map(without_unread).collect();
     if let Some(violation) = check_each_key(&relevant) {
@@ -127,8 +127,8 @@ fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     (!transaction.parts.is_empty()).then_some(transaction)
 }
 
-/// Returns a violation at a single key, if there is one. A key that cannot be judged alone is
-/// skipped, because all keys are judged together afterwards.
+/// Returns a violation at a single key, if there is one. Skips a key that cannot be judged alone,
+/// because all keys are judged together afterwards.
 fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict> {
     let events = |transaction: &Transaction| -> Vec<HistoryEvent> {
         let event = |&(key, action): &(u64, HistoryAction)| HistoryEvent {

@@ -74,7 +74,7 @@ pub(super) struct Txn {
     /// Whether a compare-and-swap may have failed because of a value that this transaction wrote.
     pub explains_a_failure: bool,
     /// Last moment at which an answer could depend on the transaction. This field is used only for
-    /// a transaction that may never have taken effect.
+    /// transactions that may never have taken effect.
     pub last_use: TxnTime,
 }
 
@@ -173,9 +173,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// Returns the end of each transaction. If another transaction found a value of an unanswered
-/// transaction, the unanswered transaction took effect before the other transaction ended. If no
-/// transaction found its values, the end of an unanswered transaction is `NEVER`.
+/// Returns the end of each transaction. The end of an unanswered transaction depends on the
+/// transactions that found its values. The unanswered transaction took effect before each of these
+/// transactions ended. If no transaction found its values, its end is `NEVER`.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();
@@ -259,8 +259,8 @@ impl TxnBuilder {
         }
     }
 
-    /// Omits a transaction if it consists of one failed swap that is explained in every order. Adds
-    /// all other failed swaps to the constraints of their keys.
+    /// Omits each transaction that consists of one failed swap, if this swap is explained in every
+    /// order. Adds all other failed swaps to the constraints of their keys.
     fn leave_out_explained(&mut self) {
         for txn in &mut self.txns {
             let (begin, end) = (txn.begin, txn.end);
@@ -275,8 +275,9 @@ impl TxnBuilder {
         }
     }
 
-    /// Determines for each transaction whether a failed swap could need it. For each transaction
-    /// that never ends, also determines the last moment at which another transaction could need it.
+    /// Determines for each transaction whether a failed swap could need this transaction. For a
+    /// transaction that never ends, also determines the last moment at which another transaction
+    /// could need it.
     fn find_uses(&mut self) {
         for txn in &mut self.txns {
             let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);

@@ -48,8 +48,8 @@ pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchO
     outcome.map_or_else(|outcome| outcome, |()| SearchOutcome::Ordered)
 }
 
-/// Kind of a tick. At one moment, a begin comes before an end. So if one transaction ends at the
-/// moment at which another begins, the two overlap.
+/// Kind of a tick. At one moment, begins come before ends. So if one transaction ends at the moment
+/// at which another transaction begins, the two transactions overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TickKind {
     Begin,
@@ -212,7 +212,7 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// Returns the changes of a blind write if no transaction finds the values of this write.
+    /// Returns the changes of a blind write, if no transaction finds the values of this write.
     /// Returns `None` for all other transactions.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
@@ -255,7 +255,7 @@ impl<'p> TxnSearch<'p> {
     }
 
     /// Whether the transaction in `slot` may take effect just before `over` overwrites its values.
-    /// Only transactions that are not in flight are taken into account.
+    /// This check considers only transactions that are not in flight.
     fn may_hide(&self, slot: usize, over: &Txn) -> bool {
         let txn = self.txn(slot);
         let is_gone = |&(key, effect): &(usize, Effect)| {
@@ -269,8 +269,8 @@ impl<'p> TxnSearch<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets the transaction in `slot` take effect, if all other transactions can then still find
-    /// the values that they have to find.
+    /// Lets the transaction in `slot` take effect, if all other transactions can still find their
+    /// values afterwards.
     fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);
@@ -287,8 +287,8 @@ impl<'p> TxnSearch<'p> {
         }
     }
 
-    /// Lets the transaction in `slot` change the keys. After that, lets every read take effect if
-    /// its answer matches the new contents.
+    /// Lets the transaction in `slot` change the keys. Then lets each read take effect, if the
+    /// answer of the read matches the new contents.
     fn change(&self, state: &mut TxnState, slot: usize) {
         state.done |= 1 << slot;
         for &(key, effect) in &self.txn(slot).parts {

@@ -15,8 +15,8 @@ use crate::history::HistoryAction;
 
 /// Maximum number of states that one attempt may expand.
 const OF_ATTEMPT: usize = 100_000;
-/// Limit for the work of all attempts for one violation: the number of expanded states plus the
-/// number of judged transactions.
+/// Limit for the work of all attempts for one violation. Work is the number of expanded states plus
+/// the number of judged transactions.
 const WORK: usize = 3_000_000;
 
 /// Returns a contradiction that is as small as can be found in reasonable time.
@@ -28,8 +28,9 @@ pub(super) fn shrink(transactions: Vec<Transaction>) -> Vec<Transaction> {
     transactions
 }
 
-/// Returns the shortest initial part of the history that is a contradiction by itself. The search
-/// may have found the contradiction at an earlier moment, because it also uses later reads.
+/// Returns the shortest initial part of the history that is a contradiction by itself. This part
+/// may end later than the moment at which the search found the contradiction, because the search
+/// also uses later reads.
 fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
     let mut ends: Vec<u64> = transactions.iter().filter_map(|t| t.return_ns).collect();
     ends.sort_unstable();
@@ -53,8 +54,8 @@ fn until(transactions: &[Transaction], at_ns: u64) -> Vec<Transaction> {
     begun.filter_map(known).collect()
 }
 
-/// Removes pieces of the history that the contradiction does not need. The pieces become smaller
-/// and smaller.
+/// Removes pieces of the history that the contradiction does not need. The function begins with
+/// large pieces, and continues with smaller pieces.
 fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     let mut piece = transactions.len().max(1);
     loop {
@@ -76,8 +77,8 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     }
 }
 
-/// Whether the search finds that these transactions have no possible order. The search is limited
-/// by `work`.
+/// Whether the search finds that these transactions have no possible order. `work` limits the
+/// search.
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
     *work = work.saturating_sub(allowance + transactions.len());
@@ -132,8 +133,8 @@ fn is_passive(action: &HistoryAction) -> bool {
     )
 }
 
-/// Whether this part may be removed. If a history with this part has a possible order, the history
-/// without this part must have one, too.
+/// Whether this part may be removed. Requirement for a removal: if the history with this part has a
+/// possible order, the history without this part also has one.
 fn may_drop(transactions: &[Transaction], index: usize, part: usize) -> bool {
     let open = transactions[index].return_ns.is_none();
     let (key, action) = transactions[index].parts[part];

@@ -14,8 +14,9 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// Number of bytes read from a socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Cost of a received byte that is not plaintext, relative to a byte of plaintext. A record has 22
-/// such bytes, and opening them takes as much time as opening about 350 bytes of plaintext.
+/// Cost of a received byte that is not plaintext. The unit is the cost of a byte of plaintext. A
+/// record has 22 such bytes, and opening them takes as much time as opening about 350 bytes of
+/// plaintext.
 const SEAL_WORK: usize = 16;
 /// Maximum amount of plaintext that is sealed before the socket has accepted the data that was
 /// sealed earlier.
@@ -48,8 +49,7 @@ pub struct Channel {
     unsent: usize,
     /// Whether nothing has been read since the handshake.
     is_new: bool,
-    /// Whether so much data was read that other tasks must run before the next read. This data may
-    /// consist of thousands of records with hardly a byte of plaintext.
+    /// Whether so much data was read that other tasks must run before the next read.
     yields: bool,
     /// Cost of the bytes that were received since [`take_work`](Self::take_work) was last called.
     /// The unit is the cost of a byte of plaintext.
@@ -77,8 +77,8 @@ impl Channel {
         self.unsent
     }
 
-    /// Reads the data that has arrived, and appends the plaintext to `plain`. No data is lost if
-    /// the caller stops polling.
+    /// Reads the data that has arrived, and appends the plaintext to `plain`. If the caller stops
+    /// polling, no data is lost.
     ///
     /// # Errors
     /// `InvalidData` if the data was not sealed by the other side; or the error of the socket.
@@ -103,15 +103,15 @@ impl Channel {
     }
 
     /// Returns the cost of the bytes that were received since the last call of this method. The
-    /// unit is the cost of a byte of plaintext. Bytes that are not plaintext cost more, because
-    /// there may be thousands of records with hardly a byte of plaintext.
+    /// unit is the cost of a byte of plaintext. Bytes that are not plaintext cost more than one
+    /// unit.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }
 
-    /// Reads from the socket once. The read is made by polling the socket's half and not by
-    /// `try_read`: after a short read, polling knows without a system call that no more data is
-    /// available.
+    /// Reads from the socket once. The read polls the socket's half instead of calling `try_read`,
+    /// because polling can save a system call. After a short read, polling knows without a system
+    /// call that no more data is available.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,

@@ -13,8 +13,8 @@ pub enum HandshakeError {
     /// The connection ended or broke.
     #[error("the connection ended in the handshake: {0}")]
     Io(#[from] io::Error),
-    /// The handshake is too long. A peer that is not authenticated yet may be any machine, so the
-    /// amount of data that it may send is limited.
+    /// The handshake is too long. The amount of data is limited, because a peer that is not
+    /// authenticated yet may be any machine.
     #[error("a handshake of more than {0} bytes")]
     TooLong(usize),
     /// One side does not accept the certificate or parameters of the other, or does not speak TLS.

@@ -18,9 +18,9 @@ pub use channel::{Channel, ReadProgress};
 pub use handshake::{HandshakeError, handshake};
 pub use trust::{Trust, TrustError, malformed, roots};
 
-/// Returns the algorithms that connections use. They are algorithms of TLS 1.3, with key agreement
-/// by X25519. AES with 128 bits comes first, because it costs the least on processors that support
-/// it.
+/// Returns the algorithms that connections use: algorithms of TLS 1.3, with key agreement by
+/// X25519. AES with 128 bits comes first, because it costs the least on processors that support
+/// AES.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![

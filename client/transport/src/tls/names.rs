@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-/// Name in the certificate of every replica, in all clusters. Clients that know only an address and
-/// an authority check this name.
+/// Name in the certificate of every replica, in all clusters. A client checks this name if it knows
+/// only an address and an authority.
 pub const REPLICA: &str = "replica.leasehold";
 
 /// Returns the name of one replica: `<label of the replica>.<label of the cluster>.leasehold`.

@@ -90,8 +90,8 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Returns a readable description of an error in a PEM text. The error's own text shows bytes as
-/// numbers, and might quote a key.
+/// Returns a readable description of an error in a PEM text. The error's own text is not used,
+/// because that text shows bytes as numbers, and might quote a key.
 pub fn malformed(error: &pem::Error) -> String {
     let problem = match error {
         pem::Error::MissingSectionEnd { .. } => {

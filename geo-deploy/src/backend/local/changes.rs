@@ -24,7 +24,7 @@ pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseReque
     }
 }
 
-/// Sends the request to a replica, which forwards it to the leader. Then waits until the new
+/// Sends `request` to a replica, which forwards it to the leader. Then waits until the requested
 /// strategy is in force.
 ///
 /// # Errors

@@ -41,8 +41,8 @@ pub(super) struct ClientsOutcome {
 
 /// Runs all clients until the interval is over and every operation has ended. During this time, the
 /// faults of the plan are carried out. If there were faults, every written key is read once more at
-/// the end, and these reads become part of the history. Times are measured from `epoch`, when the
-/// run began.
+/// the end, and these reads become part of the history. Times are measured from `epoch`, the
+/// beginning of the run.
 pub(super) async fn drive(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,

@@ -27,7 +27,8 @@ use crate::wan::{LinkSettings, Wan};
 /// Longest time that a cluster may take to elect its leader and establish its leases.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time to wait for the status of one replica of a cluster that starts. The replica's
-/// process may end at any time, and the client would try to reach it again until its own timeout.
+/// process may end at any time. Without this limit, the client would try to reach such a replica
+/// until the client's own timeout.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settings of a local cluster: program, name, directory and ports.
@@ -43,8 +44,8 @@ pub struct LocalSettings {
     /// First port for clients. The replicas use consecutive ports. `None` if any free ports may be
     /// used.
     pub client_port: Option<u16>,
-    /// Whether the cluster uses no TLS. Without TLS, no process proves its identity, and nothing is
-    /// encrypted.
+    /// Whether the cluster runs without TLS. Without TLS, no process proves its identity, and
+    /// nothing is encrypted.
     pub insecure: bool,
 }
 
@@ -60,12 +61,12 @@ pub enum DataState {
 }
 
 /// Cluster of replica processes, one for each site, behind a WAN. The replica processes end when
-/// this value is dropped. They also end when the program that started them dies, because each
-/// replica watches its standard input. On Linux, a paused replica is resumed when that program
-/// dies, so that the replica can end.
+/// this value is dropped. The replica processes also end when the program that started them dies,
+/// because each replica watches its standard input. On Linux, a paused replica is resumed when that
+/// program dies, so that the replica can end.
 ///
-/// The kernel resumes paused replicas when the thread that started them ends. So this type cannot
-/// be sent to another thread.
+/// This type cannot be sent to another thread, because the kernel resumes paused replicas when the
+/// thread that started them ends.
 pub struct LocalCluster {
     replicas: Vec<Replica>,
     links: WanLinks,
@@ -193,9 +194,9 @@ impl LocalCluster {
     }
 
     /// Polls the processes. Returns their events since the last call. Each event is paired with the
-    /// index of its site. If a replica is being restarted, this function starts the new process
-    /// after the old one has ended. It also kills replicas that do not end in time. So it must be
-    /// called about ten times a second.
+    /// index of its site. This function also starts the new process of a replica that is being
+    /// restarted, after the old process has ended, and kills replicas that do not end in time. For
+    /// this purpose, the caller must call this function about ten times a second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)
@@ -222,10 +223,10 @@ impl LocalCluster {
         self.wait_ready(plan, 0, DataState::New).await
     }
 
-    /// Waits as [`LocalCluster::ready`] does, but allows a minority of the replicas to end, because
-    /// the data of these replicas may be lost. If the replica of the configured leader has ended,
-    /// any other replica may lead. [`LocalCluster::poll`] returns the replicas that ended, with the
-    /// reasons. If the cluster has existing data, every strategy is accepted.
+    /// Waits as [`LocalCluster::ready`] does, with three differences. A minority of the replicas
+    /// may end, because the data of these replicas may be lost. Any replica may lead if the replica
+    /// of the configured leader has ended. Every strategy is accepted if the cluster has existing
+    /// data. [`LocalCluster::poll`] returns the replicas that ended, with the reasons.
     ///
     /// # Errors
     /// If too few replicas are left, or the cluster is not ready in time.
@@ -281,8 +282,8 @@ impl LocalCluster {
         )
     }
 
-    /// Returns an error if the strategy in the data differs from the strategy of the plan. The
-    /// strategy is part of the replicated state, so the settings of this start do not change it.
+    /// Returns an error if the strategy in the cluster's data differs from the strategy of the
+    /// plan. The settings of this start do not change the strategy in the data.
     fn check_strategy(&self, plan: &RunPlan<'_>, status: &StatusReply) -> anyhow::Result<()> {
         let requested = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();
@@ -353,8 +354,8 @@ pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::R
     Wan::start_with(plan.topology(), targets, link).context("starting the emulated WAN")
 }
 
-/// Returns the configuration of each replica. It contains the addresses through which the replica
-/// reaches the others over the WAN.
+/// Returns the configuration of each replica. Each configuration contains the addresses through
+/// which its replica reaches the others over the WAN.
 fn nodes(plan: &RunPlan<'_>, clients: &[SocketAddr], peers: &[SocketAddr], wan: &Wan) -> Vec<Node> {
     let names = plan.topology().names();
     let via = |site: usize| {

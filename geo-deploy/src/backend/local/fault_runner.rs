@@ -17,15 +17,15 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Time that is added to [`LEAD`] for each key. The sum is the time between the start of a query
-/// and the fault. The query asks the replicas for the possible holders of every key.
+/// Time between the start of a query and the fault, in addition to [`LEAD`], for each key. The
+/// query asks the replicas for the possible holders of every key.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
 /// Time before a fault at which replicas are asked for their roles.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
-/// Polls the replicas and carries out the faults and changes of the plan. The future completes only
-/// with an error. Without an error, it runs until it is dropped.
+/// Polls the replicas and carries out the faults and changes of the plan. The future never
+/// completes without an error: it runs until an error occurs or until it is dropped.
 ///
 /// # Errors
 /// If no replica has a role that a fault names, or a replica ends without a fault.
@@ -56,9 +56,9 @@ struct Disturbance<'a, 'b, 'c> {
     shared: &'a SharedRunState,
     faults: &'a mut RunFaults<'c>,
     hottest: Key,
-    /// Queries that were sent after a fault began. Each query returns the index of the fault, and
-    /// the replicas that may have held a lease on each key when the fault began. The second value
-    /// is `None` if the replicas could not be determined.
+    /// Queries that were sent after a fault began. A query returns the index of the fault and, for
+    /// each key, the replicas that may have held a lease on the key when the fault began. The
+    /// second value is `None` if these replicas could not be determined.
     holder_queries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
     /// Changes of strategy that were requested and have not come into force yet.
     changes: JoinSet<anyhow::Result<()>>,
@@ -146,8 +146,8 @@ impl Disturbance<'_, '_, '_> {
         HolderQuery::new(self.plan, self.cluster)
     }
 
-    /// Returns the roles of the replicas. If `queried` is true, the snapshot does not contain the
-    /// possible lease holders, because a separate query finds them later.
+    /// Returns the roles of the replicas. If `queried` is true, the snapshot omits the possible
+    /// lease holders. A separate query finds these holders later.
     async fn snapshot(&self, queried: bool) -> ClusterSnapshot {
         let found = self.cluster.roles(Some(&self.hottest)).await;
         ClusterSnapshot {

@@ -79,8 +79,8 @@ impl HolderQuery {
         answers.map(HolderAnswers)
     }
 
-    /// Asks one replica about the keys, one key at a time, because the replica must also serve its
-    /// clients.
+    /// Asks one replica about all keys. The questions are sent one at a time, because the replica
+    /// must also serve its clients.
     async fn query_replica(&self, address: SocketAddr) -> Option<ReplicaAnswer> {
         let mut options = self.access.options([address]);
         options.connect_timeout = ANSWER_WITHIN;
@@ -114,7 +114,8 @@ impl HolderQuery {
 
 impl HolderAnswers {
     /// Returns, for each key, the replicas that may have held a lease on the key between this query
-    /// and the query `later`. Returns `None` if this is uncertain.
+    /// and the query `later`. Returns `None` if a query has no answers, or if a configuration
+    /// between the two queries may have been missed.
     pub(super) fn until(&self, later: &HolderAnswers) -> Option<Vec<SiteSet>> {
         let of_site = |wanted: usize| later.0.iter().find(|(site, _)| *site == wanted);
         let missed = |(site, answer): &(usize, ReplicaAnswer)| {

@@ -26,9 +26,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which clients send requests before the measurement. In this time they learn the holders
 /// of the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Time that is left out at the beginning and at the end of the measured interval. Processor time
-/// is measured only between these two times, because the load generator and this process do not
-/// begin at exactly the same time.
+/// Margin at the beginning and at the end of the measured interval. Processor time is measured only
+/// between the two margins, because the load generator and this process do not begin at exactly the
+/// same time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;
@@ -36,8 +36,8 @@ const STEPS: u64 = 5;
 /// Each case, with the throughput that was measured in each run of the case.
 pub type Results = Vec<(Case, Vec<CaseThroughput>)>;
 
-/// Measures every case the requested number of times. All cases are measured once before the first
-/// case is measured again.
+/// Measures every case the requested number of times. The first case is measured again only after
+/// all cases have been measured once.
 ///
 /// # Errors
 /// If a cluster cannot be started, does not become ready, or cannot be loaded.
@@ -200,8 +200,8 @@ impl CaseRun<'_> {
             && promised >= self.experiment.replicas.len() / 2
     }
 
-    /// Lets clients read from all replicas equally. As a result, every replica becomes the holder
-    /// of about the same number of keys.
+    /// Lets clients read from all replicas equally, so that every replica becomes the holder of
+    /// about the same number of keys.
     async fn warm_up(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let seconds = self.experiment.warmup_s;
         if seconds > 0.0 {
@@ -310,8 +310,8 @@ impl CaseRun<'_> {
     }
 }
 
-/// Replica processes of a cluster. They end when this value is dropped, and also when the program
-/// that started them dies.
+/// Replica processes of a cluster. The processes end when this value is dropped, and also when the
+/// program that started them dies.
 struct Cluster {
     #[expect(dead_code, reason = "kept for their end")]
     replicas: Vec<Replica>,

@@ -336,8 +336,8 @@ impl Replica {
 }
 
 impl ChildProcess {
-    /// Stores the request to end, and closes the standard input of the process. The process ends
-    /// when its standard input is closed. A later request replaces an earlier one.
+    /// Asks the process to end by closing its standard input. Also stores the request to end; a
+    /// later request replaces an earlier one.
     fn request_shutdown(&mut self, why: DownReason, then_start: bool) {
         drop(self.child.stdin.take());
         self.ending = Some(PendingShutdown {
@@ -348,8 +348,8 @@ impl ChildProcess {
         });
     }
 
-    /// Sends a signal to the process. The exit status of the process has not been collected yet, so
-    /// no other process can have the same process ID.
+    /// Sends a signal to the process. No other process can receive the signal: the process ID is
+    /// not reused before the exit status is collected, and this has not happened yet.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("sending a signal to a replica")
     }

@@ -12,7 +12,8 @@ use super::client_access::ClientAccess;
 use crate::fault::FaultContext;
 use crate::topology::Topology;
 
-/// Longest time that a replica may take to answer. A paused replica never answers.
+/// Longest time to wait for the answer of a replica. Without a limit, the wait for a paused replica
+/// would not end, because a paused replica never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Roles of the replicas. Sites are given by their index in the topology.
@@ -48,8 +49,8 @@ impl Roles {
         Roles::from_answers(&answers.collect::<Vec<_>>(), up)
     }
 
-    /// Derives the roles from the answers. If several replicas report that they lead, the one with
-    /// the highest ballot is the leader: a replica that was cut off may still believe that it
+    /// Derives the roles from the answers. If several replicas report that they lead, the leader is
+    /// the replica with the highest ballot. A replica that was cut off may still report that it
     /// leads.
     fn from_answers(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
         let leads = answers

@@ -93,8 +93,8 @@ impl Clients<'_> {
         self.world.request(node, vec![(from, command)]);
     }
 
-    /// Handles a connection that is refused or breaks. The client notices this after the one-way
-    /// delay from the replica to the client.
+    /// Sets an alarm for a connection that is refused or breaks. The alarm is due when the client
+    /// notices this, after the one-way delay from the replica to the client.
     fn refuse(&mut self, slot: usize, attempt: u64, node: usize) {
         let site = self.slots[slot].process.site;
         let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;
@@ -116,7 +116,8 @@ impl Clients<'_> {
         }
     }
 
-    /// Handles an attempt on a connection that was refused or broke. Tries another replica.
+    /// Handles an attempt that failed because its connection was refused or broke. If the attempt
+    /// was the last one of its operation, sends another attempt to another replica.
     pub(super) fn refused(&mut self, slot: usize, attempt: u64) {
         let Some(node) = self.slots[slot].target(attempt) else {
             return;

@@ -88,8 +88,7 @@ pub(super) struct Clients<'a> {
     pub(super) routes: Vec<Route>,
     alarms: HashMap<u64, ClientAlarm, FixedState>,
     set: u64,
-    /// True if it is possible that some operations are never answered. If so, operations have
-    /// timeouts.
+    /// True if some operations may never be answered. In this case, operations have timeouts.
     pub(super) doubtful: bool,
     /// Number of request sources that have not ended, plus the number of operations in flight.
     open: usize,
@@ -253,8 +252,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Handles the end of a replica's process that was asked to end. The process is started again
-    /// after `down_ns` ns. If `down_ns` is `None`, it is not started again.
+    /// Handles the event that a replica's process has ended on request. The process is started
+    /// again after `down_ns` ns, or not at all if `down_ns` is `None`.
     fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
         let now_ns = self.world.now_ns();
         self.on_disconnect(node);
@@ -265,7 +264,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Checks, for a replica that is down or paused, whether all promises to this replica have
-    /// expired. If so, adds an event; otherwise checks again later.
+    /// expired. If all have expired, adds an event. Otherwise, checks again later.
     fn check_promises(&mut self, node: usize) {
         let now_ns = self.world.now_ns();
         if self.world.is_up(node) {

@@ -67,8 +67,8 @@ impl Route {
         is_new
     }
 
-    /// Notes that a replica answered a probe. Clients use the replica again if it has answered
-    /// probes for long enough, or if they use no other replica.
+    /// Notes that a replica answered a probe. Clients use this replica again if it has answered
+    /// probes for long enough, or if clients avoid all replicas.
     pub(super) fn answered(&mut self, node: usize, now_ns: u64) {
         let now = Duration::from_nanos(now_ns);
         let is_last = self.replicas.iter().all(|replica| replica.avoided);
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(route.nearest(&[]), Some(0), "nobody else is there");
     }
 
-    /// The replica is paused for 1.5 s in every 3.5 s. In the rest of the time, it answers a probe
-    /// every 250 ms.
+    /// Test with a replica that is paused for 1.5 s in every 3.5 s. In the rest of the time, the
+    /// replica answers a probe every 250 ms.
     #[test]
     fn clients_return_once_to_a_replica_that_stands_still_again_and_again() {
         let mut route = Route::new(&Topology::paper(), 0);

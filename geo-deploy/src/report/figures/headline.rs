@@ -107,8 +107,7 @@ impl LatencyChart<'_> {
         }
     }
 
-    /// Returns the font size for the numbers above bars. At this size, adjacent numbers do not
-    /// overlap.
+    /// Returns a font size at which adjacent numbers above bars do not overlap.
     fn figure_size(&self, bar_width: f64) -> f64 {
         let values = self.runs.iter().flatten();
         let longest = values.map(|ms| figure_of(*ms).len()).max().unwrap_or(1);

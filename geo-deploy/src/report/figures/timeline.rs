@@ -17,8 +17,8 @@ use panel::TimelinePanel;
 
 pub(in super::super) use of_run::of_run;
 
-/// Width of a panel, in pixels. A panel shows no more points than this, because further points
-/// would overlap.
+/// Width of a panel, in pixels. This is also the maximum number of points in a panel, because
+/// further points would overlap.
 pub(in super::super) const COLUMNS: usize = 480;
 
 /// Divides the time from `from_s` to `to_s` into pixels, and returns the lowest and the highest
@@ -264,9 +264,9 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
-/// Returns the upper end of the throughput axis. The end is chosen for the usual throughputs. After
-/// an outage, many operations are answered in a short time. The bars for this time exceed the axis,
-/// so they are cut off and marked.
+/// Returns the upper end of the throughput axis, chosen for the usual throughputs. After an outage,
+/// many operations are answered in a short time. The bars for this short time would exceed the
+/// axis, so the bars are cut off and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);
     let at = (per_s.len() as f64 * 0.95) as usize;

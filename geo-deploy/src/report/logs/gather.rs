@@ -96,7 +96,8 @@ pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<LogData> {
     Ok(gathered)
 }
 
-/// Opens a file so that it can be read twice. The contents of a pipe are copied.
+/// Opens a file so that it can be read twice. If the file is a pipe, returns a copy of its
+/// contents.
 fn open(path: &Path) -> anyhow::Result<File> {
     let opened = || {
         let mut file = File::open(path)?;
@@ -284,9 +285,9 @@ impl SiteRow {
         }
     }
 
-    /// Returns the mean throughput over the cells; `None` if no interval covers any of the cells.
-    /// If intervals cover only some of the cells, the throughput of the other cells is 0. A log has
-    /// no line for an interval in which no operation was answered.
+    /// Returns the mean throughput over the cells; `None` if no interval covers any of the cells. A
+    /// cell that no interval covers has the throughput 0, because a log has no line for an interval
+    /// in which no operation was answered.
     fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
         let (mut answered, mut covered) = (0.0, false);
         for cell in cells.clone() {

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::report::figures::timeline::COLUMNS;
 
-/// Maximum number of cells into which the time is divided. Throughput is stored for each cell. For
-/// comparison: twelve hours have 43,200 seconds.
+/// Maximum number of cells into which the time is divided. Throughput is stored for each cell.
 const CELLS: usize = 1 << 16;
 
 /// Beginnings and ends of intervals, in ms. If there are too many of these times, only the first
@@ -82,8 +81,8 @@ impl Grid {
         self.columns.len() == self.cells_ms.len()
     }
 
-    /// Returns the cells that an interval covers, completely or in part. The second value is the
-    /// covered fraction of the cell.
+    /// Returns each cell that an interval covers, completely or in part. Each cell is paired with
+    /// the fraction of the cell that is covered.
     pub(super) fn covered(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = (usize, f64)> {
         let first = self.cells_ms.partition_point(|cell| *cell <= from_ms);
         let pairs = self.cells_ms.windows(2).enumerate();

@@ -21,9 +21,8 @@ pub(super) struct OperationTag {
 }
 
 /// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
-/// optional. If a log has no tags, all its lines are about a single kind of operation. The name of
-/// the file (`READ.hdr`) is then the name of this operation. Returns `None` if the line is not
-/// about operations.
+/// optional. If a log has no tags, the name of the file (such as `READ.hdr`) is the name of the
+/// operation in all its lines. Returns `None` if the line is not about operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();
@@ -63,8 +62,8 @@ fn is_path(part: &str) -> bool {
     part == "away" || paths.iter().any(|path| path_name(*path) == part)
 }
 
-/// Interprets the name of an operation in a log. Returns the class, whether the operations
-/// succeeded, and whether latency is measured from the intended start.
+/// Interprets the name of an operation in a log. Returns three values: the class, whether the
+/// operations succeeded, and whether latency is measured from the intended start.
 fn operation(name: &str) -> Option<(Class, bool, bool)> {
     let plain = name.strip_prefix("Intended-");
     let intended = plain.is_some();

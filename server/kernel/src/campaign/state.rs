@@ -13,8 +13,8 @@ use super::Sums;
 
 /// Version of the file format. The version is raised when older programs cannot read a new format.
 const VERSION: u32 = 2;
-/// Maximum value of a count. No campaign reaches this value. Two counts up to this maximum can be
-/// added without an overflow.
+/// Maximum value of a count. No campaign reaches this value. The sum of two counts of up to this
+/// value does not overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// State of a campaign with sums `S`, as it is stored on disk.
@@ -137,7 +137,8 @@ impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
         json.expect("names and numbers can be written") + "\n"
     }
 
-    /// Checks whether a campaign that would begin as `fresh` may continue from this state.
+    /// Checks that a campaign may continue from this state. `fresh` is the state with which the
+    /// campaign would otherwise begin.
     ///
     /// # Errors
     /// `Code` or `Choice`, if the state differs from `fresh` in its code or an option.

@@ -16,8 +16,8 @@ use leasehold_replica::advice::DemandPass;
 /// millisecond.
 const KEYS_PER_ITERATION: usize = 4096;
 
-/// Number of clients that are answered in one event-loop iteration. Each answer may be megabytes
-/// long.
+/// Number of clients that are answered in one event-loop iteration. The number is small, because
+/// each answer may be megabytes long.
 const ANSWERS_PER_ITERATION: usize = 1;
 
 /// Clients that wait for the demand, and the current pass over the demand.

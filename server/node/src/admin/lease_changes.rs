@@ -14,12 +14,11 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::input::OperatorRequest;
 use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// Time after which a request to the leader is repeated, because the request or the answer may be
+/// Time after which a request to the leader is repeated. The request or its answer may have been
 /// lost, or another replica may lead by now.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum lease duration that may be requested, in ms. The maximum is one day, which is far from
-/// any overflow.
+/// Maximum lease duration that may be requested: one day, in ms.
 const DURATION_MS_MAX: u64 = 24 * 3600 * 1000;
 
 /// Maximum number of requested changes that wait for an answer at the same time.
@@ -46,8 +45,8 @@ pub(crate) struct LeaseChanges {
     /// Number of changes that clients have requested since the start.
     submitted: u64,
     waiting: Vec<PendingLeaseChange>,
-    /// Whether the last call of [`Self::take_ended`] reached its limit. Then more changes may have
-    /// ended, and the next call is due immediately.
+    /// Whether the last call of [`Self::take_ended`] reached its limit. If so, more changes may
+    /// have ended, so the next call is due immediately.
     more: bool,
 }
 

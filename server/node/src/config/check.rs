@@ -14,11 +14,11 @@ use leasehold_replica::codec::BATCH_COMMANDS_MAX;
 use leasehold_replica::lease_set::Durations;
 use leasehold_replica::settings::{AcceptReplies, Settings, Timing};
 
-/// The maximum number of nodes equals the number of bits of a
+/// Requirement: `NODES_MAX` equals the number of bits of a
 /// [`ReplicaSet`](leasehold_leases::ReplicaSet), because the id of each replica stands for one bit.
 const _: () = assert!(NODES_MAX == ReplicaId::COUNT_MAX);
-/// Default memory for counting the demand for keys, in MiB. It is enough for about half a million
-/// keys that five replicas read.
+/// Default memory for counting the demand for keys, in MiB. This memory is enough for about half a
+/// million keys that five replicas read.
 const DEMAND_MB_DEFAULT: u64 = 64;
 const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// Default of the maximum traffic for choosing lease holders, in KB per second at each replica
@@ -27,8 +27,7 @@ const HOLDERS_KB_S_DEFAULT: u64 = 100;
 /// Maximum value of `holders_kb_s`. With this value, a report of `holders_kb_s / 2` KB still fits
 /// into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
-/// Maximum of a configured duration, in ms. The maximum is one day. It is longer than any useful
-/// duration, and far from any overflow.
+/// Maximum of a configured duration: one day, in ms. No useful duration is longer.
 const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,

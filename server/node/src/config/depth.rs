@@ -10,8 +10,8 @@ use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
 /// Maximum depth of nested arrays, tables and parts of a dotted key. No file of Leasehold needs
-/// this depth. A table header may add the same depth once more, and the TOML library accepts a
-/// total depth of 80.
+/// this depth. With a table header, the total depth may be twice this maximum. The TOML library
+/// accepts a total depth of 80.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
@@ -35,8 +35,8 @@ pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> 
     })
 }
 
-/// Removes the parts of an error message that may be a client's token. Such a message quotes a line
-/// of the file, and messages go into logs.
+/// Removes the parts of an error message that may be a client's token. The removal is necessary,
+/// because such a message quotes a line of the file, and messages go into logs.
 fn without_tokens(said: &str) -> String {
     let mut parts = said.split(TOKEN_MARK);
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -61,8 +61,8 @@ struct OpenBrackets {
 
 impl OpenBrackets {
     /// Moves past one token of the document. A closing bracket that does not match the last open
-    /// bracket is ignored, so the depth counted here is never lower than the depth in the TOML
-    /// library.
+    /// bracket is ignored. So the depth counted here is never lower than the depth that the TOML
+    /// library counts.
     fn pass(&mut self, token: TokenKind) {
         match token {
             TokenKind::Dot => {

@@ -41,8 +41,8 @@ pub struct LeaseSection {
     pub range: Vec<RangeSection>,
 }
 
-/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, one
-/// of the fields `holders`, `unlisted` and `cost` selects the strategy that uses this field.
+/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, the
+/// strategy is the one that uses the given field: `holders`, `unlisted` or `cost`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {

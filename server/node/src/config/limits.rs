@@ -9,14 +9,15 @@ use super::check::{CheckResult, Checker};
 
 /// One MiB.
 const MIB: usize = 1 << 20;
-/// Maximum value of a setting in MiB. The maximum is one TiB, which is far from any overflow.
+/// Maximum value of a setting in MiB: one TiB.
 const MB_MAX: u64 = 1 << 20;
-/// Maximum value of a setting in seconds. The maximum is one day.
+/// Maximum value of a setting in seconds: one day.
 const S_MAX: u64 = 24 * 3600;
 /// Maximum value of a setting that counts requests or clients. No replica serves this many.
 const COUNT_MAX: u64 = 1 << 20;
-/// Maximum value of the setting for the number of connections from one peer. Additional connections
-/// could only be left over from earlier runs, and each of them uses a file descriptor.
+/// Maximum value of the setting for the number of connections from one peer. The maximum is low,
+/// because additional connections could only be left over from earlier runs. Each of them would use
+/// a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
 /// Limits on the resources that clients may take from a replica, and on the time for which clients

@@ -45,8 +45,8 @@ impl<'a> StrategyFields<'a> {
         }
     }
 
-    /// Returns the strategy's name. If the name is omitted, the strategy is selected by a field
-    /// that only this strategy uses.
+    /// Returns the strategy's name. If the name is omitted, returns the name of the strategy that
+    /// uses one of the given fields; `None` if no such field is given.
     fn name(&self) -> Option<&'a str> {
         let given = [
             (!self.holders.is_empty(), "fixed"),

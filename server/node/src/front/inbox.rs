@@ -36,8 +36,8 @@ const INPUTS_PER_ITERATION: usize = 4096;
 /// corresponds to about 3 ms of work. The last input may exceed it.
 pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
 /// Maximum cost of the operators' requests of each kind in one event-loop iteration, in units of
-/// [`leasehold_replica::cost`]. It is the cost of 16 requests for the status without optional
-/// parts. Connections are served round-robin. The last request may exceed the maximum.
+/// [`leasehold_replica::cost`]. The last request may exceed the maximum. The maximum is the cost of
+/// 16 requests for the status without optional parts.
 const OPERATORS_UNITS_PER_ITERATION: usize = 16 * 1600;
 /// Maximum cost of the peers' messages in the inbox, in units of [`leasehold_replica::cost`]. Above
 /// this maximum, the node reads no further bytes from peers. A unit corresponds to about one byte
@@ -112,8 +112,9 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Creates an inbox. The replica receives about `large_write_bytes` bytes of large writes at a
-    /// time, and more only after it has answered some of them.
+    /// Creates an inbox. The inbox passes large writes to the replica, about `large_write_bytes`
+    /// bytes at a time. Further large writes are passed only after the replica has answered some of
+    /// the earlier ones.
     pub(crate) fn new(large_write_bytes: usize) -> Inbox {
         Inbox {
             large_writes: RefCell::new(LargeWrites::new(large_write_bytes)),
@@ -121,7 +122,8 @@ impl Inbox {
         }
     }
 
-    /// Adds an input of the node itself. Call [`Inbox::wake`] after the last available input.
+    /// Adds an input of the node itself. The caller calls [`Inbox::wake`] after the last available
+    /// input.
     pub(crate) fn push(&self, input: Input) {
         self.own.borrow_mut().push(input);
     }
@@ -306,8 +308,9 @@ impl Inbox {
     }
 }
 
-/// Guard for a waiting connection. While the guard exists, the number of waiting connections is
-/// higher by one. The guard is also dropped if the connection's task is dropped during the wait.
+/// Guard that counts a waiting connection. While the guard exists, the number of waiting
+/// connections is higher by one. If the connection's task is dropped during the wait, the guard is
+/// dropped, too.
 struct WaitingReader<'a>(&'a Cell<usize>);
 
 impl WaitingReader<'_> {

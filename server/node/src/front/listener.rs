@@ -123,8 +123,8 @@ impl Clients {
         self
     }
 
-    /// Sets the log time, in ms, that the node reports on new connections. Clients need it to open
-    /// sessions.
+    /// Sets the log time, in ms, that the node reports on new connections. Clients need the log
+    /// time to open sessions.
     pub(crate) fn set_log_time(&self, log_time_ms: u64) {
         self.log_time_ms.set(log_time_ms);
     }
@@ -440,8 +440,8 @@ impl Clients {
     /// Waits until more requests can be taken. Returns false if the client has ended its stream of
     /// requests.
     ///
-    /// If the connection had no capacity before, the next request may already have been read
-    /// completely. In this case, no further bytes are read, because they might never arrive.
+    /// Reads no further bytes if the connection had no capacity before. In this case the next
+    /// request may already have been read completely, and further bytes might never arrive.
     async fn next_bytes(
         &self,
         connection: &Connection,

@@ -36,8 +36,8 @@ const TURN_BYTES: usize = 1 << 20;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a refused peer to read the reason for the refusal.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum length of a hello, in bytes. Names have at most 64 bytes, and any machine may send a
-/// hello.
+/// Maximum length of a hello, in bytes. It is small, because any machine may send a hello. Names in
+/// a hello have at most 64 bytes.
 const HELLO_BYTES_MAX: usize = 4 << 10;
 
 impl Peers {
@@ -164,8 +164,9 @@ impl Peers {
     }
 
     /// Answers a hello. Returns the replica at the other end. If the peer is refused, returns the
-    /// reason as text for this node's log. The refused peer may be any machine. So this peer only
-    /// learns which field is wrong, and receives no information that it did not send itself.
+    /// reason as text for this node's log. The answer to a refused peer only says which field is
+    /// wrong. It contains no information that the peer did not send itself, because the peer may be
+    /// any machine.
     fn reply_to_hello(
         &self,
         read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,
@@ -244,8 +245,8 @@ impl Peers {
 struct IdentifiedPeer {
     from: ReplicaId,
     frames: Frames,
-    /// Writing half of the connection. Nothing more is written to it, but the connection lives only
-    /// as long as this half exists.
+    /// Writing half of the connection. Nothing more is written to this half, but the connection
+    /// lives only as long as this half exists.
     outbox: Outbox,
 }
 
@@ -257,7 +258,7 @@ struct HelloRejection {
 }
 
 impl HelloRejection {
-    /// Returns a rejection with the same text for the peer and for the log. The text may contain
+    /// Returns a rejection with the same text for the peer and for the log. The text must contain
     /// only facts that the peer knows.
     fn same(problem: String) -> HelloRejection {
         HelloRejection {

@@ -39,22 +39,21 @@ pub const MAGIC: u32 = 0x4C48_5006;
 /// Maximum number of bytes that wait for a peer that does not read them. The parts of a promise may
 /// exceed this maximum.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Maximum number of waiting bytes for long messages. Above this maximum, long messages are not
-/// appended. Heartbeats wait behind these bytes. With more bytes, heartbeats on a slow link or to a
-/// slow peer would be so late that the peer would suspect the leader.
+/// Number of waiting bytes above which no long messages are appended. Heartbeats wait behind these
+/// bytes. With more bytes on a slow link or for a slow peer, heartbeats would be so late that the
+/// peer would suspect the leader.
 const BULK_BYTES_MAX: usize = 8 << 20;
-/// Maximum number of waiting bytes for long answers to reads. Above this maximum, such answers are
-/// put into the separate queue. Consensus messages need the rest of the space up to
-/// [`BULK_BYTES_MAX`], and heartbeats wait for all bytes in front of them.
+/// Number of waiting bytes above which long answers to reads are put into the separate queue. The
+/// rest of the space, up to [`BULK_BYTES_MAX`], is for consensus messages.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of bytes of queued answers. The answers to the reads that one peer requests at a
-/// time have about this total size. Answers above the maximum are dropped.
+/// Maximum number of bytes of queued answers. Answers above the maximum are dropped. The answers to
+/// all reads that one peer requests at a time have about this total size.
 const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of a short message, in bytes.
 const SHORT_BYTES: usize = 4 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a TCP acknowledgement before a connection is dropped. Without this
-/// limit, TCP would wait longer after a longer outage.
+/// limit, the wait would grow with the length of an outage.
 const STALLED_AFTER_MS: u32 = 5_000;
 /// Idle time after which the kernel sends keepalive probes to a peer. Peers send pings more often
 /// than this.
@@ -111,8 +110,8 @@ struct PeerLink {
     dirty: Cell<bool>,
     /// Number of the newest promise that was sent at least in part; 0 if there is none.
     promise: Cell<u64>,
-    /// Number of messages that were dropped since the peer last took the waiting bytes. Only the
-    /// first dropped message is logged.
+    /// Number of messages that were dropped since the peer last took the waiting bytes. Of these
+    /// messages, only the first is logged.
     dropped: Cell<u64>,
     queued_answers: RefCell<QueuedAnswers>,
     /// Notified when an answer is queued.
@@ -219,8 +218,7 @@ impl Peers {
 
     /// Appends a message; [`Peers::flush`] sends it. The message is dropped if too many bytes wait.
     /// Promises are an exception: if the first part of a promise was appended, all its other parts
-    /// are appended, too. A part is useless without the others, and the replica would only request
-    /// the promise again.
+    /// are appended, too, because a part is useless without the others.
     pub(crate) fn send(&self, to: ReplicaId, envelope: Envelope) {
         let link = &self.links[to.index()];
         let connected = link.connected.borrow();

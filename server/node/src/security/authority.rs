@@ -33,8 +33,9 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Returns a period without end. It is for authorities, because an authority is used until
-    /// operators stop trusting it. It is also for certificates that are made anew at every start.
+    /// Returns a period without end. This period is for authorities, because an authority is used
+    /// until operators stop trusting it. The period is also for certificates that are made anew at
+    /// every start.
     pub fn always() -> Validity {
         Validity {
             from: rcgen::date_time_ymd(1975, 1, 1),

@@ -137,7 +137,7 @@ fn shared_authority(cluster: &str, file: &Path) -> Result<Authority, SecurityErr
 }
 
 /// Returns the authority that clients of a cluster must trust; `None` if its replicas do not use
-/// TLS. It is for programs that have the cluster's configuration.
+/// TLS. This function is for programs that have the cluster's configuration.
 ///
 /// # Errors
 /// Any [`SecurityError`].

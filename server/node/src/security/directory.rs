@@ -51,12 +51,11 @@ pub struct CertificateDirectory {
     pub nodes: Vec<(String, CertificateOutcome, SystemTime)>,
 }
 
-/// Makes an authority if there is none, and certificates for all nodes that have none.
+/// Makes an authority if there is none, and a certificate for each node that has none. Existing
+/// certificates are replaced only with `renew`, and the authority's files are never replaced.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written, or if the existing files do not belong together.
-/// Existing certificates are replaced only with `renew`, and the authority's files are never
-/// replaced.
 pub fn issue_certificates(
     spec: &CertificateSpec<'_>,
 ) -> Result<CertificateDirectory, SecurityError> {
@@ -113,8 +112,8 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
     })
 }
 
-/// Refuses a node if its files would be the same files as those of the authority. On a file system
-/// that ignores case in names, this happens for a node called `CA`.
+/// Refuses a node if its files would be the same files as those of the authority. For example, the
+/// file system may ignore case in names, and the node may be called `CA`.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [
         (certificate_file(directory, node), AUTHORITY),

@@ -17,8 +17,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use crate::front::inbox::Inbox;
 use crate::security::handshakes::EstablishedStream;
 
-/// Maximum number of bytes that are read in one step. It applies even if the buffer has space for
-/// more bytes, because other connections wait during the step.
+/// Maximum number of bytes that are read in one step. The maximum applies even if the buffer has
+/// space for more bytes, because other connections wait during the step.
 const READ_BYTES_MAX: usize = 64 << 10;
 
 /// A source from which bytes can be read.

@@ -25,8 +25,8 @@ use crate::security::{NodeCredentials, SecurityError, day, is_named};
 /// Maximum number of bytes that a client may send before its handshake is complete. It is small
 /// because a client sends no certificate.
 const CLIENT_BYTES_MAX: usize = 4 << 10;
-/// Maximum number of bytes that a peer may send before its handshake is complete. A peer sends a
-/// chain of certificates.
+/// Maximum number of bytes that a peer may send before its handshake is complete. This is more than
+/// for a client, because a peer sends a chain of certificates.
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
 /// Interval at which the node checks whether its certificate has expired or expires soon.
@@ -65,9 +65,9 @@ pub(crate) struct EstablishedStream {
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     thread: Option<UnboundedSender<HandshakeRequest>>,
-    /// Permits for connections on the peers' port. They limit the number of these connections in
-    /// the thread. The thread closes abandoned connections with a delay, and the permits prevent
-    /// these connections from piling up in the thread.
+    /// Permits for connections on the peers' port. The permits limit the number of these
+    /// connections in the thread. Without this limit, abandoned connections could pile up in the
+    /// thread, because the thread closes them with a delay.
     unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,

@@ -24,8 +24,8 @@ use super::spare::{self, SpareMaker};
 pub(super) const FOLDER: &str = "log";
 /// Ending of the names of segments.
 const ENDING: &str = ".seg";
-/// Maximum size of one read from a segment, in bytes. Only the read of a longer entry exceeds this
-/// size.
+/// Maximum size of one read from a segment, in bytes. A read may be larger only if it reads a
+/// single entry that is longer.
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
@@ -141,7 +141,7 @@ impl LogFiles {
     }
 
     /// Allows the log to keep groups in memory for a while if the groups are written without a
-    /// sync. A crash of the process loses these groups.
+    /// sync. If the process crashes, these groups are lost.
     pub(super) fn keep_in_memory(&mut self) {
         self.pending.is_allowed = true;
     }
@@ -172,8 +172,8 @@ impl LogFiles {
     /// Writes records as one group, and syncs them if `sync` is true.
     ///
     /// # Errors
-    /// `Full`: the write has no effect, and the call may be repeated. Any other error is final:
-    /// after a failed sync, the contents of the disk are unknown (hazard 119).
+    /// `Full`: the write has no effect, and the call may be repeated. Any other error is final,
+    /// because after a failed sync the contents of the disk are unknown (hazard 119).
     pub(super) fn write(&mut self, records: &[Record], sync: bool) -> Result<(), StorageError> {
         if self.pending.bytes.len() >= BUFFER_BYTES_MAX {
             self.write_pending()?;
@@ -243,7 +243,7 @@ impl LogFiles {
     }
 
     /// Forgets entries up to these slots. Returns the segments that the log no longer needs, with
-    /// their lengths in bytes. Their files are still there.
+    /// their lengths in bytes. The files of these segments still exist.
     ///
     /// # Errors
     /// As [`LogFiles::write`].
@@ -258,8 +258,8 @@ impl LogFiles {
         Ok(self.log.truncate(slots))
     }
 
-    /// Removes the files of segments that the log no longer needs. One of them may become the spare
-    /// file. Another thread removes the others.
+    /// Removes the files of segments that the log no longer needs. One of these files may become
+    /// the spare file. Another thread removes the other files.
     pub(super) fn remove_segments(&mut self, unused: Vec<(SegmentId, usize)>) {
         for (segment, bytes) in unused {
             let path = path_of(&self.folder, segment);
@@ -315,8 +315,8 @@ impl LogFiles {
         }
     }
 
-    /// Checks that the segment in use is still the file at its path. If it was deleted or replaced,
-    /// the next start would not find the data that is written to the segment.
+    /// Checks that the segment in use is still the file at its path. If this file was deleted or
+    /// replaced, the next start would not find the data that is written to the segment.
     ///
     /// # Errors
     /// `Gone`, `Directory`.
@@ -346,8 +346,8 @@ impl LogFiles {
         &self.log
     }
 
-    /// Returns the parts of the log that the next start must find. If `is_synced` is true, only
-    /// synced groups are included.
+    /// Returns the parts of the log that the next start must find. If `is_synced` is true, the
+    /// result includes only synced groups.
     pub(super) fn marked(&self, is_synced: bool) -> Marked {
         let first = self.log.segments().next();
         let group = if is_synced {
@@ -387,8 +387,8 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Returns the bytes of the entry at a place in a segment. Reads further entries into `chunk`
-    /// if they follow in the file.
+    /// Returns the bytes of the entry at a place in a segment. Reads the file only if `chunk` does
+    /// not hold the entry, and then also reads following entries into `chunk`.
     fn entry_bytes(
         &self,
         chunk: &mut Chunk,
@@ -547,10 +547,11 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> io::Result<bool> {
     File::open(path)?.read_to_end(bytes).map(|_| true)
 }
 
-/// Syncs the last segment that this start has found. The previous run may have been killed before
-/// it synced the groups that this start has read, and other replicas will rely on these groups. Or
-/// a sync of the previous run has failed. In that case the operating system may treat the file as
-/// synced although it is not (hazard 119). So the groups are written again before they are synced.
+/// Rewrites the groups of the last segment that this start has found, and then syncs the segment.
+/// Other replicas will rely on these groups, but the groups may not be durable yet, for one of two
+/// reasons. The previous run may have been killed before it synced the groups. Or a sync of the
+/// previous run has failed. After a failed sync, the operating system may treat the file as synced
+/// although it is not (hazard 119). So the groups are rewritten before the sync.
 fn sync_found(log: &LogWriter, folder: &Path) -> io::Result<()> {
     if let Some((last, end)) = log.found() {
         let path = path_of(folder, last);

@@ -71,9 +71,9 @@ pub struct DirectoryStamp {
     pub name: String,
     /// Id of the replica.
     pub replica: ReplicaId,
-    /// Names of all replicas, in ascending order of their ids. The names are stored because this
-    /// replica has made promises to quorums of these members. Quorums of other members need not
-    /// intersect these quorums.
+    /// Names of all replicas, in ascending order of their ids. The names are stored, so that a
+    /// change of the members is noticed. This replica has made promises to quorums of the stored
+    /// members, and quorums of other members need not intersect these quorums.
     pub members: Vec<String>,
 }
 
@@ -96,8 +96,8 @@ pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send
 
 /// Operations that a replica needs from its store. Records become durable in the order in which
 /// they are written. The log's records of one call become durable atomically: after a crash either
-/// all of them are present or none. The same holds for the changes of the executed state in one
-/// call, which become durable after the log's records.
+/// all of them are present or none. The changes of the executed state in one call also become
+/// durable atomically, after the log's records.
 ///
 /// A replica recovers [`RecoveredState`] from a store: its promises and accepted entries, a
 /// checkpoint of the executed state, and the entries after the checkpoint.
@@ -129,15 +129,16 @@ pub trait Store: Send + 'static {
     /// The same errors as [`Store::write`].
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError>;
 
-    /// Frees the space of the log entries up to these slots. The flushed state covers these
-    /// entries, and no member needs them any more. The store may keep some of them.
+    /// Frees the space of the log entries up to these slots. Requirement: the flushed state covers
+    /// these entries, and no member needs these entries any more. The store may keep some of the
+    /// entries.
     ///
     /// # Errors
     /// As [`Store::write`].
     fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError>;
 
-    /// Whether the disk has space for writes. The test does not write to the store. A store that
-    /// refuses writes although there is space has failed.
+    /// Whether the disk has space for writes. This check does not write to the store. If a store
+    /// refuses writes although there is space, the store has failed.
     ///
     /// # Errors
     /// `Gone`.

@@ -11,8 +11,8 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Number of bytes between two syncs of a spare file while it is filled. Otherwise, syncs of the
-/// log would have to wait for a single long sync at the end.
+/// Number of bytes between two syncs of a spare file while the spare file is filled. Without these
+/// syncs, syncs of the log would have to wait for a single long sync at the end.
 const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -75,16 +75,17 @@ impl SpareMaker {
         self.ordered.is_none() && self.used.is_none()
     }
 
-    /// Removes a file that no start needs. The thread removes the file when it has nothing else to
-    /// do. The removal of many files may take long.
+    /// Removes a file that no start needs. The thread removes the file only when it has nothing
+    /// else to do, because the removal of many files may take long.
     pub(super) fn remove_later(&self, path: PathBuf) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(FileOrder::Remove(path));
         }
     }
 
-    /// Makes the file at `path` the spare file. There must be no other spare file. The old groups
-    /// in the file have the number of another segment, so no start reads them.
+    /// Makes the file at `path` the spare file. There must be no other spare file. The file may
+    /// contain old groups. No start reads these groups, because they have the number of another
+    /// segment.
     ///
     /// # Errors
     /// Any error of the operating system.
@@ -133,8 +134,8 @@ impl Drop for SpareMaker {
     }
 }
 
-/// Performs orders until the channel is closed. Spare files come before removals. If files then
-/// still wait for removal, the next start removes them.
+/// Performs orders until the channel is closed. Makes spare files before it removes files. If files
+/// still wait for removal when the channel is closed, the next start removes them.
 fn perform(spare: &Path, ordered: &Receiver<FileOrder>, report: &Sender<io::Result<File>>) {
     let mut removals = VecDeque::new();
     loop {

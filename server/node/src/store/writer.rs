@@ -23,17 +23,17 @@ use leasehold_replica::record_size_estimate;
 /// Interval between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
 /// Number of consecutive refusals after which the store is considered stuck, if the disk has space.
-/// With the interval [`RETRY`], these refusals take 15 s. RocksDB checks the disk every 5 s when it
-/// can resume by itself.
+/// With the interval [`RETRY`], these refusals take 15 s. This time is longer than 5 s, the
+/// interval at which RocksDB checks the disk when it can resume by itself.
 const REFUSALS_MAX: u32 = 30;
-/// Maximum size of the answer to one log read, measured as the bytes of the entries on disk. It is
-/// a fraction of the maximum size of a frame.
+/// Maximum size of the answer to one log read, measured as the bytes of the entries on disk. This
+/// maximum is a fraction of the maximum size of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Maximum size of one write, in bytes. It is limited because the store keeps a second copy of the
-/// records during the write. A single persist may be larger.
+/// Maximum size of one write, in bytes. Only a write with a single persist may be larger. Writes
+/// are limited because the store keeps a second copy of the records during the write.
 const GROUP_BYTES: usize = 8 << 20;
 /// Maximum number of persists that may be reported as durable although they are not written yet.
-/// Further persists are reported only after they are written, so that the queue of a slow disk is
+/// Each further persist is reported only after it is written, so that the queue of a slow disk is
 /// bounded.
 const WRITE_BEHIND_MAX: u64 = 128;
 
@@ -44,7 +44,7 @@ pub enum StorageReport {
     Persisted(Sequence),
     /// The requested flush has ended: the state up to these slots is durable.
     Flushed(PerLog<Slot>),
-    /// Whether the disk has space for writes. The report is sent when this changes.
+    /// Whether the disk has space for writes. The report is sent when the answer changes.
     Writable(bool),
     /// Entries were read from a log.
     LogRead {
@@ -62,8 +62,8 @@ pub enum StorageReport {
 /// Time at which records are considered durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistOutcome {
-    /// The records are considered durable immediately. So are all earlier records. The durability
-    /// mode requires only that records are in memory.
+    /// These records and all earlier records are considered durable immediately, because the
+    /// durability mode requires only that records are in memory.
     Now,
     /// The records are considered durable later, once a `StorageReport::Persisted` reports them.
     Later,
@@ -92,8 +92,8 @@ struct LogReadRequest {
 }
 
 /// Handle to the storage's thread. Dropping the handle ends the thread in the same way as
-/// [`Writer::close`], and waits until the thread has ended. Without this wait, RocksDB would abort
-/// a process that exits while a database is still being closed.
+/// [`Writer::close`], and waits until the thread has ended. The wait is necessary because RocksDB
+/// would abort a process that exits while a database is still being closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<StorageJob>,
@@ -167,8 +167,8 @@ impl Writer {
         })
     }
 
-    /// Queues records that are to become durable. Returns whether they are considered durable now
-    /// or later. After a `StorageReport::Failed` there are no further reports.
+    /// Queues records that are to become durable. Returns whether these records are considered
+    /// durable now or later. After a `StorageReport::Failed`, no further reports follow.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> PersistOutcome {
         let write_behind = self.write_behind.as_mut();
         let durable =
@@ -192,8 +192,8 @@ impl Writer {
         let _ = self.jobs.send(StorageJob::Truncate(slots));
     }
 
-    /// Requests a read of a log. A `StorageReport::LogRead` follows, unless the disk is full and
-    /// lacks records that were already reported as durable.
+    /// Requests a read of a log. A `StorageReport::LogRead` follows, with one exception: no report
+    /// follows if the disk is full and lacks records that were already reported as durable.
     pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let read = LogReadRequest {
             log,
@@ -204,9 +204,9 @@ impl Writer {
         let _ = self.jobs.send(StorageJob::Read(read));
     }
 
-    /// Writes the queued persists that were already reported as durable, if the disk has space, and
-    /// closes the directory. Other queued persists are dropped, because no one was told that they
-    /// are durable, and a slow disk would take seconds to write them.
+    /// Writes the queued persists that were already reported as durable, if the disk has space.
+    /// Then closes the directory. Other queued persists are dropped, because they were not reported
+    /// as durable, and a slow disk would take seconds to write them.
     ///
     /// # Errors
     /// Returns the errors that occur while the directory is closed. A write that failed earlier was

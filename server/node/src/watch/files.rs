@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 /// Interval between checks of files.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time to wait for an answer from the file system before the log reports that the answer
-/// is missing.
+/// Maximum time to wait for an answer from the file system. After this time, the log reports that
+/// the answer is missing.
 const CHECK_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(100)
 } else {
@@ -59,8 +59,8 @@ impl<T: Send + 'static> FileWatcher<T> {
         self.last_report = None;
     }
 
-    /// Notes the reason why the files cannot be used. Returns whether the reason should be logged
-    /// because it is new, or because it was last logged long ago.
+    /// Notes the reason why the files cannot be used. Returns true if the reason should be logged:
+    /// it is new, or it was last logged long ago.
     pub(crate) fn mark_unusable(&mut self, problem: &str) -> bool {
         let now = Instant::now();
         let recently =

@@ -16,7 +16,7 @@ pub(crate) struct LogRateLimiter {
 
 impl LogRateLimiter {
     /// Returns the number of lines suppressed since the last logged line, if a line may be logged
-    /// now; otherwise returns `None` and counts the line as suppressed.
+    /// now. Otherwise returns `None` and counts the line as suppressed.
     pub(crate) fn due(&self, now: Instant) -> Option<u64> {
         let last = self.last.get();
         if last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

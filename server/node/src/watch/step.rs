@@ -146,7 +146,8 @@ impl StepWatch {
     }
 
     /// Notes that an event-loop iteration ends. Returns a report if one is due. The first long
-    /// iteration is reported immediately, and after that the longest one in each [`LOG_INTERVAL`].
+    /// iteration is reported immediately. After that, the longest iteration of each
+    /// [`LOG_INTERVAL`] is reported.
     pub(crate) fn end(&mut self, now: Instant) -> Option<LongIteration> {
         self.leave(now);
         let took = self.spent.iter().sum();

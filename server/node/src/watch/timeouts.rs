@@ -6,8 +6,8 @@ use leasehold_leases::Time;
 
 use leasehold_replica::ShortTimeout;
 
-/// Interval between checks of the round-trip times. The first check is late enough to skip the
-/// first round trips of a starting node, which are not typical.
+/// Interval between checks of the round-trip times. The first check takes place one interval after
+/// the start, because the first round trips of a starting node are not typical.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum interval between two warnings.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);

@@ -20,7 +20,7 @@ const ORIGIN: u32 = 1;
 const REQUEST: u32 = 2;
 const COMMAND: u32 = 3;
 
-/// Returns the encoded batch. The batch is encoded at the first call; later calls share the same
+/// Returns the encoded batch. The first call encodes the batch, and later calls share the same
 /// bytes.
 pub(super) fn encoded(batch: &Batch) -> Bytes {
     batch.encoded.get_or_init(|| encode(batch)).clone()

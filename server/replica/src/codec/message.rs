@@ -421,8 +421,8 @@ fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Cod
     Ok(held)
 }
 
-/// Decodes a command that a peer received from a client. The command is validated again, by the
-/// rules for clients of this replica, because the peer may run another version.
+/// Decodes a command that a peer has received from a client. Validates the command again by this
+/// replica's rules for clients, because the peer may run another version.
 fn forwarded(found: Option<Command>) -> CodecResult<Command> {
     let found = command("forward.commands[].command", found)?;
     leasehold_wire::validate(&found).map_err(|_| CodecError::Inconsistent {

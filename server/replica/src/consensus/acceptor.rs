@@ -81,8 +81,8 @@ pub fn origins(value: &Value) -> ReplicaSet {
     commands.map(|proposed| proposed.origin).collect()
 }
 
-/// Returns the tag for a vote on `accepted` if the vote is sent now (hazard 7). The tag includes
-/// promises that were made while the entry was being written to disk.
+/// Returns the tag for a vote on `accepted` that is sent now (hazard 7). The tag also contains the
+/// holders of promises that were made while the entry was being written to disk.
 pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
     match accepted.early_tag.take() {
         Some(early) => early,
@@ -91,9 +91,9 @@ pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
 }
 
 impl Consensus {
-    /// Adopts a ballot that began at `start`. Drops the entries of lower ballots above this slot,
-    /// because they can no longer be chosen. Also removes the marks of the dropped entries. Returns
-    /// the keys that the dropped entries write.
+    /// Adopts a ballot that began at slot `start`. Drops all entries of lower ballots in slots
+    /// above `start`, because these entries can no longer be chosen. Removes the marks of the
+    /// dropped entries, too. Returns the keys that the dropped entries write.
     pub fn adopt(
         &mut self,
         step: &mut Step<'_>,
@@ -137,8 +137,8 @@ impl Consensus {
 
     /// Puts a value into a slot and records it for the disk. The keys of the value are marked
     /// before any replica can learn of the acceptance (§3.6). If the slot held a different value,
-    /// returns the keys of that replaced value. Reads that waited for the replaced value must be
-    /// served again (hazard 18).
+    /// returns the keys of that replaced value. The caller must then try again to serve the reads
+    /// that waited for the replaced value (hazard 18).
     pub fn store(
         &mut self,
         step: &mut Step<'_>,
@@ -216,7 +216,7 @@ impl Consensus {
         Some(old)
     }
 
-    /// Counts the leader's vote. The Accept itself is this vote.
+    /// Counts an Accept as the leader's vote.
     pub fn count_leader(&mut self, accept: &Accept) {
         let Accept {
             ballot,
@@ -259,9 +259,9 @@ impl Consensus {
         chosen
     }
 
-    /// Queues the vote on an acceptance. The acceptance and the earlier promise are both durable
-    /// now. If the slot was executed already, `executed` is the tag of the vote and the origins of
-    /// the slot's commands; otherwise it is `None`.
+    /// Queues the vote on an acceptance, because the acceptance and the earlier promise are both
+    /// durable now. If the slot was executed already, `executed` contains the tag of the vote and
+    /// the origins of the slot's commands; otherwise `executed` is `None`.
     pub fn vote_durable(
         &mut self,
         log: LogId,
@@ -302,8 +302,8 @@ impl Consensus {
     }
 
     /// Sends votes on the acceptances that became durable. Returns the slots that are chosen as a
-    /// result of this replica's own votes. The tags are computed only now, so they include promises
-    /// that were made while the entries were being written to disk (hazard 7).
+    /// result of this replica's own votes. The tags are computed only now, so they also contain the
+    /// holders of promises that were made while the entries were being written to disk (hazard 7).
     pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
         let mut votes = std::mem::take(&mut self.votes_due);
         for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
@@ -334,7 +334,7 @@ impl Consensus {
     }
 
     /// Repeats the votes on uncommitted slots, with the current tags. This is done when grants have
-    /// ended, because these slots may then wait for fewer replicas.
+    /// ended, because the current tags may then name fewer replicas.
     pub fn vote_again(&mut self) {
         let promised = self.promised;
         let again = self.logs.commands.uncommitted();
@@ -365,7 +365,7 @@ pub fn vote_once_durable(
     });
 }
 
-/// Sends votes to replica `to`. The settings determine which votes it receives: the votes under a
+/// Sends to replica `to` the votes that it should receive. The settings select the votes under a
 /// ballot of `to`, the votes on commands from clients of `to`, or all votes.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let replies = step.ctx.settings.accept_replies;

@@ -26,10 +26,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Returns whether the replier may have accepted all these entries. No replica accepts an entry
-    /// that is more than a window above its own commit point. A false report of an entry far above
-    /// that point must not make the candidate fill all slots up to the entry. If one entry is
-    /// refused, the whole answer is ignored, because the refused entry could be a chosen one.
+    /// Returns whether the replier may have accepted all these entries. A replica accepts no entry
+    /// that is more than a window above its own commit point, so a report of a higher entry is
+    /// false. The candidate then ignores the whole answer. It does not ignore only the higher
+    /// entry, because this entry could be a chosen one.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -55,9 +55,9 @@ impl Reply {
         self.parts > 0 && self.seen.len() == self.parts as usize
     }
 
-    /// Adds a part of an answer, and returns whether the part is new. Parts of an older answer are
-    /// refused. The accepted entries may differ between two answers, so a mixture of parts of both
-    /// answers could lack an entry.
+    /// Adds a part of an answer, and returns whether the part is new. Refuses parts of an older
+    /// answer. Two answers may contain different entries, so a mixture of their parts could lack an
+    /// entry.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
         let answer = (incarnation, prepared.answer);
         if self.is_complete() || answer < self.answer {
@@ -89,8 +89,8 @@ pub struct CandidateState {
     /// Time at which promises were last requested from others; `None` until this replica's own
     /// promise is durable.
     requested_at: Option<Time>,
-    /// Time of the last notification to the replicas that have promised. The notification tells
-    /// them that promises are still arriving.
+    /// Time of the last notification that promises are still arriving. The notification goes to the
+    /// replicas that have promised.
     notified_at: Time,
     replies: BTreeMap<ReplicaId, Reply>,
     /// Time at which a new part last arrived from each replica.
@@ -98,8 +98,8 @@ pub struct CandidateState {
 }
 
 impl Hash for CandidateState {
-    /// Omits the times. They have no effect before the horizon of `Replica::fingerprint`: they only
-    /// determine when the candidate repeats its request or gives up.
+    /// Hashes this value without the times. In the period for which a fingerprint is valid, the
+    /// times have no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
@@ -134,15 +134,17 @@ impl CandidateState {
         self.replies.get(&replica).is_some_and(Reply::is_complete)
     }
 
-    /// Returns whether parts of the promise of `replica` are still arriving, or have all arrived.
-    /// If the replica were asked again, it would send the whole answer once more.
+    /// Returns whether the promise of `replica` has arrived completely, or parts of it are still
+    /// arriving. In both cases the replica is not asked again, because it would send the whole
+    /// answer once more.
     pub(super) fn hears(&self, replica: ReplicaId, now: Time, timeout: Duration) -> bool {
         let lately = |at: &Time| now.since(*at) < timeout;
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether the next notification is due: the time `again` has passed since the last
-    /// one. The replicas that have promised receive it, to learn that promises are still arriving.
+    /// Returns whether the next notification is due, because the time `again` has passed since the
+    /// last one. A notification says that promises are still arriving. It goes to the replicas that
+    /// have already promised.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {

@@ -24,24 +24,26 @@ pub(super) struct FetchRequest {
 }
 
 impl Hash for FetchRequest {
-    /// Omits the time of the request. It has no effect before the horizon of
-    /// `Replica::fingerprint`: it only determines when the request is repeated.
+    /// Hashes this value without the time of the request. In the period for which a fingerprint is
+    /// valid, this time has no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
     }
 }
 
 impl Consensus {
-    /// Schedules a fetch, because the entry of a committed slot is not accepted here under the
-    /// right ballot. The fetch begins after a short delay, so that a late Accept may still arrive.
+    /// Schedules a fetch, because this replica has not accepted the entry of a committed slot under
+    /// the right ballot. The fetch begins after a short delay, because a late Accept may still
+    /// arrive.
     pub fn want_fetch(&self, step: &mut Step<'_>) {
         let delay = step.ctx.settings.timing.retransmit / 4;
         step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
-    /// Returns whether the newest fetch request for this log was sent to `from`. Unrequested
-    /// entries are ignored. A leader ignores all fetched entries, because it had recovered all
-    /// requested entries before its election.
+    /// Returns whether entries from `from` were requested: this replica does not lead, and its
+    /// newest fetch request for this log was sent to `from`. Unrequested entries are ignored. A
+    /// leader ignores all fetched entries, because it had recovered all requested entries before
+    /// its election.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
@@ -61,10 +63,9 @@ impl Consensus {
     }
 
     /// Requests the entries above the commit point, up to slot `to`, from replica `of`. Does not
-    /// repeat a request that was just made. Without this limit, every answer, and every message
-    /// that shows a lag of a log, would lead to a request. Many open requests would then ask for
-    /// the same entries, and each answer would take a whole frame. Entries beyond the window are
-    /// requested only after a checkpoint has moved the window.
+    /// repeat a request that was just made, because several open requests would ask for the same
+    /// entries. Entries beyond the window are requested only after a checkpoint has moved the
+    /// window.
     pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
         let paxos = &self.logs[log];
         let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));
@@ -125,8 +126,8 @@ impl Consensus {
     }
 
     /// Asks the shell to read entries from the disk. Reads only slots for which the disk certainly
-    /// holds the executed value. For other slots, the disk may still hold an entry of an earlier
-    /// ballot, until the chosen value is written.
+    /// holds the executed value. In other slots, the disk may still hold an entry of an earlier
+    /// ballot.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
         let durable = step.persister.executed(log);
         let kept = self.logs[log].first_kept();
@@ -168,8 +169,8 @@ impl Consensus {
         }
     }
 
-    /// Returns the ballot under which a fetched entry is stored: the promised ballot. No entry is
-    /// accepted under a higher ballot.
+    /// Returns the ballot under which a fetched entry is stored. The result is the promised ballot,
+    /// because no entry is accepted here under a higher ballot.
     pub fn ballot_of_fetched(&self, log: LogId, slot: Slot) -> Ballot {
         let known = self.logs[log].accepted(slot);
         known.map_or(self.promised, |a| a.ballot.max(self.promised))

@@ -44,9 +44,8 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// Omits the times at which the value was proposed and sent. They have no effect before the
-    /// horizon of `Replica::fingerprint`: they only determine which replica is suspected and what
-    /// is sent again.
+    /// Hashes this value without the times at which the value was proposed and sent. In the period
+    /// for which a fingerprint is valid, these times have no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.infallible, self.origins).hash(state);

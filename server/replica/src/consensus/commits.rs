@@ -20,11 +20,11 @@ use crate::step::Step;
 /// Result of comparing a leader's report of commits with the entries accepted here.
 #[derive(Clone, Debug, Default)]
 pub struct CommitUpdate {
-    /// Slots that are committed according to the report. This replica has accepted the chosen
-    /// values of these slots.
+    /// Slots that are committed according to the report, and in which this replica has accepted the
+    /// chosen value.
     pub chosen: Vec<Slot>,
-    /// Whether further slots are committed according to the report. In these slots, this replica
-    /// has accepted no value under the ballot of the report.
+    /// Whether the report also contains committed slots in which this replica has accepted no value
+    /// under the ballot of the report.
     pub behind: bool,
     /// Whether the reported commit point is higher than the one that the leader reported before.
     pub new_commit_point: bool,
@@ -38,8 +38,8 @@ pub enum EarlyAnswer<'a> {
     /// Nothing may be answered yet: the slot's `last_multi` is not committed. Later slots have the
     /// same `last_multi` or a higher one, so they wait, too.
     Later,
-    /// Nothing may be answered before execution. The reason is that the entry is of another ballot,
-    /// was recovered by a leader, was fetched, or is executed already.
+    /// Nothing may be answered before execution. This is true for an entry of another ballot, an
+    /// entry that a leader recovered, a fetched entry, and an entry that is executed already.
     Never,
 }
 
@@ -85,8 +85,8 @@ impl Consensus {
     }
 
     /// Handles a leader's report of commits. Returns `None` if the leader's ballot is not the
-    /// adopted one. The report commits a slot here only if the slot was accepted *under the
-    /// leader's ballot*. Other slots are fetched (hazard 28).
+    /// adopted one. A reported slot becomes committed here only if this replica has accepted it
+    /// *under the leader's ballot*. Other reported slots are fetched (hazard 28).
     pub fn hear_commits(
         &mut self,
         log: LogId,
@@ -128,10 +128,10 @@ impl Consensus {
         }
     }
 
-    /// Returns the answer to a read of `key`, if a committed, unexecuted slot determines it
-    /// (protocol §3.3). The answer is the value that the slot's last command on the key writes,
-    /// provided that this command is an answerable blind write. A command with several keys is
-    /// treated as if it wrote every key. A search through up to ten thousand keys for each read
+    /// Returns the answer to a read of `key`, if the committed, unexecuted slot `slot` determines
+    /// the answer (protocol §3.3). The last command on the key in this slot must be an answerable
+    /// blind write, and the answer is the value that this command writes. A command with several
+    /// keys counts as a command on every key, because a search through up to ten thousand keys
     /// would take longer than the wait for the execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
@@ -140,9 +140,9 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Does the same as [`Self::value_at_commit`] for every key that a read waits for. `wanted`
-    /// returns whether a read waits for a key. A key is omitted if the slot's last command on the
-    /// key may not answer reads.
+    /// Returns the answers to waiting reads: each key that a read waits for, with the result of
+    /// [`Self::value_at_commit`]. `wanted` returns whether a read waits for a key. Keys without
+    /// such a result are omitted.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -185,7 +185,7 @@ impl Consensus {
     }
 
     /// Moves the windows of both logs, because the executed state up to these slots is durable now.
-    /// Returns whether a window was full.
+    /// Returns whether a window was full before.
     pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
         let waited = PerLog::of(|log| self.logs[log].note_flushed(slots[log]));
         waited.commands || waited.configs
@@ -211,20 +211,20 @@ impl Consensus {
         Some((slot, value.clone()))
     }
 
-    /// Returns whether this replica must not accept more commands now. The reason is that too much
-    /// data waits to be written to the disk, or that too many committed slots wait to be executed.
-    /// Committed slots above a missing entry are not included, because they wait for that entry.
-    /// The limit for a leader is lower than for other replicas, so that the others can still accept
-    /// everything that the leader has proposed.
+    /// Returns true if too much data waits to be written to the disk, or too many committed slots
+    /// wait to be executed. This replica must then not accept more commands. Committed slots above
+    /// a missing entry are not counted, because they wait for that entry. The limit is lower for a
+    /// leader than for other replicas, so the others can still accept everything that the leader
+    /// has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
         let most = step.ctx.settings.to_execute_work_max;
         let most = if self.leads() { most } else { 2 * most };
         step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
 
-    /// Returns whether the backlog is so large that nothing more may be accepted in `log`. The log
-    /// of configurations is limited only by the backlog for the disk, because configurations are
-    /// few and commands may wait for them.
+    /// Returns true if nothing more may be accepted in `log`, because the backlog is too large. For
+    /// the log of configurations, only the backlog for the disk counts. Configurations are few, and
+    /// commands may wait for them.
     pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
         match log {
             LogId::Configs => step.is_disk_behind(),
@@ -254,8 +254,8 @@ impl Consensus {
 
     /// Returns the barrier for a promise that is made now. A holder must have executed the log up
     /// to this slot before it reads under the promise (hazards 5, 7 and 30). The barrier is at or
-    /// above every slot that is accepted or executed here. This includes accepted slots with
-    /// entries that are not durable yet.
+    /// above every slot that is accepted or executed here, even if the slot's entry is not durable
+    /// yet.
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;
         if off(Rule::H07Pending) {

@@ -50,8 +50,8 @@ pub enum ElectionProgress {
     /// This replica is no candidate, or too few replicas have promised.
     Waiting,
     /// A majority has promised, but a replica in it has a higher commit point than this one (hazard
-    /// 27). There is one item for each log with missing slots: the replica with the highest commit
-    /// point, the log, and that commit point.
+    /// 27). The vector contains one item for each log with missing slots: the replica with the
+    /// highest commit point, the log, and that commit point.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
     /// A majority has promised. Every slot up to the commit points of this majority is committed
     /// here too, so nothing will be proposed in those slots.
@@ -73,7 +73,7 @@ fn is_elected(step: &Step<'_>, candidate: &CandidateState) -> bool {
     step.ctx.members.is_quorum(promised)
 }
 
-/// Returns the slot at which a ballot begins: the slot of the ballot's opening no-op, directly
+/// Returns the slot of a ballot's opening no-op, at which the ballot begins. This slot is directly
 /// after the recovered values. A recovered no-op is not used as the opening no-op, because it may
 /// be the opening no-op of another ballot (hazard 29).
 fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
@@ -190,8 +190,9 @@ impl Consensus {
     }
 
     /// Answers a Prepare, because the promise of `ballot` is durable now. The answer reports the
-    /// entries accepted above the commit points of both this replica and the candidate. Entries up
-    /// to this replica's commit point are not reported, because the candidate fetches them.
+    /// accepted entries of the slots above two commit points: that of this replica and that of the
+    /// candidate. Entries up to this replica's commit point are not reported, because the candidate
+    /// fetches them.
     pub fn answer_prepare(
         &mut self,
         step: &mut Step<'_>,
@@ -222,8 +223,8 @@ impl Consensus {
     }
 
     /// Returns the contents of a promise, split into one part for each message. The contents are
-    /// the slots at which ballots began, and the entries accepted above the commit points of both
-    /// replicas. There is at least one part, because even a promise without entries must be sent.
+    /// the slots at which ballots began, and the accepted entries of the slots above the commit
+    /// points of both replicas. There is at least one part, even if there are no entries.
     fn promise_pieces(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
@@ -247,8 +248,7 @@ impl Consensus {
     }
 
     /// Adds a part of a promise. Returns true if the promise is for this candidate and the part is
-    /// new. A part that arrives after the election shows that its sender follows this leader, even
-    /// if other messages of the sender are delayed behind the part.
+    /// new. A part that arrives after the election shows that its sender follows this leader.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
@@ -286,10 +286,9 @@ impl Consensus {
         ElectionProgress::Behind(behind)
     }
 
-    /// Returns the values that an elected candidate would propose again. Returns `None` if the
-    /// candidate's window has too little space: the values must fit, and an opening no-op after
-    /// them. There is enough space once a checkpoint covers every slot committed here, because no
-    /// replica reports an entry further than a window above its own commit point. `executed_ms` is
+    /// Returns the values that an elected candidate would propose again; `None` if the candidate's
+    /// window has too little space for these values and an opening no-op after them. There is
+    /// enough space once a checkpoint covers every slot that is committed here. `executed_ms` is
     /// the replicated clock of the last executed command, in ms.
     ///
     /// # Panics
@@ -385,8 +384,8 @@ impl Consensus {
         self.round_seen = nearer(self.round_seen, round);
     }
 
-    /// Notes the ballot that a peer has promised. Returns true if it is higher than the ballot
-    /// under which this replica leads or campaigns, so that this replica must step down.
+    /// Notes the ballot that a peer has promised. Returns true if this replica leads or campaigns
+    /// under a lower ballot, and so must step down.
     pub fn is_rejected_by(&mut self, promised: Ballot) -> bool {
         self.round_seen = self.round_seen.max(promised.round);
         match &self.role {

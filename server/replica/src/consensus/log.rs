@@ -109,11 +109,10 @@ impl Log {
         self.kept.get_mut(place).map(Box::as_mut)
     }
 
-    /// Returns the last slot of the window. This replica accepts values only within the window. The
-    /// window begins at the durable state, not at the last executed slot. The reason is that a
-    /// restart continues from the durable state, and must keep every entry that was accepted above
-    /// it (hazard 78). The window bounds the number of entries that a restart reads. It also
-    /// ensures that a peer cannot make the log of another replica grow without end.
+    /// Returns the last slot of the window, in which this replica accepts values. The window begins
+    /// at the durable state, because a restart continues from this state and must keep every entry
+    /// that was accepted above it (hazard 78). The window limits the number of entries that a
+    /// restart reads, and the growth of the log that a peer can cause.
     pub fn end(&self) -> Slot {
         Slot(self.window_start().0.saturating_add(self.window))
     }
@@ -132,8 +131,8 @@ impl Log {
     }
 
     /// Returns whether a leader may propose a new value in `slot` (hazard 79). A leader proposes
-    /// only in the first half of its window: a replica with an older durable state has a window that
-    /// ends earlier.
+    /// only in the first half of its window, because the window of a replica with an older durable
+    /// state ends earlier.
     pub fn may_propose(&self, slot: Slot) -> bool {
         let last = self.window_start().0.saturating_add(self.window / 2);
         slot.0 <= last || off(Rule::H79Room)
@@ -201,9 +200,8 @@ impl Log {
     }
 
     /// Examines the slots of `first..=last` that are not known to be committed. Adds the slots that
-    /// were accepted under `ballot` to `found`, and returns whether there are any other slots. The
-    /// function walks over entries instead of slots, because a follower that lags may miss a
-    /// million slots.
+    /// were accepted under `ballot` to `found`, and returns whether there are any other slots.
+    /// Walks over entries instead of slots, because a follower that lags may miss a million slots.
     pub fn accepted_at(
         &self,
         ballot: Ballot,
@@ -278,11 +276,11 @@ impl Log {
         self.to_execute_work
     }
 
-    /// Forgets the slots at which ballots began, once they are no longer needed to find dead
-    /// entries. They are not needed once the opening no-op of a later ballot is committed. Every
-    /// slot below this no-op is then decided. Above it, every entry that is dead because of an
-    /// earlier ballot is also dead because of the later one. Returns the lowest ballot that is
-    /// still remembered; `None` if nothing was forgotten.
+    /// Forgets the slots at which earlier ballots began, once the opening no-op of a later ballot
+    /// is committed. These slots are then no longer needed to find dead entries. Every slot below
+    /// the no-op is decided. Above the no-op, every entry that is dead because of an earlier ballot
+    /// is also dead because of the later one. Returns the lowest ballot that is still remembered;
+    /// `None` if nothing was forgotten.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;
@@ -314,8 +312,8 @@ impl Log {
         })
     }
 
-    /// Adopts a ballot that began at `start`. The leader of this ballot has not reported any
-    /// commits yet.
+    /// Adopts a ballot that began at `start`. Resets the commits that a leader has reported,
+    /// because the leader of this ballot has not reported any yet.
     pub fn begin_ballot(&mut self, ballot: Ballot, start: Slot) {
         assert!(
             ballot > self.adopted.0,
@@ -344,7 +342,7 @@ impl Log {
             && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
     }
 
-    /// Whether every slot up to `slot` is committed. This replica's own commits may show this, or
+    /// Whether every slot up to `slot` is committed, according to this replica's own commits or to
     /// the report of the leader of `ballot`.
     fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)

@@ -15,9 +15,8 @@ use crate::message::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Marks(HashMap<Key, Slots, SeededState>);
 
-/// Marked slots of one key, in rising order. If many slots wait for execution, there may be a
-/// hundred thousand of them. Slots are usually removed from the front. Such a removal does not move
-/// the other slots.
+/// Marked slots of one key, in rising order. There may be a hundred thousand of them. Slots are
+/// usually removed from the front, and such a removal does not move the other slots.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,

@@ -95,8 +95,8 @@ pub(super) struct Consensus {
 }
 
 impl std::hash::Hash for Consensus {
-    /// Omits the random numbers. They have no effect before the horizon of `Replica::fingerprint`:
-    /// they only determine when an election begins.
+    /// Hashes this value without the random numbers. In the period for which a fingerprint is
+    /// valid, the random numbers have no effect (`Replica::fingerprint`).
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);

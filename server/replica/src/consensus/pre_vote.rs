@@ -30,7 +30,8 @@ use crate::timers::Timer;
 /// reach another candidate faster.
 const PROMISES_TIMEOUTS: u32 = 60;
 /// Maximum wait of a candidate that fetches entries, as a multiple of its wait for the first
-/// promise. Other replicas have these entries already, and could lead immediately.
+/// promise. The wait is limited because other replicas have these entries already and could lead
+/// immediately.
 const FETCHES_TIMEOUTS: u32 = 10;
 
 /// Open pre-vote of this replica. All other replicas were asked whether they would promise
@@ -46,8 +47,8 @@ struct OpenPreVote {
 }
 
 impl OpenPreVote {
-    /// Whether answers to this pre-vote are still valid. Old answers are not valid: this replica
-    /// may have been paused meanwhile, and another replica may lead by now.
+    /// Whether this pre-vote is so recent that answers to it are valid. Old answers are not valid,
+    /// because another replica may lead by now.
     fn is_fresh(&self, step: &Step<'_>) -> bool {
         step.now.since(self.asked_at) < step.ctx.majority_timeout()
     }
@@ -72,8 +73,8 @@ pub(super) struct PreVoteState {
 }
 
 impl Hash for PreVoteState {
-    /// Omits the time of the last message from a leader. It has no effect before the horizon of
-    /// `Replica::fingerprint`.
+    /// Hashes this value without the time of the last message from a leader. In the period for
+    /// which a fingerprint is valid, this time has no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         let open = self.open.as_ref();
         open.map(|open| (open.ballot, open.first, open.agreed))
@@ -247,11 +248,11 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Returns whether this replica would promise a ballot of `from`. A leader would not promise
-    /// it. Another replica would promise it in two cases: the replica follows `from`, or no
-    /// leader's message has arrived for most of an election timeout. In the second case the replica
-    /// does not wait for the whole timeout, because a leader's messages reach the replicas at
-    /// different times.
+    /// Returns whether this replica would promise a ballot of `from`. If this replica leads, the
+    /// result is false. Otherwise the result is true in two cases: this replica follows `from`, or
+    /// no message of a leader has arrived for most of an election timeout. The second case does not
+    /// require the whole timeout, because a leader's messages reach the replicas at different
+    /// times.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;
@@ -260,9 +261,9 @@ impl Consensus {
     }
 
     /// Waits once to let another replica campaign first, because this replica has agreed to the
-    /// ballot of that replica. This is done at most once until a message from a leader arrives.
-    /// Otherwise a replica that asks again and again, but receives no answers, would keep all
-    /// others from campaigning.
+    /// ballot of that replica. This replica waits at most once until a message from a leader
+    /// arrives. Otherwise a replica that asks again and again, but receives no answers, would keep
+    /// all others from campaigning.
     pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
         if !std::mem::replace(&mut self.pre_vote.yielded, true) {
             let span = step.ctx.settings.timing.election_timeout / 2 + self.jitter(step);

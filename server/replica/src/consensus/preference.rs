@@ -34,8 +34,9 @@ pub(super) struct Preference {
 }
 
 impl Hash for Preference {
-    /// Omits the time at which the preferred leader was last known to lead, and the time at which
-    /// it became healthy. Both times have no effect before the horizon of `Replica::fingerprint`.
+    /// Hashes this value without two times: when the preferred leader was last known to lead, and
+    /// when it became healthy. In the period for which a fingerprint is valid, these times have no
+    /// effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         let led = self.led.map(|(ballot, _)| ballot);
         (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
@@ -65,8 +66,8 @@ impl Preference {
 
     /// Notes that another replica leads. If the preferred leader led before, calls `lost` with the
     /// time at which the preferred leader was last known to lead. `lost` returns true if the
-    /// preferred leader lost its leadership. Such a loss is treated as a failure, unless the change
-    /// was planned.
+    /// preferred leader lost its leadership. Unless the change was planned, this loss counts as a
+    /// failure.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;
@@ -113,8 +114,7 @@ impl Consensus {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// Notes whether an operator wants this change of leadership. This is called when a leader
-    /// steps down.
+    /// Notes, when a leader steps down, whether an operator wants this change of leadership.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()
@@ -123,8 +123,8 @@ impl Consensus {
         }
     }
 
-    /// Handles the first message of a peer after a long silence or a restart. After a restart the
-    /// peer has forgotten that it led.
+    /// Handles the first message of a peer after a long silence or a restart. A peer that has
+    /// restarted no longer leads.
     pub fn peer_interrupted(&mut self, step: &Step<'_>, peer: ReplicaId, contact: PeerContact) {
         if step.ctx.settings.elections.preferred != Some(peer) {
             return;
@@ -139,7 +139,7 @@ impl Consensus {
     }
 
     /// Notes that a peer has answered this leader. If the peer is the preferred leader and was
-    /// silent for long, the time before this answer is not treated as healthy.
+    /// silent for long, it counts as healthy only from this answer on.
     pub(super) fn follower_answered(&mut self, step: &Step<'_>, from: ReplicaId) {
         let Some(leadership) = self.leadership_mut() else {
             return;

@@ -20,15 +20,14 @@ use crate::step::Step;
 
 /// Maximum number of Accepts that are sent again in one step.
 const RETRANSMIT_MAX: usize = 256;
-/// Maximum round-trip time to a nearby replica. Such a replica is on the leader's site, or close
+/// Maximum round-trip time to a nearby replica: a replica that is on the leader's site, or close
 /// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Maximum silence of a nearby replica. If a nearby replica is silent for longer, only commands
-/// that need its vote wait for it. The same is true if a slot has waited for the nearby replica's
-/// vote for this long.
+/// Maximum time that a nearby replica may be silent, or that a slot may wait for its vote. After
+/// this time, only commands that need the vote of the replica wait for the replica.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Number of uncommitted slots in which the leader searches for replicas that block slots. The
-/// leader searches this many of the oldest slots, and as many of the newest.
+/// Maximum number of slots in each of two groups: the oldest and the newest uncommitted slots. In
+/// these slots, the leader searches for replicas that block slots.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
@@ -39,9 +38,9 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
 
-    /// Returns the nearby replicas (§3.9). These are on the leader's site and answer at present, so
-    /// waiting for their votes delays no commit. So even commands that do not need these votes may
-    /// wait for them. If all replicas are on one site, all commands can then share a batch.
+    /// Returns the nearby replicas (§3.9): those that are on the leader's site and answer at
+    /// present. Waiting for their votes delays no commit, so even commands that do not need these
+    /// votes may wait for them. If all replicas are on one site, all commands can share a batch.
     fn nearby(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| {
             step.ctx
@@ -72,10 +71,9 @@ impl Consensus {
         }
     }
 
-    /// If some replica is no longer nearby, removes the commands that were queued while all
-    /// replicas were nearby, and returns them. The caller must [queue these commands
-    /// again](Self::queue_again) by their classes, because otherwise they would wait for a replica
-    /// that no longer answers.
+    /// If some replica is no longer nearby, removes and returns the commands that were queued while
+    /// all replicas were nearby. The caller must [queue these commands again](Self::queue_again) by
+    /// their classes. Otherwise the commands would wait for a replica that no longer answers.
     pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposal> {
         let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
         if !self.leadership().is_some_and(waits) || self.all_nearby(step).is_some() {
@@ -93,9 +91,8 @@ impl Consensus {
     }
 
     /// Returns the next batch; `None` if no command is queued or too many slots are in flight. The
-    /// limit is on the number of uncommitted slots, and not on the distance between the first and
-    /// the last, so one blocked slot does not stop the others. `cost` returns the part of a slot's
-    /// capacity that a command needs.
+    /// limit is on the number of uncommitted slots, so one blocked slot does not stop the others.
+    /// `cost` returns the part of a slot's capacity that a command needs.
     pub fn next_batch(
         &mut self,
         step: &Step<'_>,
@@ -172,9 +169,9 @@ impl Consensus {
         replaced
     }
 
-    /// Notes the commands that are committed here but not executed yet. Until such a command is
-    /// executed, the sessions in the executed state do not show that execution will refuse a copy
-    /// of the command (hazard 31).
+    /// Notes the commands that are committed here but not executed yet. The sessions in the
+    /// executed state do not contain such a command yet, so they do not show that execution will
+    /// refuse a copy of the command (hazard 31).
     pub fn note_unexecuted(&mut self) {
         if off(Rule::H31Unexecuted) {
             return;
@@ -197,8 +194,8 @@ impl Consensus {
         }
     }
 
-    /// Sends an Accept for each of `proposals`. The leader itself has accepted these proposals
-    /// durably. Each Accept is also the leader's vote.
+    /// Sends an Accept for each of `proposals`. The leader's own acceptances of these proposals are
+    /// durable, so each Accept is also the leader's vote.
     pub fn send_accepts(
         &mut self,
         step: &mut Step<'_>,
@@ -253,8 +250,8 @@ impl Consensus {
     }
 
     /// Sends Accepts again to replicas that have not voted. Also sends Accepts to a replica that
-    /// has voted, if each of its votes demands a replica that has not accepted. The grant that
-    /// caused this demand may have ended, and a later vote without the demand may have been lost.
+    /// has voted, if each of its votes demands a replica that has not accepted. A later vote
+    /// without this demand may have been lost.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
@@ -345,10 +342,9 @@ impl Consensus {
     }
 
     /// Returns whether too few replicas are in touch with this leader: the leader and the replicas
-    /// that have answered it within `ReplicaContext::majority_timeout` are not a majority. Either
-    /// the leader's messages do not arrive, or the leader does not receive the answers. In both
-    /// cases, no proposal of the leader is committed, and replicas that still receive the leader's
-    /// messages would wait for it.
+    /// that have answered it within `ReplicaContext::majority_timeout` are not a majority. No
+    /// proposal of such a leader is committed, and replicas that still receive its messages would
+    /// wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {
@@ -393,9 +389,9 @@ impl Consensus {
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
 
-    /// Returns whether a configuration may be proposed. The opening no-op and all earlier
-    /// configurations must be committed, the window must have free space, and no transfer of
-    /// leadership may be active.
+    /// Returns whether a configuration may be proposed. The result is true if the opening no-op and
+    /// all earlier configurations are committed, the window has free space, and no transfer of
+    /// leadership is active.
     pub fn may_configure(&self, leadership: &Leadership) -> bool {
         let (next, configs) = (leadership.next.configs, &self.logs.configs);
         !leadership.transfer.is_active()

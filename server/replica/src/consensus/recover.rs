@@ -12,13 +12,14 @@ use crate::message::{ReportedEntry, Value};
 /// candidate included. `starts` are the slots at which ballots began. For each slot, the value
 /// accepted under the highest ballot is proposed. If there is no such value, a no-op is proposed.
 ///
-/// An entry is dead if a later ballot began below it. The leader of the later ballot found a
-/// majority without the entry. A replica that missed the later ballot may nevertheless report the
-/// entry. Entries at or below the commit point are decided.
+/// Two kinds of reported entries are ignored: dead entries, and entries at or below the commit
+/// point. An entry is dead if a later ballot began below it, because the leader of the later ballot
+/// found a majority without the entry. A replica that missed the later ballot may still report the
+/// dead entry.
 ///
-/// The last slot of the window is `end`. The slot after it can only hold the opening no-op of an
-/// earlier leader. The new leader uses this slot for its own opening no-op: the value is the same,
-/// and no higher slot holds a value. Otherwise each leader that commits nothing would use up
+/// The last slot of the window is `end`. The slot after `end` can only hold the opening no-op of an
+/// earlier leader. This no-op is not among the returned values, because the new leader uses the
+/// same slot for its own opening no-op. Otherwise each leader that commits nothing would use up
 /// another slot beyond the window.
 pub fn recover_log(
     commit_point: Slot,

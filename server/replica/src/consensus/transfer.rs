@@ -37,8 +37,8 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Omits the time at which the present leadership began. That time has no effect before the
-    /// horizon of `Replica::fingerprint`.
+    /// Hashes this value without the time at which the present leadership began. In the period for
+    /// which a fingerprint is valid, this time has no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
     }
@@ -47,9 +47,8 @@ impl Hash for Succession {
 impl Consensus {
     /// Begins the transfer of leadership that an operator has requested. The replica `to` should
     /// lead from then on, even if another replica is preferred. Leadership is not transferred to a
-    /// replica that does not answer. If `to` does not report yet that it would lead well, the
-    /// transfer waits for such a report until `deadline`. Meanwhile this leader continues to lead,
-    /// so that writes do not wait in vain.
+    /// replica that does not answer. If `to` has not reported yet that it would lead well, this
+    /// leader continues to lead, and waits for such a report until `deadline`.
     pub fn begin_operator_transfer(&mut self, step: &mut Step<'_>, to: ReplicaId, deadline: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -74,8 +73,8 @@ impl Consensus {
         Some(leadership.in_touch(now, timeout))
     }
 
-    /// Ends the present transfer, because this replica is about to end. A transfer target is then
-    /// chosen again.
+    /// Ends the present transfer, because this replica is about to end. The next call of
+    /// [`Self::transfer_before_leaving`] can then choose a new target.
     pub fn end_transfer(&mut self) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.transfer.end();
@@ -84,8 +83,8 @@ impl Consensus {
 
     /// Transfers leadership to another replica, because this leader is about to end. The first call
     /// begins the transfer, and later calls continue it. If the target has not taken over within
-    /// `timeout`, a second transfer to another replica begins. Targets must have answered lately
-    /// and report that they are fit to lead. Returns true if the leader should resign instead,
+    /// `timeout`, a second transfer to another replica begins. A target must have answered lately,
+    /// and must report that it is fit to lead. Returns true if the leader should resign instead,
     /// because no such replica is left or the leader's proposals are not committed.
     pub fn transfer_before_leaving(&mut self, step: &Step<'_>, timeout: Duration) -> bool {
         let majority_timeout = step.ctx.majority_timeout();
@@ -121,15 +120,14 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
-    /// Returns the replicas that have failed to take over leadership in time. This leader is about
-    /// to end, and has tried to transfer leadership to these replicas.
+    /// Returns the replicas to which this leader has tried to transfer leadership because it is
+    /// about to end, and that have not taken over in time.
     pub fn failed_targets(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
     }
 
-    /// Notes whether an operator wants this replica to lead. This is called when the replica is
-    /// about to campaign.
+    /// Notes, before this replica campaigns, whether an operator wants this replica to lead.
     pub fn note_transferred_here(&mut self, by_operator: bool) {
         assert!(self.is_follower(), "leadership is moved to a follower");
         self.succession.transferred_here = by_operator;

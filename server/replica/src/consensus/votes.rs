@@ -41,7 +41,7 @@ impl Votes {
         satisfied(self.accepted, &self.tags)
     }
 
-    /// Returns the replicas for which acceptors wait. These replicas have not accepted, and are in
+    /// Returns the replicas for which acceptors wait: those that have not accepted, and that are in
     /// a tag of an acceptor without a satisfied tag.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
@@ -54,12 +54,11 @@ impl Votes {
     }
 
     /// Counts an acceptance of `replica` under `ballot`. Only votes under one ballot are kept: a
-    /// vote under a higher ballot supersedes them, and a vote under a lower ballot is ignored.
-    /// There is one exception. Votes under `here`, the ballot of the value that is accepted here,
-    /// always supersede votes under another ballot, because a ballot can only commit together with
-    /// its value. Dropping votes is safe: the leader requests them again. If an acceptor has
-    /// several tags, any of them may be used. So all tags are kept, except supersets of another tag
-    /// of the same acceptor.
+    /// vote under a higher ballot replaces them, and a vote under a lower ballot is ignored. There
+    /// is one exception: votes under `here`, the ballot of the value that is accepted here, always
+    /// replace votes under another ballot. Dropping votes is safe, because the leader requests them
+    /// again. All tags of an acceptor are kept, except supersets of another of its tags, because
+    /// any of the tags may be used.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
         if ballot < self.ballot && ballot != here {
             return;

@@ -10,8 +10,8 @@ use crate::origin::{ReadRequest, Writes, read_many};
 use crate::step::Step;
 use crate::unavailable::too_many_session_opens;
 
-/// Maximum number of marks that the scans of one group of inputs may examine in total. This takes
-/// about 2 ms.
+/// Maximum number of marks that the scans of one group of inputs may examine in total. A replica
+/// examines this many marks in about 2 ms.
 const MARKS_LOOKED_AT: usize = 1 << 16;
 
 impl Parts {
@@ -39,9 +39,9 @@ impl Parts {
         }
     }
 
-    /// Returns whether a command may examine marks. A scan examines every mark, and there may be
-    /// very many. So the scans of one group of inputs may examine only a limited number of marks.
-    /// Further scans go through the log.
+    /// Returns whether a command may examine marks. The scans of one group of inputs may examine
+    /// only a limited number of marks, because a scan examines every mark and there may be very
+    /// many. Further scans go through the log.
     fn may_look_at_marks(&mut self, command: &Command) -> bool {
         match command.as_read() {
             Some(leasehold_wire::ReadOp::Scan(_)) => {}

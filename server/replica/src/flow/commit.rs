@@ -18,8 +18,7 @@ use crate::timers::Timer;
 use crate::unavailable::client_disconnected;
 
 /// Approximate time of a unit of [`cost::merging`] if several replicas run on one machine and share
-/// its memory. A replica on a machine of its own needs only half of this time, so its merges use
-/// only half of the time that they may use.
+/// its memory. A replica on a machine of its own needs only half of this time.
 const WORK_TIME: Duration = Duration::from_nanos(20);
 /// Divisor for the share of merges: they may take `1 / MERGING_SHARE` of the time. The share is
 /// small because a write may wait for merges at each replica that handles it.
@@ -56,9 +55,9 @@ impl ExecutionBudget {
     }
 
     /// Returns the time at which to continue execution; `None` if it may continue now. Merges may
-    /// exceed their share of the time by `ahead`, the time that the merges of one group take. The
-    /// limit on other work rises with `left`, the work that is left to execute, so that the work
-    /// left cannot grow forever.
+    /// exceed their share of the time by `ahead`, the time that the merges of one group take.
+    /// `left` is the work that is left to execute. The limit on other work rises with `left`,
+    /// because otherwise `left` could grow forever.
     fn later(&self, now: Time, work_max: usize, ahead: Duration, left: usize) -> Option<Time> {
         let merge_from = self.merged_until - ahead;
         if merge_from > now {
@@ -71,9 +70,9 @@ impl ExecutionBudget {
 }
 
 /// Returns the duration that must pass for merges of `work` units, so that merges stay within their
-/// share of the time. With the normal share, a replica with much work left would never catch up. So
-/// the share is half of the time if `left`, the work that is left, exceeds half of `behind`. It is
-/// the whole time if `left` exceeds `behind`.
+/// share of the time. The share rises with `left`, the work that is left, because with the normal
+/// share a replica would never catch up. The share is half of the time if `left` exceeds half of
+/// `behind`, and the whole time if `left` exceeds `behind`.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {
@@ -225,7 +224,8 @@ impl Parts {
     }
 
     /// Executes committed commands, up to the limit for one group of inputs. The next group
-    /// continues. If too much is left, nothing more is accepted (`Consensus::is_backlogged`).
+    /// executes the rest. If too much is left to execute, nothing more is accepted
+    /// (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
             let settings = &step.ctx.settings;
@@ -258,10 +258,9 @@ impl Parts {
         reads.release_executed(step, view);
     }
 
-    /// Executes a command. Returns the outcome and the cost of the command; `None` if the command
-    /// is a read that no client of this replica waits for. Reads change nothing, so only the
-    /// replica of the client executes them. A client with many reads thus causes no work at other
-    /// replicas.
+    /// Executes a command. Returns the outcome and the cost of the command. A read that no client
+    /// of this replica waits for is not executed, because reads change nothing; the result is then
+    /// `None`.
     fn execute(
         &mut self,
         me: ReplicaId,
@@ -282,8 +281,8 @@ impl Parts {
         Some((outcome, done))
     }
 
-    /// Executes slots that an earlier group of inputs left. Returns true if entries can be fetched
-    /// again now. They could not be fetched while too much was left to execute.
+    /// Executes slots that an earlier group of inputs left. Returns true if entries could not be
+    /// fetched because too much was left to execute, but can be fetched again now.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_configs(step);

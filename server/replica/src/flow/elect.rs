@@ -99,8 +99,8 @@ impl Parts {
         self.consensus.campaign(step);
     }
 
-    /// Requests promises. The reason is that this candidate's own promise is durable now, or that
-    /// others have not answered.
+    /// Requests promises, because this candidate's own promise is durable now, or because others
+    /// have not answered.
     pub(super) fn ask_for_promises(&mut self, step: &mut Step<'_>, ballot: Ballot) {
         if self.consensus.send_prepare(step, ballot) {
             self.try_lead(step);
@@ -149,12 +149,11 @@ impl Parts {
     }
 
     /// Handles a rejection by a peer that has promised a higher ballot than this replica's own. The
-    /// peer will never accept under this replica's ballot. If this replica leads, it immediately
+    /// peer will never accept under this replica's ballot. So if this replica leads, it immediately
     /// asks the others whether they would promise it an even higher ballot. The replicas that
-    /// follow this leader agree. The peer had raised its ballot in an election that it lost; it
-    /// then follows again. If another replica has become the leader, no majority agrees, and this
-    /// replica follows. The leader does not ask if the higher ballot belongs to the replica to
-    /// which it transfers leadership.
+    /// follow this leader agree. If another replica has become the leader, no majority agrees, and
+    /// this replica follows that leader. A leader does not ask if the higher ballot belongs to the
+    /// replica to which it transfers leadership.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_again = self.consensus.asks_below(promised);
         let leads_on = self.consensus.leads() && !self.consensus.transfers_to(promised.replica);
@@ -217,9 +216,9 @@ impl Parts {
         self.propose_recovered(step, log, ballot, Value::Noop);
     }
 
-    /// Campaigns, if the followed leader has transferred leadership to this replica. There is no
-    /// pre-vote, because the leader agrees. This is done once in each group of steps, after all
-    /// messages of the group. After a pause, a later message of the group may show another leader.
+    /// Campaigns without a pre-vote, if the followed leader has transferred leadership to this
+    /// replica. This is done after all messages of a group of steps, because a later message of the
+    /// group may show another leader.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
         let Some(by_operator) = self.consensus.take_transfer_notice() else {
             return;

@@ -143,9 +143,9 @@ impl Parts {
         }
     }
 
-    /// Gives up leadership: this leader can no longer commit, or it has been told to end. Its
-    /// messages may still arrive, so it notifies the replica that should lead next. That replica
-    /// then need not wait for an election timeout.
+    /// Gives up leadership, because this leader can no longer commit or has been told to end.
+    /// Notifies the replica that should lead next, so that replica need not wait for an election
+    /// timeout.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
         let failed = self.consensus.failed_targets();

@@ -45,8 +45,7 @@ pub(super) struct Parts {
     pub(super) reads: Reads,
     /// Disconnected clients. Their requests must still be dropped.
     pub(super) disconnected: DisconnectedClients,
-    /// Deadline for a message from the successor of a leader that is about to end. The leader waits
-    /// for the message until this time.
+    /// Time until which a leader that is about to end waits for a message from its successor.
     pub(super) awaits_successor_until: Time,
     /// Limits on execution in groups of inputs.
     pub(super) execution: ExecutionBudget,

@@ -68,8 +68,8 @@ impl Parts {
     }
 
     /// Handles messages that are valid only between the present runs of both replicas. For example,
-    /// an earlier run may have requested an entry of a ballot that this run does not know. If this
-    /// run handled the answer, it would store the entry under a lower ballot.
+    /// this run must not handle an entry that an earlier run requested, because this run may not
+    /// know the entry's ballot, and would store the entry under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,

@@ -51,9 +51,9 @@ impl Parts {
     }
 
     /// Returns the class of each command: the set of the holders of the command's keys. If all
-    /// replicas are nearby, every command is suitable for every batch, so no key is looked up.
-    /// Otherwise the keys of all commands are looked up together, so that the processor waits for
-    /// several memory accesses at a time.
+    /// replicas are nearby, no key is looked up, because every command is suitable for every batch.
+    /// Otherwise the keys of all commands are looked up together, because the processor can then
+    /// wait for several memory accesses at a time.
     fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<CommandClass> {
         if let Some(all) = self.consensus.all_nearby(step) {
             return vec![CommandClass::AllNearby(all); commands.len()];

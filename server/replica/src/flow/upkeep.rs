@@ -126,8 +126,8 @@ impl Parts {
         reads.retry(step, view);
     }
 
-    /// Does the work that waited until the persist `sequence` was durable. Everything up to this
-    /// persist is durable now.
+    /// Does the work that waited until the persist `sequence` was durable. This persist and all
+    /// earlier ones are durable now.
     pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
         let continuations: Continuations = step.persister.done(sequence);
         self.send_durable_proposals(step, &continuations);

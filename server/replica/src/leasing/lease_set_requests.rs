@@ -59,8 +59,8 @@ struct MergedLeases {
     params: LeaseParams,
 }
 
-/// Request with a final answer. Another copy of it may arrive late. That copy must not undo later
-/// changes, and must not be put in force if the request was refused.
+/// Request with a final answer. It is remembered because another copy of it may arrive late. That
+/// copy must not undo later changes, and must not be put in force if the request was refused.
 #[derive(Clone, Debug, Hash)]
 struct AnsweredRequest {
     from: Requester,
@@ -121,9 +121,9 @@ impl LeaseSetRequests {
             .for_each(|request| request.proposed = true);
     }
 
-    /// Adds a request, unless this leader has it already: the replica that passes requests on may
-    /// repeat a request. `merged` are the leases as they will be after all waiting requests and the
-    /// new one. Returns whether the request is new.
+    /// Adds a request, unless this leader has it already. Returns whether the request is new: the
+    /// replica that passes requests on may repeat a request. `merged` are the leases as they will
+    /// be after all waiting requests and the new one.
     fn add(&mut self, request: LeaseSetRequest, merged: MergedLeases) -> bool {
         if self.knows(request.from, request.ask, &request.set) {
             return false;
@@ -347,8 +347,8 @@ impl Leasing {
             .change_further(policies, &change.ranges[before..]);
     }
 
-    /// Notes that the first `already` waiting requests are in force if this replica still leads. A
-    /// majority must confirm that this replica leads.
+    /// Notes that the first `already` waiting requests are in force already, as far as this leader
+    /// knows. A majority must still confirm that this replica leads.
     pub(super) fn note_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
         let requests = &mut self.leader_state.requests;

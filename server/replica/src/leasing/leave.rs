@@ -96,8 +96,8 @@ impl Leasing {
         }
     }
 
-    /// Records that the next run need not wait, if no other replica relies on a promise of this
-    /// replica any more.
+    /// Records a restart wait of zero for the next run, if no other replica relies on a promise of
+    /// this replica any more.
     pub fn record_leaving(&mut self, step: &mut Step<'_>) {
         let believed = self.grantor.may_be_believed(step.now) && !off(Rule::H83Leave);
         let Some(leaving) = &mut self.leaving else {
@@ -111,7 +111,7 @@ impl Leasing {
         }
     }
 
-    /// Undoes the record of a restart wait of zero, because the clock is not trusted any more:
+    /// Undoes the record of a restart wait of zero, because the clock is no longer trusted, and
     /// grants may not have ended in time (hazard 80). The next run then waits as if this run had
     /// been killed.
     pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
@@ -131,9 +131,9 @@ impl Leasing {
     }
 
     /// Returns whether this replica may end. It may end if no replica waits for it any more, and
-    /// none will wait for it after its next start. Its own restart wait may still last: the wait
-    /// stays recorded on disk for the next run. Silent replicas need not answer, because the
-    /// promises to them end in time by themselves.
+    /// none will wait for it after its next start. It may end during its own restart wait, because
+    /// this wait stays recorded on disk for the next run. Silent replicas need not answer, because
+    /// the promises to them end in time by themselves.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits =

@@ -83,9 +83,8 @@ pub(super) struct Leasing {
 }
 
 impl std::hash::Hash for Leasing {
-    /// Omits the demand and `lags_since`. The demand determines the proposed configurations, and
-    /// `lags_since` determines whether promises are made. Neither has an effect before the horizon
-    /// of `Replica::fingerprint`.
+    /// Hashes this value without the demand and `lags_since`. In the period for which a fingerprint
+    /// is valid, these parts have no effect (`Replica::fingerprint`).
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
         (self.restart_wait, &self.leader_state, &self.leaving).hash(state);
@@ -216,9 +215,9 @@ impl Leasing {
     }
 
     /// Returns the class of a command (§3.9): the holders of all keys that it writes. A holder
-    /// under an older configuration is included as long as it has a promise of this replica. A
-    /// write that waits for such a holder would delay all commands in the same batch. `live` are
-    /// the promises in force.
+    /// under an older configuration is included as long as it has a promise of this replica,
+    /// because a write that waits for such a holder delays all commands in the same batch. `live`
+    /// are the promises in force.
     pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
@@ -259,9 +258,9 @@ impl Leasing {
     }
 
     /// Sends the promises that are due, and drops those that have expired. Returns whether a grant
-    /// has ended. If a grant has ended, accepted slots may wait for fewer replicas. A holder must
-    /// have executed the log up to `barrier` before it reads under these promises. `executed` is
-    /// the last slot executed here.
+    /// has ended, so that accepted slots may wait for fewer replicas. A holder must have executed
+    /// the log up to `barrier` before it reads under these promises. `executed` is the last slot
+    /// executed here.
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
             barrier >= executed || mutated(),
@@ -355,8 +354,8 @@ impl Leasing {
         );
     }
 
-    /// Handles a lease message from a peer. Returns whether a grant was given back. If a grant was
-    /// given back, accepted slots may wait for fewer replicas.
+    /// Handles a lease message from a peer. Returns whether a grant was given back, so that
+    /// accepted slots may wait for fewer replicas.
     pub(super) fn on_message(
         &mut self,
         step: &mut Step<'_>,
@@ -409,9 +408,9 @@ impl Leasing {
     }
 
     /// Notes that the clock is trusted again, or is no longer trusted (hazard 80). Without a
-    /// trusted clock, a promise of this replica does not end: its holder must still accept writes
-    /// before they commit. The promise ends only after the clock is trusted again and the whole
-    /// duration of the promise has passed since then.
+    /// trusted clock, no promise of this replica ends. A promise ends only after the clock is
+    /// trusted again and the whole duration of the promise has passed since then. Until a promise
+    /// ends, writes must still be accepted by its holder before they commit.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         if step.ctx.clock_trusted {
             self.grantor.trust(step.now)

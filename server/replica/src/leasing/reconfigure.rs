@@ -35,7 +35,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// it could keep.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Returns the number of keys to examine in one step. A step then takes about a millisecond. If
+/// Returns the number of keys to examine in one step, so that a step takes about a millisecond. If
 /// there are too many replicas for a table of all sets of holders, a key takes forty times as long.
 fn keys_a_step(n: usize) -> usize {
     if Costs::tabulates(n) { 4096 } else { 128 }
@@ -70,9 +70,9 @@ pub(super) struct LeaderState {
 }
 
 impl Hash for LeaderState {
-    /// Omits the progress of a pass, the remaining findings and the round trips. They only
-    /// determine which configurations are proposed, and have no effect before the horizon of
-    /// `Replica::fingerprint`.
+    /// Hashes this value without the progress of a pass, the remaining findings and the round
+    /// trips. In the period for which a fingerprint is valid, these parts have no effect
+    /// (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
@@ -237,9 +237,9 @@ impl Leasing {
         })
     }
 
-    /// Keeps `remaining` for later configurations. These are the findings without the part that the
-    /// next configuration includes. `changes` is true if that part is proposed, because it changes
-    /// something. Returns the time at which to continue.
+    /// Keeps `remaining` for later configurations: the findings without the part that the next
+    /// configuration includes. `changes` is true if that part changes something, and so is
+    /// proposed. Returns the time at which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,
@@ -319,9 +319,9 @@ impl Leasing {
     }
 
     /// Returns the change that the settings and operators want. The first configuration puts the
-    /// strategies and durations of the settings in force. From then on the log determines the
-    /// strategies and durations, the settings of a node have no effect on them, and only an
-    /// operator changes them.
+    /// strategies and durations of the settings in force. From then on, the log determines the
+    /// strategies and durations. Only an operator changes them then, and the settings of a node
+    /// have no effect on them.
     fn wanted_change(&mut self, step: &mut Step<'_>) -> ConfigChange {
         let newest = self.configs.newest();
         let mut params = *self.configs.params(newest);
@@ -341,8 +341,8 @@ impl Leasing {
     }
 
     /// Returns the input of the strategies. Earlier round trips are kept unless they differ clearly
-    /// from the measured ones. Otherwise small differences would cause new configurations again and
-    /// again.
+    /// from the measured ones, because small differences would otherwise cause new configurations
+    /// again and again.
     fn situation(&mut self, ctx: &ReplicaContext) -> Situation {
         let measured = self.demand_tracker.matrix.round_trips(ctx);
         let known = self.leader_state.rtts.take();

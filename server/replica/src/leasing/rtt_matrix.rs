@@ -7,12 +7,12 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Round trip, in ms, that is assumed between two replicas if neither has measured it. The longest
-/// measured round trip is assumed instead if it is longer than this.
+/// Round trip, in ms, that is assumed between two replicas if neither has measured it. If the
+/// longest measured round trip is longer, that one is assumed instead.
 const UNMEASURED_MS: f64 = 1000.0;
 
-/// Maximum for a round trip that a peer reports, in us. If a peer reports a longer one, this
-/// maximum is used instead, because a peer may report any number.
+/// Maximum for a round trip that a peer reports, in us. A longer reported round trip is replaced by
+/// this maximum.
 const RTT_MAX_US: u32 = 60_000_000;
 
 /// Round trips, in us, that the other replicas have measured. Each replica has a row, with one

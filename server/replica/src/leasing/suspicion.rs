@@ -37,9 +37,9 @@ impl Hash for Suspicions {
 }
 
 impl Suspicions {
-    /// Begins a new leadership. Reports that were made to an earlier leadership are dropped as
-    /// outdated. An excluded replica stays excluded until it has had time to show that it works.
-    /// The back-offs from earlier leaderships of this replica are kept.
+    /// Begins a new leadership. Drops reports from earlier leaderships, because they are outdated.
+    /// An excluded replica stays excluded until it has had time to show that it works. The
+    /// back-offs from earlier leaderships of this replica are kept.
     pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
         let mut suspicions = Suspicions {
             backoffs: self.backoffs,
@@ -72,9 +72,8 @@ impl Suspicions {
         backoffs.or_insert_with(|| FlapBackoff::new(now))
     }
 
-    /// Compares `excluded`, the replicas that are excluded now, with the replicas that were
-    /// excluded at the last call. Notes the replicas that were excluded or have returned in
-    /// between.
+    /// Compares the replicas that are excluded now (`excluded`) with those that were excluded at
+    /// the last call. Notes the newly excluded replicas, and the replicas that have returned.
     fn note_excluded(&mut self, now: Time, excluded: ReplicaSet) {
         let before = std::mem::replace(&mut self.excluded, excluded);
         let now = now.since(Time::ZERO);
@@ -89,8 +88,8 @@ impl Suspicions {
 
     /// Returns the replicas that the next configuration should exclude: blockers, and replicas that
     /// the leader (`mine`) or a majority suspects. An `excluded` replica is included again after
-    /// two grace periods without suspicion. It must wait longer if it was suspected soon after an
-    /// earlier return.
+    /// two grace periods without suspicion. A replica that was suspected soon after an earlier
+    /// return must wait longer.
     pub(super) fn exclusions(
         &mut self,
         now: Time,
@@ -186,8 +185,9 @@ mod tests {
         assert!(cases >= 10, "the table was read");
     }
 
-    /// A replica is suspected for a second, again and again. After each suspicion it must be
-    /// without suspicion for a longer time before it is included again.
+    /// A replica is suspected several times, for one second each time. After each further
+    /// suspicion, the replica must be without suspicion for a longer time before it is included
+    /// again.
     #[test]
     fn a_replica_that_flaps_returns_less_and_less_often() {
         let rule = ExclusionRule {

@@ -19,15 +19,15 @@ use crate::settings::SessionLimits;
 use crate::size_estimate::command_size_estimate;
 use crate::unavailable;
 
-/// Maximum number of bytes of the entries in one answer. The rest of the frame is for the fields
-/// around the entries.
+/// Maximum size, in bytes, of all entries in one answer. The rest of the answer's frame is for the
+/// fields around the entries.
 const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
 /// Maximum number of bytes that an entry takes on the wire in addition to its key and value.
 const ENTRY_OVERHEAD: usize = 64;
 
 /// Returns the version that a command gives to the values that it writes (hazard 42). The version
-/// consists of the slot, and of the command's index in its batch. So no two commands in the log
-/// give the same version.
+/// consists of the slot and the command's index in its batch. No two commands in the log give the
+/// same version, because no two commands have the same slot and index.
 pub fn version_of(slot: Slot, index: usize) -> Version {
     let index = if off(Rule::H42Index) { 0 } else { index as u32 };
     Version {
@@ -46,8 +46,8 @@ pub struct Kv {
     /// Highest log time of the batches executed so far, in ms.
     pub(super) log_time_ms: u64,
     /// Keys that have changed since the last batch of changes, each with its present value; `None`
-    /// if the key was deleted. The values are kept here so that a batch of very many keys needs no
-    /// look-ups.
+    /// if the key was deleted. The values are stored here, too, so that a batch of very many keys
+    /// needs no look-ups.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
     /// Newest version that was given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),
@@ -58,8 +58,8 @@ pub struct Kv {
 }
 
 impl Hash for Kv {
-    /// Omits the dirty entries. They affect only the next batch of changes, which is made after the
-    /// horizon of `Replica::fingerprint`.
+    /// Hashes the state without the dirty entries. The dirty entries may be omitted, because they
+    /// have no effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.map.iter(), state);
         (&self.sessions, self.log_time_ms).hash(state);
@@ -284,8 +284,8 @@ impl Kv {
         })
     }
 
-    /// Returns the extra work of the first merge into a record after a batch of changes. The batch
-    /// still refers to the old record, so the merged record needs new memory.
+    /// Returns the extra work of the first merge into a record after a batch of changes. This merge
+    /// needs new memory, because the batch still refers to the old record.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0
@@ -327,8 +327,8 @@ impl Kv {
     }
 }
 
-/// Copies a value out of its frame. When a value arrives, it is a slice of a whole frame. If the
-/// state stored this slice, the whole frame would stay in memory.
+/// Copies a value out of its frame. The copy is needed because an arrived value is a slice of its
+/// frame. If the state stored this slice, the whole frame would stay in memory.
 fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }
@@ -360,8 +360,8 @@ fn too_large() -> Outcome {
     )
 }
 
-/// Returns the error for a merge that is refused. The value is not a record, or the record is too
-/// large before or after the merge.
+/// Returns the error for a refused merge. A merge is refused if the value is not a record, or if
+/// the record is too large before or after the merge.
 pub(super) fn not_a_record() -> Outcome {
     Outcome::error(
         ErrorCode::NotARecord,

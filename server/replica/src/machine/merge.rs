@@ -10,8 +10,7 @@ use crate::cost::merging;
 /// Maximum size, in bytes, of a record into which fields are merged. Every replica reads the whole
 /// record for each merge, and thousands of merges may arrive at the same time.
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of fields of a record into which fields are merged. The reason is the same as for
-/// [`RECORD_BYTES_MAX`].
+/// Maximum number of fields of a record into which fields are merged.
 const FIELDS_MAX: usize = 1024;
 /// Maximum number of fields that [`work_ahead`] counts. A record with more fields is assumed to
 /// have [`FIELDS_MAX`] fields.
@@ -81,8 +80,8 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
     (fits.then_some(merged), work)
 }
 
-/// Estimates the maximum cost of a merge into `old`. It counts only a few fields, because a caller
-/// may need this for thousands of requests.
+/// Estimates the maximum cost of a merge into `old`. Only a few fields are counted, because a
+/// caller may need estimates for thousands of requests.
 pub(super) fn work_ahead(old: &[u8]) -> usize {
     if old.len() > RECORD_BYTES_MAX {
         return 0;

@@ -29,8 +29,8 @@ const MERGE_COST_MIN: usize = 8 << 10;
 const CHANGES_MAX: usize = 1 << 11;
 /// Bytes of executed writes at which a batch of changes is handed to the storage.
 const CHANGES_BYTES_MAX: usize = 1 << 20;
-/// Bytes of executed writes at which the state is flushed. A restart executes everything above the
-/// flushed state again.
+/// Number of bytes of executed writes after which the state is flushed. After a restart, everything
+/// above the flushed state is executed again.
 const FLUSH_BYTES: usize = 16 << 20;
 
 /// Replicated state, and its progress on the way to the disk.
@@ -94,10 +94,11 @@ impl StateMachine {
         self.kv.execute(slot, index, command)
     }
 
-    /// Estimates the part of a slot's capacity that a command uses (§3.9). This is the cost of the
-    /// command. For a merge it is more, because a slot is executed in one step, and the step must
-    /// be short. The merges of a slot take some 1.2 ms. They take up to 4 ms if a command before
-    /// them makes their records as large as possible.
+    /// Estimates the part of a slot's capacity that a command uses (§3.9). For a merge, this part
+    /// is larger than the cost of the merge. For all other commands, it equals the cost of the
+    /// command. The part is large for merges because the step that executes a slot must be short.
+    /// All merges of a slot take some 1.2 ms. They take up to 4 ms if a command before them makes
+    /// their records as large as possible.
     pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let merging = command.as_merge().map_or(0, |_| {
             MERGE_COST_MIN.max(MERGE_COST_FACTOR * cost::MERGING * self.merge_work(command))
@@ -138,14 +139,14 @@ impl StateMachine {
     }
 
     /// Whether so much has changed since the last batch that the changes should be handed over now.
-    /// The storage would take long for a batch of more changes.
+    /// The storage would take long for a larger batch.
     pub(super) fn has_many_changes(&self) -> bool {
         self.kv.dirty_len() + self.kv.sessions.dirty_cost() >= CHANGES_MAX
             || self.kv.written_bytes() >= CHANGES_BYTES_MAX
     }
 
-    /// Whether anything was executed since the last batch. `reached` are the last slot and the last
-    /// configuration executed now.
+    /// Whether anything was executed since the last batch. `reached` contains the last slot and the
+    /// last configuration that are executed now.
     pub(super) fn has_changes(&self, reached: (Slot, ConfigId)) -> bool {
         reached != self.handed_over
     }

@@ -61,14 +61,14 @@ use crate::settings::{SESSION_STEP, SessionLimits};
 
 const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// Maximum number of sessions that end because of their age when a batch is executed. The limit
-/// keeps steps short. Further sessions end with the next batches; it does no harm if a session ends
-/// late.
+/// keeps steps short. Further sessions end when the next batches are executed. It does no harm if a
+/// session ends late.
 const EXPIRED_MAX: usize = 1024;
-/// Maximum number of results of a short session. The write of a short session to disk takes about
-/// as long as the write of a session with one result, or of a key.
+/// Maximum number of results of a short session. A write to disk takes about as long for a short
+/// session as for a key.
 const RESULTS_OF_ONE: usize = 16;
-/// Maximum number of sessions that end to make room for a new one. It is more than one, so that the
-/// number of sessions falls after the maximum was lowered.
+/// Maximum number of old sessions that end to make room for one new session. It is more than one,
+/// so that the number of sessions falls after the maximum number of sessions was lowered.
 const ENDED_MAX: usize = 2;
 
 /// Decision of the sessions about a command.
@@ -122,9 +122,9 @@ pub struct Sessions {
 }
 
 impl Hash for Sessions {
-    /// Omits `by_activity`, which follows from the sessions, and `max`, which every batch contains.
-    /// Dirty sessions affect only the next checkpoint, which is made after the horizon of
-    /// `Replica::fingerprint`.
+    /// Hashes the sessions and `opens_from_ms`. `by_activity` is omitted because it follows from
+    /// the sessions, and `max` is omitted because every batch contains it. Dirty sessions are
+    /// omitted because they have no effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.by_client.iter(), state);
         self.opens_from_ms.hash(state);
@@ -257,7 +257,7 @@ impl Sessions {
 
     /// Whether this write is certain to have a session when it is executed at log time `now_ms`.
     /// The session may exist before, or the write may open it. This must be certain for every
-    /// outcome of the slots in flight before the write. Each of those slots may open the sessions
+    /// outcome of the slots in flight before the write: each of those slots may open the sessions
     /// of its commands, or turn out to be empty (hazard 31).
     ///
     /// Only a command that opens a session ends another one to make room. While there is room for
@@ -321,7 +321,7 @@ impl Sessions {
     }
 
     /// Cost of the changes since the last call of [`Sessions::take_dirty`]. The unit is the cost of
-    /// a session with one result. A key has the same cost.
+    /// one key, which equals the cost of a session with one result.
     pub fn dirty_cost(&self) -> usize {
         self.dirty_cost
     }

@@ -18,7 +18,8 @@ use crate::unavailable::client_disconnected;
 pub struct DisconnectedClients(BTreeSet<u64>);
 
 impl DisconnectedClients {
-    /// Notes that a connection has ended. No command arrives on this connection afterwards.
+    /// Notes that a connection has ended. The caller passes no command of this connection
+    /// afterwards.
     pub fn note(&mut self, connection: u64) {
         self.0.insert(connection);
     }
@@ -34,8 +35,8 @@ impl DisconnectedClients {
     }
 }
 
-/// Answers a request of a disconnected client. Every request must be answered, because until then
-/// the node reserves space for the answer.
+/// Answers a request of a disconnected client. Every request must be answered, because the node
+/// reserves space for an answer until the request is answered.
 pub(super) fn reply_disconnected(step: &mut Step<'_>, client: ClientHandle) {
     step.reply(client, Path::Log, client_disconnected());
 }

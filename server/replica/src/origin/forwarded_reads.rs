@@ -24,8 +24,9 @@ use crate::step::Step;
 /// Maximum number of unanswered reads at one peer. With a round trip of 100 ms, this allows 10,000
 /// reads a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
-/// Number of unanswered reads above which answers of a peer may take long. While such a peer still
-/// answers some reads, its other reads are sent again only after a longer wait.
+/// Number of unanswered reads above which answers of a peer may take long. If more reads are
+/// unanswered but the peer still answers some reads, the others are sent again only after a longer
+/// wait.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
 /// Number of attempts after which the wait between two attempts no longer grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
@@ -55,14 +56,14 @@ struct ForwardedRead {
     since: Time,
     attempts: u32,
     state: ForwardState,
-    /// Whether a leader must answer the read. This is the leader that was known when the read was
-    /// forwarded, or any leader if no leader was known.
+    /// Whether a leader must answer the read. If a leader was known when the read was forwarded,
+    /// that leader must answer. If no leader was known, any leader may answer.
     of_leader: bool,
 }
 
 impl Hash for ForwardedRead {
-    /// Omits the time of the request. The time only determines when the read is sent again, which
-    /// happens after the horizon of `Replica::fingerprint`.
+    /// Hashes the read without the time of the request. The time may be omitted, because it has no
+    /// effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.key, self.attempts).hash(state);
         (self.state, self.of_leader).hash(state);
@@ -110,8 +111,8 @@ struct Window {
 }
 
 impl Hash for Window {
-    /// Omits the time of the last answer. This time only determines when reads are sent again.
-    /// Reads are sent again only after the horizon of `Replica::fingerprint`.
+    /// Hashes all fields except the time of the last answer. The time may be omitted, because it
+    /// has no effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.waiting, self.sent).hash(state);
     }
@@ -249,8 +250,8 @@ impl ForwardedReads {
     }
 
     /// Drops the reads of disconnected clients. A read that was sent still counts towards the limit
-    /// for its peer, until the peer answers it or it is considered lost. Otherwise a client that
-    /// connects and disconnects could send any number of reads.
+    /// for its peer, until the peer answers the read or the read is considered lost. Without this
+    /// rule, a client that connects and disconnects could send any number of reads.
     pub(super) fn forget(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         self.forwarded.retain(|_, forwarded| {
             if let Some(from) = forwarded.from.take_if(|from| disconnected.has(*from)) {

@@ -18,22 +18,24 @@ use crate::message::RequestId;
 use crate::round_robin::RoundRobinQueue;
 use crate::size_estimate::command_size_estimate;
 
-/// Minimum cost that is counted for a merge. It is needed because writes that are not executed yet
-/// may make the record large.
+/// Minimum cost that is counted for a merge. The minimum is needed because writes that are not
+/// executed yet may make the record large.
 const WORK_MIN: usize = 64;
-/// Minimum cost that is counted for a merge if many merges of its key wait here. It is needed
-/// because these merges may follow an unexecuted write that makes the record large.
+/// Minimum cost that is counted for a merge if many merges of its key wait here. The minimum is
+/// needed because these merges may follow an unexecuted write that makes the record large.
 const WORK_MIN_OF_MANY: usize = 512;
 /// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size, in bytes, of a short command. A merge in a longer command does not wait here. If
-/// it waited, other large writes would have to wait at the node, too.
+/// Maximum size, in bytes, of a short command. Only merges in short commands wait here, because a
+/// long waiting command would make other large writes wait at the node, too.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Number by which the cost limit is divided. The result is the cost limit for long merges.
+/// Divisor of the cost limit. The cost limit for long merges is the usual cost limit divided by
+/// this number.
 const LONG_SHARE: usize = 4;
-/// Number of merges that a queue may always keep although they no longer wait for an answer. They
-/// are removed once they exceed this number plus half the length of the queue.
+/// Number of merges that a queue may always keep although they no longer wait for an answer. Such
+/// merges are removed once there are more of them than this number plus half the length of the
+/// queue.
 const ANSWERED_MAX: usize = 64;
 
 /// Identifiers of a waiting merge: (session, sequence), and the name of the attempt.
@@ -104,8 +106,8 @@ struct MergeQueue {
 }
 
 impl Hash for MergeQueues {
-    /// Hashes only the queued merges. The other fields follow from the waiting writes and their
-    /// counted costs.
+    /// Hashes only the queued merges, because the other fields follow from the waiting writes and
+    /// their counted costs.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.small.queued, &self.large.queued).hash(state);
     }
@@ -241,9 +243,9 @@ impl MergeQueues {
     }
 
     /// # Panics
-    /// If the counts do not follow from the commands that `waiting` yields. It must yield all
-    /// commands that wait for an answer. It yields two more facts for each command: its counted
-    /// cost if it is a merge, and whether it was sent.
+    /// If the counts do not follow from the commands that `waiting` yields. `waiting` must yield
+    /// all commands that wait for an answer. With each command, it yields the counted cost if the
+    /// command is a merge, and whether the command was sent.
     pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<MergeCost>, bool)>) {
         let mut counted = MergeQueues::default();
         for (command, cost, sent) in waiting {
@@ -271,8 +273,8 @@ mod tests {
 
     use super::*;
 
-    /// A client can cause its queued merges to be answered in another way, as fast as it likes. No
-    /// limit covers the queue entries of such merges, so the queue must remove them.
+    /// The queue must remove merges that were answered in another way. A client can cause any
+    /// number of such merges, and no limit covers their queue entries.
     #[test]
     fn what_was_answered_another_way_is_not_kept() {
         let field = Field {

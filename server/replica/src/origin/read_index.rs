@@ -27,9 +27,10 @@ pub(super) struct ReadIndex {
     probe_due: bool,
 }
 
-/// Returns the slot for which a read of `key` waits at the leader (hazard 26). It is the highest
-/// *proposed* slot that writes the key, because an origin may have answered that write already. The
-/// returned slot is never below the slot of the leader's opening no-op.
+/// Returns the slot for which a read of `key` waits at the leader (hazard 26). The slot is the
+/// highest *proposed* slot that writes the key. A proposed slot counts, because an origin may
+/// already have answered the write in this slot. The returned slot is never below the slot of the
+/// leader's opening no-op.
 fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     let commands = view.consensus.commands();
     let marked = match view.newest_mark(key) {
@@ -105,8 +106,8 @@ impl ReadIndex {
         }
     }
 
-    /// Answers a confirmed read with the value after its slot. The slot must be executed, or it
-    /// must be committed and determine the value of the key. Otherwise the read waits for the slot.
+    /// Answers a confirmed read with the value after its slot, if the slot is executed, or is
+    /// committed and determines the value of the key. Otherwise lets the read wait for the slot.
     fn answer(
         &mut self,
         step: &mut Step<'_>,

@@ -149,9 +149,9 @@ impl Reads {
         ready
     }
 
-    /// Answers reads that no longer need to wait. Their permit is looked up again, because it may
-    /// have ended meanwhile; without a permit the reads are served elsewhere. If `outcome` is
-    /// `None`, the answer is taken from the executed state.
+    /// Answers reads that no longer need to wait. If their permit has ended meanwhile, passes them
+    /// to [`Self::read_elsewhere`] instead. If `outcome` is `None`, the answer is taken from the
+    /// executed state.
     fn answer_blocked(
         &mut self,
         step: &mut Step<'_>,
@@ -357,8 +357,8 @@ impl Reads {
         self.answers.flush(step);
     }
 
-    /// Forwards reads that were not answered in time to the leader. Also forwards blocked reads that
-    /// this replica may no longer serve.
+    /// Forwards to the leader the reads that were not answered in time. Also forwards blocked reads
+    /// that this replica may no longer serve.
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let timeout = step.ctx.settings.timing.retransmit;
         let now = step.now;

@@ -72,8 +72,8 @@ impl SessionOpenLimiter {
         true
     }
 
-    /// Drops clients that were admitted one or two seconds ago. By then each of these clients has
-    /// its session, or must be admitted again.
+    /// Drops clients that were admitted one or two seconds ago. A dropped client that still has no
+    /// session must be admitted again.
     fn forget(&mut self, now: Time) {
         if now.since(self.forgotten) >= SECOND {
             self.forgotten = now;

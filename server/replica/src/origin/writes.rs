@@ -23,8 +23,8 @@ use crate::unavailable::{sent_again, too_many_merges};
 
 /// Number of attempts after which the wait between two attempts no longer grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Maximum number of writes that are sent again in one step. The same maximum applies to reads.
-/// Very many commands may be overdue at the same time.
+/// Maximum number of writes that are sent again in one step. The same maximum applies to reads. A
+/// maximum is needed because very many commands may be overdue at the same time.
 const RETRIED_MAX: usize = 4096;
 /// Maximum number of merges that one step may move from the queue of small merges to the queue of
 /// large merges. A merge is moved if its estimated cost has risen enough.
@@ -51,8 +51,8 @@ struct SendAttempts {
 }
 
 impl Hash for PendingCommand {
-    /// Omits the times and number of attempts. They only determine when the command is sent again.
-    /// The command is sent again only after the horizon of `Replica::fingerprint`.
+    /// Hashes the command without the times and number of attempts. These may be omitted, because
+    /// they have no effect before the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
         (self.cost, self.sent.is_some()).hash(state);
@@ -134,8 +134,8 @@ impl Writes {
     }
 
     /// Handles a command of a client. `work` is its merging work. If the same write waits here
-    /// already, only the newer request will receive the result, perhaps on a new connection. The
-    /// older request is answered with an error that says so.
+    /// already, the newer request will receive the result. The older request is answered with an
+    /// error that says so.
     pub fn submit(
         &mut self,
         step: &mut Step<'_>,
@@ -261,7 +261,7 @@ impl Writes {
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
-    /// Repeats all commands that were sent before. Sends them to the new leader.
+    /// Sends all commands that were sent before to the new leader.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
@@ -269,8 +269,6 @@ impl Writes {
     /// Sends again the commands for which `due` returns true, up to `most` writes and `most` reads.
     /// A write gets a new name. A read keeps its name, so the attempt that is executed first
     /// answers the read. This is correct, because every attempt began after the client's request.
-    /// With a new name, an attempt in a long queue would be abandoned for a later attempt behind
-    /// it.
     fn forward_again(
         &mut self,
         step: &mut Step<'_>,
@@ -407,8 +405,8 @@ impl Writes {
         self.merging.check(waiting);
     }
 
-    /// Number of this replica's clients that wait for a command of this committed slot, if the
-    /// command can be answered only after execution. Such a command waits for earlier slots.
+    /// Number of this replica's clients that wait for the execution of a command of this committed
+    /// slot. Commands that can be answered before execution are not counted.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

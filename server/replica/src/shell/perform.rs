@@ -73,8 +73,8 @@ impl FencedReply {
     }
 }
 
-/// Makes `host` perform one action. Callers perform the actions of a step in order. The simulator
-/// may stop or end a process between two actions.
+/// Makes `host` perform one action. Callers must perform the actions of a step in order. The
+/// simulator may stop or end a process between two actions.
 pub fn perform(action: Action, host: &mut impl Host) {
     match action {
         Action::Send { to, envelope } => host.send(to, envelope),

@@ -13,8 +13,9 @@ use leasehold_replica::message::{LogId, PerLog, ReportedEntry};
 
 use super::Image;
 
-/// Number that identifies the data directory (its life). The headers of the log are recognized by
-/// this number. In the simulation no client writes bytes that look like headers.
+/// Number that identifies the data directory (its life). The log recognizes its headers by this
+/// number. A constant is enough here, because in the simulation no client writes bytes that look
+/// like headers.
 const LIFE: u64 = 1;
 
 /// Log of a disk as bytes, with the write that is in progress.
@@ -80,7 +81,8 @@ impl LogBytes {
         }
     }
 
-    /// Removes segments that hold only entries up to these slots. A crash may bring them back.
+    /// Removes segments that hold only entries up to these slots. A crash may bring these segments
+    /// back.
     pub(super) fn truncate(&mut self, slots: PerLog<Slot>) {
         if self.write.is_some() {
             self.truncate_to = Some(slots);
@@ -93,8 +95,8 @@ impl LogBytes {
         self.first = first.map_or(self.first, |(id, _)| id);
     }
 
-    /// Handles a crash during the write. Each sector for which `survives` returns false is lost.
-    /// Returns whether all sectors survive.
+    /// Handles a crash during the write. A sector is lost if `survives` returns false for this
+    /// sector. Returns whether all sectors survive.
     pub(super) fn crash(&mut self, mut survives: impl FnMut() -> bool) -> bool {
         let mut is_whole = true;
         self.disk.crash(|| {

@@ -39,8 +39,8 @@ impl AcceptedSlots {
         top.max(self.executed)
     }
 
-    /// Forgets the oldest slots. Slots that are executed and durable are never erased later, so
-    /// only the highest of them is needed.
+    /// Forgets the oldest slots. Of the slots that are executed and durable, only the highest is
+    /// needed, because such slots are never erased later.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
             && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)
@@ -76,9 +76,9 @@ impl BarrierOracle {
         accepted.oldest_config = ConfigId(0);
     }
 
-    /// Forgets entries that are erased in this step, because a promise of the same step need not
-    /// cover them. Entries that are accepted in this step are added only at the end of the step,
-    /// because the promise may have been made before they were accepted.
+    /// Forgets the entries that this step erases, because a promise of the same step need not cover
+    /// erased entries. The entries that this step accepts are added only at its end, because a
+    /// promise may have been made before the entries were accepted.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record

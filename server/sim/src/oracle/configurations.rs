@@ -133,8 +133,8 @@ impl ConfigurationOracle {
     }
 
     /// Judges a promise of `node`. If `node` knows a configuration that excludes the receiver from
-    /// leases, it must not promise under an earlier configuration (§3.7, hazard 41). Otherwise a
-    /// suspect would stay a holder.
+    /// leases, it must not promise under an earlier configuration (§3.7, hazard 41). Without this
+    /// rule, a suspect would stay a holder.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());

@@ -11,8 +11,8 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
 
-/// Maximum error when two clocks are compared, in ns of true time. Each clock rounds its reading to
-/// a ns.
+/// Maximum error when two clocks are compared, in ns of true time. The error arises because each
+/// clock rounds its reading to a ns.
 const TICKS_NS: u64 = 2;
 
 /// Number of configurations for which past judgements are kept. These are the newest ones.

@@ -23,7 +23,7 @@ struct HeartbeatSeries {
     last_ns: u64,
 }
 
-/// Oracle that judges elections. It finds needless elections.
+/// Oracle that judges elections: an election must not be needless.
 #[derive(Debug)]
 pub struct ElectionOracle {
     /// For each replica, the current series of heartbeats that it acknowledges.
@@ -49,8 +49,8 @@ impl ElectionOracle {
         }
     }
 
-    /// Stops judging, because a clock has jumped. The replica with this clock may consider an
-    /// active leader silent.
+    /// Stops judging elections. A caller does this when a clock has jumped, because the replica
+    /// with this clock may consider an active leader silent.
     pub fn excuse(&mut self) {
         self.excused = true;
     }
@@ -94,9 +94,9 @@ impl ElectionOracle {
         }
     }
 
-    /// Judges a campaign of `node`. The campaign is needless if a majority has received the
-    /// heartbeats of one leader without a long pause for two election timeouts. In that case, no
-    /// majority could have agreed with the candidate.
+    /// Judges a campaign of `node`: the campaign must not be needless. It is needless if a majority
+    /// has received the heartbeats of one leader without a long pause for two election timeouts,
+    /// because then no majority could have agreed with the candidate.
     pub(super) fn campaigns(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         self.checks += 1;
         self.heartbeats[node] = None;

@@ -15,8 +15,8 @@ pub(super) const NAME: &str = "freshness";
 
 type Version = (u64, u32);
 
-/// Oracle that judges the freshness of reads. Because deletes have no version, keys that were ever
-/// deleted are judged only by the linearizability checker.
+/// Oracle that judges the freshness of reads. Keys that were ever deleted are judged only by the
+/// linearizability checker, because deletes have no version.
 #[derive(Debug, Default)]
 pub struct FreshnessOracle {
     newest: HashMap<Key, Version, FixedState>,

@@ -51,8 +51,8 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
 
 impl LivenessOracle {
     /// Records that all faults are healed and a majority is up at `now_ns`. `params` are the
-    /// longest durations in force. `allowance` is additional time: clients wait before they retry
-    /// at another replica, and a lagging replica needs time to catch up.
+    /// longest durations in force. `allowance` is additional time, because clients wait before they
+    /// retry at another replica, and a lagging replica needs time to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
@@ -74,7 +74,7 @@ impl LivenessOracle {
     /// Judges the time of an answer to a request.
     ///
     /// # Errors
-    /// Another request has waited for too long.
+    /// This request or another one has waited for too long.
     pub fn answered(&mut self, token: u64, now_ns: u64) -> Verdict {
         let verdict = self.check(now_ns);
         if self.open.remove(&token) && self.healed.is_some() {
@@ -114,9 +114,10 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// Judges the time that replicas take to catch up: `behind` replicas have not yet executed all
-    /// slots that others had executed when all faults were healed. This must be called repeatedly
-    /// during a run, because clients need not notice such replicas: clients may use other replicas.
+    /// Judges the time that replicas take to catch up. `behind` is the number of replicas that have
+    /// not yet executed all slots that others had executed when all faults were healed. This must
+    /// be called repeatedly during a run, because clients that use other replicas do not notice
+    /// such replicas.
     ///
     /// # Errors
     /// The replicas take too long.
@@ -133,8 +134,8 @@ impl LivenessOracle {
     }
 
     /// Judges the time that a replica takes to answer. Since `since_ns`, `node` has always had an
-    /// unanswered write. This must be called repeatedly during a run, because clients need not
-    /// notice such a replica: clients may use another replica.
+    /// unanswered write. This must be called repeatedly during a run, because clients that use
+    /// other replicas do not notice such a replica.
     ///
     /// # Errors
     /// The replica takes too long.

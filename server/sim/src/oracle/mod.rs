@@ -83,8 +83,7 @@ pub struct Violation {
 /// Verdict of an oracle.
 pub(crate) type Verdict = Result<(), Violation>;
 
-/// Returns an error from the enclosing function unless a condition holds. The error is a
-/// [`Violation`].
+/// Returns a [`Violation`] as error from the enclosing function, unless a condition holds.
 macro_rules! ensure {
     ($oracle:expr, $holds:expr, $($what:tt)*) => {
         if !$holds {
@@ -103,8 +102,8 @@ fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
     Violation { oracle, what }
 }
 
-/// All oracles. The first violation ends a run, because the later behavior of a world without
-/// safety is meaningless.
+/// All oracles. The first violation ends a run, because the behavior of a world after a violation
+/// is meaningless.
 #[derive(Debug)]
 pub struct Oracles {
     progress: Progress,
@@ -129,8 +128,8 @@ pub struct Oracles {
     /// Oracle of frames, which is called for every message in runs with encoded messages.
     pub frames: FrameOracle,
     refusals: RefusalOracle,
-    /// Oracle of unsent writes. It also counts merges that were queued at the replica that received
-    /// them from a client, and the outcomes of their waits.
+    /// Oracle of unsent writes. It also counts the merges that had to wait at the replica that
+    /// received them from a client, and the outcomes of these waits.
     pub unsent: UnsentOracle,
     /// Oracle of freshness. The driver of the clients notifies it of every request and answer.
     pub freshness: FreshnessOracle,

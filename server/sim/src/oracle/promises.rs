@@ -45,8 +45,8 @@ struct Belief {
     config: ConfigId,
     /// End of the period, by the holder's clock.
     until: Time,
-    /// Barrier. Each promise names the highest slot that its grantor had accepted. The barrier is
-    /// the lowest of these slots in the unbroken series of promises under the configuration.
+    /// Barrier: the lowest slot that is named by a promise of the unbroken series under the
+    /// configuration. Each promise names the highest slot that its grantor had accepted.
     barrier: Slot,
 }
 
@@ -300,8 +300,8 @@ impl PairState {
         })
     }
 
-    /// Extends the periods in which the holder may rely on promises. The holder takes a promise at
-    /// time `now`.
+    /// Extends the periods in which the holder may rely on promises by the promise `made`. The
+    /// holder takes this promise at time `now`.
     fn extend(&mut self, now: Time, made: SentPromise) {
         // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
@@ -322,8 +322,8 @@ impl PairState {
     }
 
     /// Removes expired periods that are no longer needed. An expired period is still needed if a
-    /// later period continues it: the barrier of the expired period remains in force until a later
-    /// barrier is executed.
+    /// later period continues it, because the barrier of the expired period remains in force until
+    /// a later barrier is executed.
     fn forget(&mut self, now: Time, executed: Slot) {
         let beliefs = &self.beliefs;
         let ended = beliefs.iter().take_while(|b| b.until <= now).count();

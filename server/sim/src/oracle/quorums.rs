@@ -29,7 +29,7 @@ type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 /// Polls in one slot. The ballot of a poll is the ballot of its votes.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
-/// Returns the poll at `ballot`. If there is none, it is created.
+/// Returns the poll at `ballot`. Creates the poll if there is none.
 fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     let known = polls.iter().position(|(at, _)| *at == ballot);
     let place = known.unwrap_or_else(|| {
@@ -47,8 +47,8 @@ pub struct QuorumOracle {
     /// One flag for each log and slot: whether the slot is known to be chosen. Later votes in a
     /// chosen slot are ignored.
     done: [Vec<bool>; 2],
-    /// Votes of this step that were already judged. A vote is sent to several replicas, but judged
-    /// once, unless the replica promises or persists something in between.
+    /// Votes of this step that were already judged. A vote that is sent to several replicas is
+    /// judged only once, unless the voter promises or persists something in between.
     judged: SmallVec<[Vote; 8]>,
     /// Number of votes and commits judged.
     pub checks: u64,
@@ -152,8 +152,8 @@ impl QuorumOracle {
     }
 
     /// Judges `entry` when the acting replica is the first to know that the entry is chosen. The
-    /// replica's own tag is computed again: the replica does not send its vote to itself, and the
-    /// tag may have shrunk since the replica last sent a vote.
+    /// replica's own tag is computed again, because the replica does not send its vote to itself,
+    /// and because the tag may have shrunk since the replica last sent a vote.
     pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;
@@ -210,9 +210,10 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
 }
 
 /// Adds the votes that the acting replica gave at ballots below `newest`, while it was the leader.
-/// The same step may commit an entry and accept it from the next leader, at ballot `newest`. Then
-/// the replica has forgotten its own earlier vote and the tag of that vote. This function uses
-/// another tag: the set of replicas to which the acting replica has promised the entry's keys.
+/// The same step may commit an entry and accept it from the next leader, at ballot `newest`. The
+/// replica has then forgotten its own earlier vote and the tag of that vote. Therefore this
+/// function uses another tag: the set of replicas to which the acting replica has promised the
+/// entry's keys.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
     let disk = ctx.snapshot.node(ctx.node).disk();
@@ -284,7 +285,7 @@ fn live_grants(snapshot: &WorldSnapshot<'_>, node: usize, replica: &Replica) -> 
     live
 }
 
-/// Whether the votes satisfy the rule of §3.2. Every majority of the acceptors is tried.
+/// Whether the votes satisfy the rule of §3.2. Tries every majority of the acceptors.
 fn is_quorum(n: usize, votes: &[(ReplicaId, ReplicaSet)]) -> bool {
     let accepted: ReplicaSet = votes.iter().map(|(who, _)| *who).collect();
     let satisfied = |member: ReplicaId| {

@@ -16,11 +16,12 @@ use prost::Message as _;
 use leasehold_replica::settings::SessionLimits;
 
 /// Number of ms in a second of log time. Sessions end at whole seconds of log time. A session ends
-/// when its time to live has passed since the end of the second in which it was last active. If
-/// very many sessions end with one batch, replicas leave some of them for the next batch, but no
-/// run has so many sessions.
+/// when its time to live has passed since the end of the second in which it was last active.
+/// Replicas end only a limited number of sessions with one batch, but no run has enough sessions to
+/// reach this limit.
 const SECOND_MS: u64 = 1000;
-/// Maximum size of an answer that is predicted, in bytes. Replicas refuse some longer answers.
+/// Maximum size of an answer that is predicted, in bytes. Longer answers are not predicted, because
+/// replicas refuse some of them.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// Effect of a write.
@@ -54,8 +55,8 @@ pub(super) struct ReferenceMachine {
     stay_ms: u64,
     /// Maximum number of sessions while the present batch is executed; 0: no limit.
     sessions_max: usize,
-    /// Log time in ms. A session that was begun before this time may have ended to make room, so a
-    /// write that would open it again is refused.
+    /// Log time in ms. A session that was begun before this time may have ended to make room. A
+    /// write that would open such a session again is refused.
     opens_from_ms: u64,
 }
 
@@ -81,9 +82,9 @@ impl ReferenceMachine {
         self.sessions_max > 0 && self.sessions.len() + more > self.sessions_max
     }
 
-    /// Makes room for a session. The session that was silent for the longest time ends, if it was
-    /// silent for long enough. If there are more sessions than the maximum, a second one ends, too.
-    /// Returns whether there is room.
+    /// Makes room for a new session. Ends the session that was silent for the longest time, if it
+    /// was silent for long enough. If there are more sessions than the maximum, ends a second one,
+    /// too. Returns whether there is room.
     fn make_room(&mut self) -> bool {
         let (ttl_ms, now) = (self.ttl_ms, self.log_time_ms);
         self.sessions

@@ -96,9 +96,9 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// Checks a record by which `node` ends its restart wait in advance: the next run need not
-    /// wait. It is a violation if any replica still relies on a promise of any run of `node`, or if
-    /// a promise in transit could still be taken.
+    /// Checks a record by which `node` ends the restart wait of its next run in advance. It is a
+    /// violation if any replica still relies on a promise of any run of `node`, or if a promise in
+    /// transit could still be taken.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,

@@ -22,7 +22,7 @@ use leasehold_replica::unavailable::is_no_room;
 pub(super) const NAME: &str = "sessions";
 
 /// Number of results that are remembered for each client after the client has acknowledged them.
-/// These old results are still needed, because a replica that lags may answer with them.
+/// Such results are still needed, because a replica that lags may answer with them.
 const RESULTS_MAX: usize = 256;
 /// Maximum number of commands in flight. No run reaches this number.
 const IN_FLIGHT_MAX: usize = 10_000;
@@ -252,9 +252,9 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Returns a state machine with the session that `client` has before `slot`. Every slot that is
-    /// not chosen is assumed to turn out empty. If `client` is `None`, the state machine has the
-    /// sessions of all clients. Commands in chosen slots may open a session, or keep it alive.
+    /// Returns a state machine with the session that `client` has before `slot`, or with the
+    /// sessions of all clients if `client` is `None`. Commands in chosen slots may open a session,
+    /// or keep it alive. Every slot that is not chosen is assumed to turn out empty.
     fn by_chosen(
         &self,
         chosen: &ChosenValues,

@@ -64,7 +64,7 @@ pub(super) struct Entry<'a> {
     pub value: &'a Value,
 }
 
-/// A vote. The voter is not included.
+/// A vote without the name of the voter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Vote {
     pub log: LogId,

@@ -39,8 +39,9 @@ enum WriteLocation {
     Sent,
     /// The client was notified that the write was not sent.
     Returned,
-    /// The location is unknown. The write was answered with a final result, or an earlier run of
-    /// the replica received it, so copies may be sent later.
+    /// The location of the write is unknown, because copies of the write may be sent later. This is
+    /// the case if the write was answered with a final result, or if an earlier run of the replica
+    /// received it.
     Unknown,
 }
 
@@ -251,8 +252,8 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// Ends a step of `node`, after the messages of the step were sent. New writes that have not
-    /// been sent are queued from now on, if another replica leads.
+    /// Ends a step of `node`, after the messages of the step were sent. If another replica leads,
+    /// new writes that have not been sent count as queued from now on.
     pub(super) fn step_ends(&mut self, node: usize, replica: &Replica) {
         let at = &mut self.nodes[node];
         let has_leader = replica.leader().is_some_and(|leader| leader != id(node));

@@ -14,8 +14,8 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Fraction of refused merges that clients send again only after the timeout. The other refused
-/// merges are handled immediately.
+/// Fraction of refused merges that clients send again only after the timeout. Clients handle the
+/// other refused merges immediately.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
@@ -68,8 +68,9 @@ impl ClientWorkload {
     /// Handles the refusal of a write. If the session of the write has ended, the client begins a
     /// new session.
     ///
-    /// If several copies of the write were sent, one of them may still be executed. A single copy
-    /// is never executed if its session has ended, or if the replica reports the write as unsent.
+    /// If several copies of the write were sent, one of them may still be executed. A write that
+    /// was sent only once is never executed if its session has ended, or if the replica reports the
+    /// write as unsent.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;
@@ -135,7 +136,7 @@ impl ClientWorkload {
 }
 
 /// Counts a temporary refusal of a write as a fault that fired. The reason for the refusal
-/// determines the fault. Does nothing if `outcome` is no such refusal.
+/// determines the fault. Does nothing if `outcome` is not a temporary refusal.
 fn note_unavailable(outcome: &Outcome, world: &mut World) {
     if unavailable::is_no_room(outcome) {
         world.note_fault(FaultKind::NoRoom);

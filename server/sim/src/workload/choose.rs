@@ -25,12 +25,12 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 /// Size in bytes of the buffer in which values are allocated together.
 const VALUES_BYTES: usize = 4096;
 
-/// For each key, the last version and value that a client has seen. A compare-and-swap of the
-/// client expects this version, and therefore also this value.
+/// Last version and value that a client has seen, for each key. A compare-and-swap of the client
+/// expects this version.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
-/// Returns the name of a key. Names are static, because all threads of a campaign copy them. Copies
-/// with a shared reference count would be slow.
+/// Returns the name of a key. The name is static, so copies of the name need no reference count. A
+/// reference count would be slow, because all threads of a campaign would share it.
 pub fn key(number: u64) -> Key {
     static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let name = |k| &*String::leak(format!("key{k:04}"));

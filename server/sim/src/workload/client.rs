@@ -7,7 +7,7 @@ use leasehold_wire::command::Op;
 
 use super::choose::SeenVersions;
 
-/// Session of a client. It follows the same rules as sessions in the client library.
+/// Session of a client, with the same rules as sessions in the client library.
 pub(super) struct ClientSession {
     id: u64,
     /// Log time in ms that a replica told the client before the first write of the session.
@@ -48,8 +48,8 @@ impl ClientSession {
         command
     }
 
-    /// Whether none of the session's commands is complete yet, so that all of them may still be
-    /// sent again.
+    /// Whether all of the session's commands may still be sent again, because none of them is
+    /// complete.
     pub fn is_new(&self) -> bool {
         self.open.len() as u64 == self.sequence
     }
@@ -70,8 +70,8 @@ impl ClientSession {
 
 /// A client: its connections, its session, its lanes, and its knowledge of the keys.
 pub(super) struct Client {
-    /// ID of the client's present connection. The ID is the same at all replicas. No other client
-    /// has this ID.
+    /// ID of the client's present connection. The client uses the same ID at all replicas. No other
+    /// client uses this ID.
     pub connection: u64,
     /// Replicas to which the client has sent requests on the present connection.
     pub contacted: BTreeSet<usize>,

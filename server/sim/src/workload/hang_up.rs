@@ -9,7 +9,7 @@ use crate::fault::FaultKind;
 use crate::world::World;
 
 /// Maximum time in ns until a replica notices the end of a connection. Requests on the client's
-/// next connection may arrive earlier.
+/// next connection may arrive before the replica notices the end.
 const NOTICED_NS: u64 = 1_500_000_000;
 
 /// Reaction of a client to the end of its connection. A reaction is chosen for each unanswered

@@ -26,20 +26,20 @@ pub struct ClientLoad {
     /// Fraction of requests that are sent to two replicas at the same time.
     pub twice: f64,
     /// Time in ns after which a client sends an unanswered command again, to a random replica. The
-    /// wait grows with each attempt.
+    /// time grows with each attempt.
     pub retry_timeout_ns: u64,
-    /// Lifetime of sessions in ns, in runs in which clients sometimes fall silent for about this
-    /// time; otherwise `None`. After such a silence, a client's session may be alive or may have
-    /// ended.
+    /// Lifetime of sessions in ns, in runs in which clients sometimes fall silent; otherwise
+    /// `None`. A silence lasts for about this lifetime, so the client's session may or may not end
+    /// during the silence.
     pub silence_ns: Option<u64>,
     /// Maximum number of large values.
     pub large: u32,
-    /// Probability that a client abandons a group of requests, `abandon_timeout_ns` after it has
-    /// sent them. The client then no longer waits for their answers, and its low-water mark moves
-    /// past the abandoned writes.
+    /// Probability that a client abandons a group of requests. The client abandons the group
+    /// `abandon_timeout_ns` after it has sent the requests. The client then no longer waits for
+    /// their answers, and its low-water mark moves past the abandoned writes.
     pub abandons: f64,
-    /// Time after which a client abandons a group of requests that it has sent, in ns. Only some
-    /// groups are abandoned.
+    /// Time in ns after which a client abandons a group of requests that it has sent. A group is
+    /// abandoned only with the probability `abandons`.
     pub abandon_timeout_ns: u64,
     /// Probability that a client begins a new session when it is about to send new requests.
     pub renews: f64,
@@ -50,8 +50,9 @@ pub struct ClientLoad {
     pub records: Option<RecordShape>,
 }
 
-/// Maximum number of large values in a run. A replica keeps 16 MiB of executed entries. All large
-/// values together fit into this space, so that oracles see each of them before it is forgotten.
+/// Maximum number of large values in a run. All large values together fit into the 16 MiB of
+/// executed entries that a replica keeps. So oracles see every large value before a replica forgets
+/// it.
 const LARGE_VALUES: u32 = 15;
 /// Number of requests a second, in runs with large values.
 const LARGE_RATE: u32 = 10;
@@ -68,8 +69,9 @@ const SMALL_RATE: u32 = 12;
 const PATIENT: f64 = 0.06;
 /// Number of clients per replica, in runs in which clients wait for each answer.
 const PATIENT_CLIENTS: usize = 16;
-/// Time in seconds. A client may have as many unanswered requests as it sends in this time on
-/// average. Clients that wait for each answer are an exception.
+/// Limit on the unanswered requests of a client, as a time in seconds. A client may have as many
+/// unanswered requests as it sends in this time on average. The limit does not apply to clients
+/// that wait for each answer.
 const WINDOW_S: usize = 8;
 
 /// Fraction of runs in which clients abandon requests.
@@ -140,7 +142,8 @@ impl ClientLoad {
     }
 
     /// Draws how clients use sessions: whether clients abandon requests, begin new sessions, and
-    /// fall silent. `ttl_ns` is the lifetime of sessions, if sessions may end within a run.
+    /// fall silent. `ttl_ns` is the lifetime of sessions; `None` if sessions do not end within a
+    /// run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
         if rng.random::<f64>() < ABANDON {
@@ -153,7 +156,7 @@ impl ClientLoad {
     }
 
     /// Draws whether clients' connections end, and whether values are records. Each draw uses its
-    /// own random generator, so the seed's other draws stay the same.
+    /// own random generator, so it does not influence the seed's other draws.
     pub fn draw_apart(&mut self, seed: u64) {
         self.records = RecordShape::draw(seed);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
@@ -162,8 +165,8 @@ impl ClientLoad {
         }
     }
 
-    /// Limits the merges of clients to `per_s` a second on average. At a higher rate, the number of
-    /// waiting merges would grow without bound. Merges that arrive in a burst still have to wait.
+    /// Limits the merges of clients to `per_s` a second on average, so that the number of waiting
+    /// merges stays bounded. Merges that arrive in a burst still have to wait.
     pub(in super::super) fn limit_merges(&mut self, per_s: f64) {
         let puts_per_s = f64::from(self.rate) * (1.0 - self.reads);
         if let Some(records) = &mut self.records {
@@ -171,10 +174,10 @@ impl ClientLoad {
         }
     }
 
-    /// Makes values large, so that requests that are sent together do not fit into one frame, and
-    /// neither do their answers. There are few requests, in large bursts. Clients use so few keys
-    /// that the answer to a scan of all keys is not too long. These runs have no records and
-    /// therefore no merges.
+    /// Makes values large. Requests that are sent together then do not fit into one frame. Their
+    /// answers do not fit into one frame either. There are few requests, in large bursts. Clients
+    /// use few keys, so the answer to a scan of all keys is not too long. Values are not records,
+    /// so clients send no merges.
     pub(in super::super) fn enlarge(&mut self) {
         self.large = LARGE_VALUES;
         self.records = None;

@@ -57,12 +57,12 @@ pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
 /// Maximum number of random replicas that a client tries in one attempt. The client tries another
 /// replica only if the previous one refuses the connection.
 const DRAWS: usize = 16;
-/// Bit in the token of a client's alarm that stands for the timeout of an attempt. An alarm that
-/// has neither this bit nor [`ABANDON`] is for new requests of the client.
+/// Bit that marks the token of a client's alarm as the timeout of an attempt. If neither this bit
+/// nor [`ABANDON`] is set, the alarm is for new requests of the client.
 const RETRY: u64 = 1 << 62;
 /// Bit in the token of a client's alarm that stands for the abandonment of requests.
 const ABANDON: u64 = 1 << 60;
-/// Number of low bits in an alarm's token. These bits contain the number of operations that were
+/// Number of low bits in an alarm's token that contain a count: the number of operations that were
 /// sent together.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
@@ -195,9 +195,9 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Checks the `count` operations with successive IDs from `first`, and sends the unanswered
-    /// ones again. The timeout of this attempt is longer than that of the previous attempt, up to a
-    /// maximum.
+    /// Sends operations again: the unanswered ones among the `count` operations with successive IDs
+    /// from `first`. The timeout of this attempt is longer than the timeout of the previous
+    /// attempt, up to a maximum.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
@@ -220,8 +220,8 @@ impl ClientWorkload {
         self.wait(first, count, attempts, world);
     }
 
-    /// Checks the `count` operations with successive IDs from `first`, and abandons the unanswered
-    /// ones. Once all faults are healed, no operation is abandoned.
+    /// Abandons operations: the unanswered ones among the `count` operations with successive IDs
+    /// from `first`. Once all faults are healed, no operation is abandoned.
     fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;
@@ -258,8 +258,8 @@ impl ClientWorkload {
         Some(operation)
     }
 
-    /// Begins requests in free lanes of a client, and sends them together. Their number is at most
-    /// the size of a burst.
+    /// Begins requests in free lanes of a client, and sends them together. The number of requests
+    /// is at most the size of a burst.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);

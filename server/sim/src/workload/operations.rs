@@ -21,7 +21,7 @@ pub(super) struct Operation {
     /// Time at which the operation began, in virtual ns.
     pub began_ns: u64,
     /// Number of times that the command was sent. Copies that were sent at the same time as the
-    /// first one are not counted.
+    /// first copy are not counted.
     pub attempts: u64,
     /// Number of all copies of the command that were sent.
     pub sent: u64,
@@ -33,8 +33,8 @@ pub(super) struct Operation {
     pub ops: Parts,
 }
 
-/// Operations that clients have begun. Their IDs are 1, 2, … in the order in which the operations
-/// begin. Operations are stored by lane, so that the operations of one client are close together in
+/// Operations that clients have begun. The first operation has the ID 1, the next one has the ID 2,
+/// and so on. Operations are stored by lane, so the operations of one client are close together in
 /// memory.
 #[derive(Default)]
 pub(super) struct Operations {

@@ -24,9 +24,9 @@ use super::operations::Parts;
 const SALT: u64 = 0x3ec_03d5;
 /// Fraction of runs with records.
 const RECORDS: f64 = 0.35;
-/// Name of the field that merges change. It is the first field of a record.
+/// Name of the field that merges change. This field is the first field of a record.
 const FIRST: &str = "id";
-/// Range of the length of the field [`FIRST`] in long merges, in bytes. Long merges are refused
+/// Range of the length of the field [`FIRST`] in long merges, in bytes. Replicas refuse long merges
 /// while short merges wait.
 const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
@@ -55,7 +55,7 @@ struct RecordContent {
 
 impl RecordShape {
     /// Draws whether the values of a seed are records, and their shape. The draw uses its own
-    /// random generator, so the seed's other draws stay the same.
+    /// random generator, so it does not influence the seed's other draws.
     pub fn draw(seed: u64) -> Option<RecordShape> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         (rng.random::<f64>() < RECORDS).then(|| RecordShape {
@@ -100,8 +100,8 @@ impl RecordShape {
         vec![field(FIRST.into(), value.to_value(bytes))]
     }
 
-    /// Returns the value of the register `key`, which is the first field or the rest of the stored
-    /// record.
+    /// Returns the value of the register `key` in the stored record. The register is either the
+    /// first field or the rest of the record.
     pub(super) fn register_value(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
         let content = self.parse(stored).unwrap_or(RecordContent {
             last: ValueId::DAMAGED,

@@ -19,8 +19,8 @@ pub struct HistoryRecorder {
     window: usize,
     /// History of the operations, key by key.
     pub history: History,
-    /// History of the operations, command by command. At most one command more than
-    /// `TOGETHER_MAX` is stored, because a longer history is not judged together.
+    /// History of the operations, command by command. At most `TOGETHER_MAX` + 1 commands are
+    /// stored, because a history of more than `TOGETHER_MAX` commands is not judged together.
     pub transactions: Vec<Transaction>,
     /// Number of operations that were answered.
     pub answered: u64,

@@ -115,8 +115,8 @@ impl World {
     }
 
     /// Tells a replica to end. The process is killed when the replica has completed its shutdown,
-    /// or after a maximum time. It is started again `down_ns` later, or never if `down_ns` is
-    /// `None`.
+    /// or after a maximum time. The process is started again `down_ns` later, or never if `down_ns`
+    /// is `None`.
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
         self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
@@ -148,8 +148,8 @@ impl World {
         self.nodes[node].crash_in_sync = None;
     }
 
-    /// Replaces the clock of a replica that is down, as if its machine had been rebooted: the clock
-    /// counts from another origin.
+    /// Gives a replica that is down a new clock, which counts from another origin. This simulates a
+    /// reboot of the replica's machine.
     pub fn reset_clock(&mut self, node: usize) {
         let clock = self.draw_clock();
         self.nodes[node].process.replace_clock(clock);
@@ -173,8 +173,8 @@ impl World {
     }
 
     /// Tells a replica that its clock cannot be trusted. After `for_ns`, tells the replica that the
-    /// clock can be trusted again. The clock itself stays within the bound on drift. This tests
-    /// that no replica needs its clock during this time.
+    /// clock can be trusted again. The clock itself stays within the bound on drift. This fault
+    /// tests that no replica needs its clock while the clock is not trusted.
     pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
         self.report_clock_trust(node, false);
         self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));

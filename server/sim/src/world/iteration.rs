@@ -16,8 +16,8 @@ use leasehold_replica::message::Message;
 use leasehold_replica::shell;
 
 impl World {
-    /// Passes a group of inputs to a process. A paused process receives the group when it resumes.
-    /// A process that is down never receives it.
+    /// Passes a group of inputs to a process. A paused process receives the group when the process
+    /// resumes. A process that is down never receives the group.
     pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
         if let Some(inbox) = self.nodes[node].process.paused_inbox() {
             return take(inbox);
@@ -153,8 +153,8 @@ impl World {
     }
 }
 
-/// Returns whether `input` says that the clock can be trusted; `None` if it does not concern trust
-/// in the clock.
+/// Returns whether `input` says that the clock can be trusted; `None` if `input` does not concern
+/// trust in the clock.
 fn clock_trusted(input: &Input) -> Option<bool> {
     match input {
         Input::ClockTrusted(trusted) => Some(*trusted),

@@ -57,9 +57,9 @@ fn decompress(compressed: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Checks the header, and returns the bytes of the counts. It is an error if there are fewer bytes
-/// than the header says, or if the histogram would need more memory than the histograms of this
-/// program.
+/// Checks the header, and returns the bytes of the counts. Returns an error if there are fewer
+/// bytes than the header says, or if the histogram would need more memory than the histograms of
+/// this program.
 fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     let Some((header, counts)) = plain.split_first_chunk::<HEADER_BYTES>() else {
         return Err("a histogram shorter than its header".to_owned());

@@ -10,8 +10,9 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// One year. A time in a log is assumed to be counted from 1970, unless it would then be more than
-/// one year before the log's time 0. In that case, the time is assumed to be counted from time 0.
+/// One year. This limit distinguishes times in a log that are counted from 1970 from times that are
+/// counted from the log's time 0. A time is assumed to be counted from 1970, unless it would then
+/// be more than one year before time 0.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
 /// digits.

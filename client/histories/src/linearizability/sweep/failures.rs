@@ -11,8 +11,8 @@ fn unexplained() -> Flaw {
 }
 impl Sweep<'_, '_> {
     /// Checks that a failed swap's expectation was wrong at some moment up to now. If the
-    /// expectation was right all the time, changes the content of the key so that the expectation
-    /// is wrong now.
+    /// expectation was always right, changes the content of the key so that the expectation is
+    /// wrong now.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {
@@ -31,9 +31,9 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// If the key is absent, assumes that a waiting block took effect earlier, at the last harmless
-    /// moment. At this moment, the assumption makes no other order impossible. Returns false if
-    /// there is no such block, or if the moment is before `since`.
+    /// Assumes, if the key is absent, that a waiting block took effect earlier. The moment is the
+    /// last one at which this assumption makes no other order impossible. Returns false if there is
+    /// no such block, or if the moment is before `since`.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -88,9 +88,9 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Begins the next forward block now. Other blocks and operations may have to end before this
-    /// block ends. The early begin is possible only if all of them can take effect before the block
-    /// begins.
+    /// Begins the next forward block now. This is possible only if certain other blocks and
+    /// operations can take effect before this block begins: those that may have to end before this
+    /// block ends.
     fn begin_early(&mut self) -> bool {
         let is_begin = |tick: &&SweepTick| matches!(tick.step, SweepStep::ForwardBegins(_));
         let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
@@ -117,7 +117,7 @@ impl Sweep<'_, '_> {
     }
 
     /// Applies all waiting blocks and operations that must take effect by `until`. Returns false if
-    /// a block or operation that must take effect by then has not begun yet.
+    /// such a block or operation has not begun yet.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

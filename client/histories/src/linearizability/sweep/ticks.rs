@@ -5,8 +5,9 @@ use crate::linearizability::blocks::{self, Block, Blocks};
 use crate::linearizability::explain::operation;
 use crate::linearizability::prepare::{Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
-/// A begin or an end. The variants are in the order of steps at one moment: a begin comes before an
-/// end. So if one operation ends at the moment at which another begins, the two overlap.
+/// A begin or an end. At one moment, a begin comes before an end, as in the order of the variants.
+/// So if one operation ends at the moment at which another operation begins, the two operations
+/// overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SweepStep {
     ForwardEnds(u32),

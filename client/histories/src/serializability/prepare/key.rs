@@ -5,14 +5,14 @@ use super::sightings::Sightings;
 use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
 use crate::history::{HistoryAction, ValueId};
 
-/// Transactions that found one value, and the swap that replaced the value. These transactions
+/// Transactions that found one value, and the swap that replaced this value. These transactions
 /// limit the possible orders.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
     /// Latest begin of a transaction that read the value.
     pub last_read: TxnTime,
-    /// Swap that certainly replaced the value. `None` for absence, which may be replaced several
-    /// times.
+    /// Swap that certainly replaced the value. `None` if the value is absence, because absence may
+    /// be replaced several times.
     pub successor: Option<usize>,
     /// Whether an answer depends on the value.
     pub is_wanted: bool,
@@ -27,14 +27,14 @@ pub(in super::super) struct KeyConstraints {
     /// The second time is the earliest end among this mutation and all mutations that begin later.
     ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
-    /// One entry for each failed swap that is not explained, sorted by begin. The first time is the
-    /// begin of the swap. The second time is the latest end among this swap and all such swaps that
-    /// began before it.
+    /// One entry for each unexplained failed swap, sorted by begin. The first time is the begin of
+    /// the swap. The second time is the latest end among this swap and the unexplained failed swaps
+    /// that began before this swap.
     failures_to: Vec<(TxnTime, TxnTime)>,
     /// Latest end of a transaction that found the key absent.
     absent_until: TxnTime,
-    /// Begin and end of the only write of each value. The entry is `None` if the value has no
-    /// write. The entry for absence is also `None` if absence may have several writes.
+    /// Begin and end of the only write of each value; `None` if the value has no write. The entry
+    /// for absence is also `None` if absence may have several writes.
     writes: Vec<Option<(TxnTime, TxnTime)>>,
     has_deletions: bool,
 }
@@ -112,8 +112,8 @@ impl KeyConstraints {
     }
 
     /// Whether a failed swap may have found the value that the key had after `txn`. A swap cannot
-    /// have found the value if the value was overwritten before the swap began, or was written
-    /// after the swap ended.
+    /// have found the value in two cases: the value was overwritten before the swap began, or the
+    /// value was written after the swap ended.
     pub(super) fn may_explain(&self, txn: &Txn) -> bool {
         let until = self.overwritten(txn.end);
         let begun = self
@@ -146,10 +146,10 @@ impl KeyConstraints {
         }
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
-    /// the expected value was never written, or if another value was certainly current at a moment
-    /// of the swap. It is also the case if the expected value has only one write, and the value was
-    /// not written yet, or was already overwritten, at a moment of the swap.
+    /// Whether a failed swap's expectation was certainly wrong at some moment. This is true in
+    /// three cases. First, the expected value was never written. Second, another value was
+    /// certainly current at a moment of the swap. Third, the expected value has only one write, and
+    /// at a moment of the swap the value was not written yet, or was already overwritten.
     pub(super) fn is_explained(&self, effect: Effect, begin: TxnTime, end: TxnTime) -> bool {
         let Effect::Fail(expected) = effect else {
             return false;
@@ -164,8 +164,8 @@ impl KeyConstraints {
         })
     }
 
-    /// Returns the earliest moment at which the value of a write was certainly overwritten. The
-    /// write ended at `end`.
+    /// Returns the earliest moment at which the value of a write was certainly overwritten. `end`
+    /// is the end of this write.
     fn overwritten(&self, end: TxnTime) -> TxnTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)

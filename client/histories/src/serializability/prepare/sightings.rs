@@ -14,9 +14,9 @@ struct Sighting {
 pub(super) struct Sightings {
     /// All sightings, sorted by begin.
     all: Vec<Sighting>,
-    /// Two sightings for each sighting `s`. They are chosen among `s` and all sightings that begin
-    /// later. The first one ends earliest. The second one ends earliest among those that have
-    /// another value than the first one.
+    /// Two sightings for each sighting `s`, both chosen among `s` and all sightings that begin
+    /// later. The first one is the sighting that ends earliest. The second one is the sighting that
+    /// ends earliest among the sightings of another value.
     first_from: Vec<[Sighting; 2]>,
 }
 

@@ -156,7 +156,7 @@ fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
 }
 
 /// Checks the rights for a status request. Every client with a token may request the bare status,
-/// which names no key. Clients use it to measure the round-trip time to a replica.
+/// which names no key. Clients use the bare status to measure the round-trip time to a replica.
 fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     if request.leases {
         needs_admin(rights, "the status with `leases`")?;
@@ -177,8 +177,7 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
 }
 
 /// Checks the rights for a Get. A client needs no right to read the probe key, which is never
-/// written. Other kinds of requests need rights even for the probe key, because they may go through
-/// the log.
+/// written. Every other kind of request needs rights even for the probe key.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         Ok(())
@@ -195,8 +194,8 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Checks the rights for a put. A put to the probe key is always refused. Clients read this key to
-/// check whether a replica responds, so every client would receive the value.
+/// Checks the rights for a put. A put to the probe key is always refused, because clients read this
+/// key to check whether a replica responds. After such a put, every client would receive the value.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         let key = quoted(key);

@@ -80,9 +80,8 @@ impl AddressLimiter {
     }
 }
 
-/// Returns the network prefix of an address. This is an IPv4 address itself, or the first 64 bits
-/// of an IPv6 address. A machine that has one IPv6 address usually has all addresses with the same
-/// first 64 bits.
+/// Returns the network prefix of an address: the whole address for IPv4, the first 64 bits for
+/// IPv6. A machine that has one IPv6 address usually has all addresses with the same first 64 bits.
 pub(crate) fn network_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

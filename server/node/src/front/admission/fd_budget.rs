@@ -135,8 +135,8 @@ impl ConnectionSlots {
         Some(ConnectionSlot(self.taken.clone()))
     }
 
-    /// Counts a refusal. Returns true if it is the first refusal of a series. A series ends when a
-    /// slot is taken and at least an eighth of the slots is still free.
+    /// Counts a refusal. Returns true for the first refusal of a series. A series ends when a slot
+    /// is taken and at least an eighth of the slots is still free.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)

@@ -21,14 +21,14 @@ use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
 /// Number of bytes of large writes that the replica receives in one step. If the limit on
-/// unanswered bytes is lower, that limit applies.
+/// unanswered bytes is lower than this number, that limit applies instead.
 const AT_ONCE: usize = 1 << 20;
-/// Minimum pause before the replica receives [`AT_ONCE`] further bytes. In this pause, the replica
-/// receives no write and sends no answer. Disks usually answer sooner, and most round trips between
-/// sites take longer.
+/// Time without a received write or a sent answer after which the replica receives [`AT_ONCE`]
+/// further bytes. Most disks answer sooner, and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// Maximum pause between an answer and the next write. A pause leaves the disk to the checkpoint,
-/// which writes the same bytes once more. So the pause is as long as the wait for the answer was.
+/// Maximum pause between an answer and the next write. Up to this maximum, the pause is as long as
+/// the wait for the answer was. In the pause, the checkpoint can write the same bytes to the disk
+/// once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Waiting large writes of all connections, and the total size of unanswered large writes.
@@ -40,9 +40,9 @@ pub(crate) struct LargeWrites {
     queued_bytes: usize,
     /// Total size of the unanswered writes that the replica has received, in bytes.
     in_flight_bytes: usize,
-    /// Current limit on unanswered bytes. One write may exceed this limit.
+    /// Current limit on unanswered bytes. A single write may exceed this limit.
     allowed: usize,
-    /// Maximum value of `allowed`. One write may exceed this maximum.
+    /// Maximum value of `allowed`. A single write may exceed this maximum.
     max: usize,
     /// Time at which the replica last received or answered a write.
     changed: Instant,
@@ -87,9 +87,9 @@ impl LargeWrites {
         self.waiting.push(connection, (input, bytes));
     }
 
-    /// Returns the earliest time at which [`LargeWrites::pop`] returns the next write. An answer
-    /// that arrives earlier changes this time. Returns `None` if no write waits, or if the next
-    /// write must wait for an answer.
+    /// Returns the earliest time at which [`LargeWrites::pop`] returns the next write. Returns
+    /// `None` if no write waits, or if the next write must wait for an answer. An answer that
+    /// arrives before the returned time changes this time.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;

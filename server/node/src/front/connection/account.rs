@@ -87,10 +87,10 @@ impl Account {
         self.budget.guessed.set(others + units);
     }
 
-    /// Releases the charges for answers that a disconnected client will not receive. The client's
-    /// writes continue, and only the charges for their answers are released. Each of the client's
-    /// reads keeps the minimum charge. The replica may still execute these reads, so their guessed
-    /// extra cost is released only after all requests of the account have ended.
+    /// Releases the charges for answers that a disconnected client will not receive. A large write
+    /// keeps its charge, because the write continues. Every other request keeps the minimum charge.
+    /// The guessed extra cost of a read is released only after all requests of the account have
+    /// ended, because the replica may still execute the read.
     pub(crate) fn client_disconnected(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;

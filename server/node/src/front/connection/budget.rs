@@ -13,9 +13,9 @@ use crate::watch::log_rate_limiter::LogRateLimiter;
 pub(crate) struct LimitCounters {
     /// Number of connections that were abandoned because their clients left too many bytes unread.
     pub(crate) abandoned: Cell<u64>,
-    /// Number of times that the replica stopped reading from a connection. Either the connection
-    /// had too many requests or bytes in flight or too many unread bytes, or all connections
-    /// together had too many bytes in flight.
+    /// Number of times that the replica stopped reading from a connection, for one of two reasons.
+    /// Either the connection had too many requests in flight, bytes in flight or unread bytes, or
+    /// all connections together had too many bytes in flight.
     pub(crate) paused: Cell<u64>,
     /// Number of requests that were refused because all connections together had too many bytes in
     /// flight.

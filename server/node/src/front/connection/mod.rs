@@ -91,9 +91,9 @@ pub(crate) struct Connection {
     last_request: Cell<u64>,
     /// Keys for which clients have requested hints. The map is indexed by request number.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
-    /// Expected size of an answer in bytes for each of three kinds of requests: a Get; a Scan or
-    /// MultiGet; a request for all ranges of leases or for the demand. `None` before the first
-    /// answer of the kind.
+    /// Expected size, in bytes, of an answer of each kind; `None` before the first answer of the
+    /// kind. The three kinds are the answers to a Get, to a Scan or MultiGet, and to a request for
+    /// all ranges of leases or for the demand.
     expected: [Cell<Option<usize>>; 3],
     /// Expected number of entries in the answer to a Scan or MultiGet. `None` before the first such
     /// answer.
@@ -128,7 +128,8 @@ pub(crate) struct RequestCost {
 struct ExpectedAnswer {
     /// Size that is charged to the connection.
     charged: usize,
-    /// Likely size. It also depends on the sizes of the answers on all other connections.
+    /// Likely size of the answer. This size also depends on the sizes of the answers on all other
+    /// connections.
     likely: usize,
 }
 
@@ -161,9 +162,9 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of a request. They stay in memory while the replica works on the request.
-    /// The bytes are copied if they would otherwise keep a much larger shared buffer in memory, and
-    /// if requests in flight already take a considerable amount of memory.
+    /// Returns the bytes of a request, which stay in memory while the replica works on the request.
+    /// Copies the bytes if they would otherwise keep a much larger shared buffer in memory, and if
+    /// requests in flight already take a considerable amount of memory.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)
@@ -341,8 +342,8 @@ impl Connection {
     }
 
     /// Updates the expected size of answers of this kind after an answer of `bytes` bytes. The
-    /// expected size rises immediately and falls slowly, because an answer that is much larger than
-    /// expected was charged too little.
+    /// expected size rises immediately and falls slowly, because an answer is charged too little if
+    /// it is much larger than expected.
     fn learn(&self, kind: usize, bytes: usize) {
         let known = self.expected[kind].get().unwrap_or(ANSWER_BYTES_MAX[kind]);
         self.expected[kind].set(Some(bytes.max(known / 2)));
@@ -425,7 +426,7 @@ impl Connection {
     }
 
     /// Checks the deadlines of the client. Returns a deadline that the client has missed, if there
-    /// is one. Must be called once in each [`CHECK_INTERVAL`].
+    /// is one. The caller must call this method once in each [`CHECK_INTERVAL`].
     pub(crate) fn check_timeouts(&self) -> Option<MissedDeadline> {
         let snapshot = ConnectionSnapshot {
             awaits_frame: self.awaits_frame.get() && !self.is_congested(),
@@ -517,8 +518,8 @@ impl Connection {
     }
 
     /// Waits until all requests are answered and the client has taken all answers, after the client
-    /// has ended its stream of requests. Returns earlier if the connection breaks, or if neither
-    /// number of [`Self::outstanding`] changes for `limits.stalled_s`.
+    /// has ended its stream of requests. Returns earlier if the connection breaks, or if both
+    /// numbers of [`Self::outstanding`] stay the same for `limits.stalled_s`.
     pub(crate) async fn wait_until_drained(&self) {
         // The client cannot finish a frame any more.
         self.track_partial_frame(0, 0);
@@ -561,8 +562,9 @@ fn out_of_order(id: u64) -> Error {
     Error::new(ErrorCode::BadRequest, message)
 }
 
-/// Error for a request in a frame with much unknown content. Such a frame would stay in memory
-/// while the replica works on the request, and for as long as the log keeps the command.
+/// Returns the error for a request in a frame with much unknown content. The request is refused,
+/// because its frame would stay in memory while the replica works on the request and while the log
+/// keeps the command.
 fn padded(request: usize, frame: usize) -> Error {
     let message = format!(
         "the request takes {request} bytes, and its frame has {frame}: send nothing else in it that \

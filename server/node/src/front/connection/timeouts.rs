@@ -12,7 +12,8 @@ use crate::config::Limits;
 /// Interval between checks of connections.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of bytes of answers that a client must take within `limits.stalled_s`, unless it takes
-/// all answers. If one byte were enough, a client could keep megabytes in memory forever.
+/// all answers. One byte is not enough, because a client could then keep megabytes in memory
+/// forever.
 pub(super) const TAKEN_MIN: u64 = 64 << 10;
 
 /// Deadline that a client has missed.

@@ -121,13 +121,14 @@ pub struct StoppedDirectory {
 /// Contents of a directory apart from its entries, rows and segments.
 #[derive(Clone, Debug)]
 pub struct DirectorySummary {
-    /// Stamp of the directory; `None` if it has none, or it cannot be read.
+    /// Stamp of the directory; `None` if there is no stamp, or if the stamp cannot be read.
     pub stamp: Option<FoundStamp>,
     /// The marker file; `None` if it is damaged.
     pub marker: Option<MarkerSummary>,
     /// The executed state; `None` if it cannot be read.
     pub state: Option<StateSummary>,
-    /// The log; `None` if it cannot be read, because the life of the directory is unknown.
+    /// The log; `None` if the life of the directory is unknown, because the log then cannot be
+    /// read.
     pub log: Option<LogScan>,
     /// All problems that were found.
     pub problems: Vec<DirectoryProblem>,
@@ -182,7 +183,8 @@ impl StoppedDirectory {
         !is_made && self.stamp.is_none()
     }
 
-    /// Returns the stamp of the directory; `None` if it has none, or it cannot be read.
+    /// Returns the stamp of the directory; `None` if there is no stamp, or if the stamp cannot be
+    /// read.
     pub fn stamp(&self) -> Option<&FoundStamp> {
         self.stamp.as_ref()
     }
@@ -192,8 +194,8 @@ impl StoppedDirectory {
         &self.problems
     }
 
-    /// Reads the log, up to the first damage. Returns `None` if this is impossible, because the life
-    /// of the directory is unknown.
+    /// Reads the log, up to the first damage. Returns `None` if the life of the directory is
+    /// unknown, because the log then cannot be read.
     pub fn scan(&self, visitor: &mut dyn LogVisitor) -> Option<LogScan> {
         Some(scan::first_damage(
             &self.path,

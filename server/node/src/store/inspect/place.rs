@@ -65,12 +65,12 @@ pub(super) fn half(path: &Path) -> InspectError {
     }
 }
 
-/// Checks that no process holds RocksDB's lock. This check does not acquire the lock, because it
-/// must not stop a replica that starts at this moment. If the lock file does not exist, no replica
-/// has run.
+/// Checks that no process holds RocksDB's lock. If the lock file does not exist, no replica has
+/// run. This check does not acquire the lock, because it must not stop a replica that starts at
+/// this moment.
 ///
-/// This process must not hold the lock. When a process closes a file, it loses all locks that it
-/// holds on the file.
+/// Requirement: this process does not hold the lock. When a process closes a file, the process
+/// loses all locks that it holds on the file.
 ///
 /// # Errors
 /// `InUse`, `Unreadable`.

@@ -12,7 +12,8 @@ use super::super::log_files;
 pub enum StartEffect {
     /// A start refuses the directory.
     Refused,
-    /// A start succeeds. The process ends with an error later, when the replica reads the record.
+    /// A start succeeds, but the process ends with an error later, when the replica reads the
+    /// record.
     EndsLater,
     /// A start succeeds, although votes are lost.
     Unnoticed,

@@ -90,7 +90,8 @@ pub(super) fn first_damage(
     SegmentWalk::new(directory, life, false).run(marked, visitor)
 }
 
-/// Reads all segments of a log. After damage, it checks the remaining groups as a separate log.
+/// Reads all segments of a log. After damage, this function checks the remaining groups as a
+/// separate log.
 pub(super) fn all_damage(
     directory: &Path,
     life: u64,
@@ -192,7 +193,7 @@ impl SegmentWalk<'_> {
         self.scan.problems.push(problem);
     }
 
-    /// Reads a segment. Returns whether its end is known.
+    /// Reads a segment. Returns whether the end of the segment is known.
     fn segment(
         &mut self,
         id: SegmentId,
@@ -272,8 +273,8 @@ impl SegmentWalk<'_> {
         self.has_begun = false;
     }
 
-    /// Checks that the end of the log has everything that `marked` requires. If no earlier problem
-    /// was found, the beginning of the log is checked, too.
+    /// Checks that the end of the log has everything that `marked` requires. Also checks the
+    /// beginning of the log, if no earlier problem was found.
     fn finish(&mut self, marked: Marked) {
         let is_whole = self.scan.problems.is_empty();
         // Without an intact marker it is unknown which segment is the first.

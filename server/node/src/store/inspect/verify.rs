@@ -21,7 +21,7 @@ use super::{DirectoryProblem, StartEffect, StoppedDirectory};
 pub struct DirectoryVerdict {
     /// All problems that were found. If there are none, a start would succeed.
     pub problems: Vec<DirectoryProblem>,
-    /// Torn writes. They are not errors, and a start forgets them.
+    /// Torn writes. A torn write is not an error, and a start forgets it.
     pub torn: Vec<TornWrite>,
     /// Counts of the checked parts.
     pub checked: CheckedParts,
@@ -99,8 +99,8 @@ impl RecordCheck {
 }
 
 impl BadEntry {
-    /// Returns the problem with this entry. Its effect depends on `covered`, because a start reads
-    /// only the entries that the state does not cover.
+    /// Returns the problem with this entry. The effect of the problem depends on `covered`, because
+    /// a start reads only the entries that the state does not cover.
     fn problem(self, covered: PerLog<Slot>) -> DirectoryProblem {
         let effect = if self.slot > covered[self.log] {
             StartEffect::Refused
@@ -306,9 +306,9 @@ fn lost(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProbl
     })
 }
 
-/// Returns a problem if the log lacks some of the executed slots. Other replicas may still fetch
-/// these slots. The result is meaningless for a truncated log, because such a log may lack slots
-/// that all members have flushed.
+/// Returns a problem if the log lacks some of the executed slots, which other replicas may still
+/// fetch. The result is meaningless for a truncated log, because such a log may lack slots that all
+/// members have flushed.
 fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
     let mut next = Slot(1);
     let mut missing = (0, None);

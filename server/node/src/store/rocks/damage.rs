@@ -28,8 +28,8 @@ const SMALL_BYTES: usize = 200;
 
 pub(in crate::store) type Files = BTreeMap<String, Vec<u8>>;
 
-/// A data directory as a killed replica leaves it. It contains tables of several runs, and log
-/// entries that the tables do not cover.
+/// Data directory of a replica that was killed. The directory contains tables of several runs, and
+/// log entries that are in none of the tables.
 pub(in crate::store) struct Specimen {
     pub(in crate::store) files: Files,
     contents: String,
@@ -125,8 +125,8 @@ impl Specimen {
         Specimen { files, contents }
     }
 
-    /// Returns the effect of a change of one file in the directory: `None` if the store still reads
-    /// the same contents, otherwise the message with which it refuses the directory.
+    /// Returns the message with which the store refuses the directory after a change of one file;
+    /// `None` if the store still reads the same contents.
     fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
         let mut files = self.files.clone();
         change(&mut files);
@@ -191,8 +191,8 @@ fn assert_helpful(name: &str, message: &str) {
     assert!(message.contains("a copy made since"), "{name}: {message}");
 }
 
-/// Returns the offsets of the record headers in a log of RocksDB. No checksum covers the length in
-/// such a header, and RocksDB reads the kind before it checks the checksum.
+/// Returns the offsets of the record headers in a log of RocksDB. The length in a header is not
+/// part of any checksum. RocksDB reads the kind in a header before it checks the checksum.
 fn headers(log: &[u8]) -> Vec<usize> {
     let (mut headers, mut at) = (Vec::new(), 0);
     while at + HEADER_BYTES < log.len() {

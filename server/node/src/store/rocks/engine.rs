@@ -61,8 +61,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Leaves RocksDB open if its directory is no longer at its path. RocksDB flushes the state
-    /// when it is closed, so it would write files to whatever is at the path now.
+    /// Leaves RocksDB open if its directory is no longer at its path. If RocksDB were closed, it
+    /// would flush the state into files at this path.
     fn drop(&mut self) {
         if self.marker.check_place().is_err() {
             std::mem::forget(self.db.clone());
@@ -117,8 +117,8 @@ impl Drop for Flusher {
     }
 }
 
-/// Performs the requested flushes. Returns when no further flush can be requested, or when a flush
-/// has failed. A flush that finds no space on the disk is repeated.
+/// Performs the requested flushes. Repeats a flush that finds no space on the disk. Returns when no
+/// further flush can be requested, or when a flush has failed for another reason.
 fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>) {
     let mut next = ordered.recv().ok();
     while let Some(FlushOrder { position, report }) = next {

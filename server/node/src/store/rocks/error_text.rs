@@ -21,8 +21,8 @@ const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
 /// End of RocksDB's text for a directory that is not a database.
 const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
-/// Beginnings of the error texts of certain operations. A failure of these operations leaves the
-/// contents of the disk unknown (`env/io_posix.cc`).
+/// Beginnings of the error texts of certain operations. After a failure of such an operation, the
+/// contents of the disk are unknown (`env/io_posix.cc`).
 const SYNCS: [&str; 5] = [
     "fsync",
     "fdatasync",
@@ -83,8 +83,8 @@ impl<'a> ErrorText<'a> {
         }
     }
 
-    /// Whether the error means that the disk is full. The result is false for a full disk during a
-    /// sync, because earlier writes are then in doubt.
+    /// Whether the error means that the disk is full. The result is false if the disk was full
+    /// during a sync, because it is then unknown whether earlier writes are on the disk.
     fn is_full(&self) -> bool {
         let full = self.subkind == Some(NO_SPACE) || self.ends_with(Errno::DQUOT);
         let sync = SYNCS.iter().any(|words| self.operation.starts_with(words));
@@ -114,9 +114,9 @@ fn words(error: Errno) -> String {
     format!(": {words}")
 }
 
-/// Returns the name of the file to which an error of RocksDB refers. The error's text contains the
-/// name, unless the file is a write-ahead log. In that case, only RocksDB's own log contains the
-/// name. The name is shown in messages, and no decision depends on it.
+/// Returns the name of the file to which an error of RocksDB refers, for use in messages. The
+/// error's text contains the name, unless the file is a write-ahead log. The name of a write-ahead
+/// log is only in RocksDB's own log.
 pub(super) fn culprit(directory: &Path, message: &str) -> String {
     let known = directory.to_string_lossy();
     let named = |text: &str| {

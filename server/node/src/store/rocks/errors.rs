@@ -32,8 +32,8 @@ impl Engine {
         }
     }
 
-    /// Returns the error `Gone` if the directory is no longer at its path. In this case, other
-    /// errors have the same cause.
+    /// Returns the error `Gone` if the directory is no longer at its path. Other errors then have
+    /// the same cause: the missing directory.
     fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)
@@ -48,8 +48,8 @@ impl Engine {
     }
 }
 
-/// Returns the error for a failed attempt to open RocksDB. Corrects error texts that blame the
-/// manifest if in fact RocksDB cannot read a table file.
+/// Returns the error for a failed attempt to open RocksDB. Corrects an error text that names the
+/// manifest as damaged, although the unreadable file is a table file.
 pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
     match error_of(path, "opening", source) {
         StorageError::Damaged {

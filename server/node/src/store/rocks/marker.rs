@@ -66,11 +66,11 @@ struct ManifestState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MarkerContents {
     life: u64,
-    /// Whether the creation of the directory was ever completed. Before that, no acknowledgement
-    /// depends on the directory.
+    /// Whether the creation of the directory was ever completed. No acknowledgement depends on the
+    /// directory before its creation is completed.
     made: bool,
-    /// In a directory of an older format, RocksDB's sequence number of the last durable write.
-    /// Otherwise 0.
+    /// RocksDB's sequence number of the last durable write, in a directory of an older format;
+    /// otherwise 0.
     sequence: u64,
     /// Last slot that the durable state covers, for each log.
     state: PerLog<Slot>,
@@ -278,8 +278,9 @@ impl Marker {
         self.contents().life
     }
 
-    /// Checks that the open marker file is still the one at its path. If the directory was deleted,
-    /// moved, replaced or unmounted, the next start would not find the writes to it.
+    /// Checks that the open marker file is still the file at its path. If the directory was
+    /// deleted, moved, replaced or unmounted, the next start would not find what is written to the
+    /// directory.
     pub(super) fn check_place(&self) -> Result<(), StorageError> {
         use io::ErrorKind::{NotADirectory, NotFound};
         let path = self.directory.join(NAME);
@@ -330,8 +331,8 @@ impl Marker {
                 .is_ok_and(|found| found.len() == known.bytes)
     }
 
-    /// Checks that the state is not older than the one that was flushed last. `found` contains, for
-    /// each log, the last slot that the state covers.
+    /// Checks that the state is at least as new as the state that was flushed last. `found`
+    /// contains, for each log, the last slot that the state covers.
     pub(in crate::store) fn check_state(&self, found: PerLog<Slot>) -> Result<(), StorageError> {
         let last = self.contents().state;
         if found.commands >= last.commands && found.configs >= last.configs {
@@ -384,9 +385,9 @@ impl Marker {
         self.file.sync_data()
     }
 
-    /// Replaces the marker file by a new one if the file may have the old format, in which the log
-    /// had no files of its own. An overwrite of the old file could leave a file with the length of
-    /// one format and the contents of the other.
+    /// Replaces the marker file by a new file if the marker file may have the old format, in which
+    /// the log had no files of its own. The old file is not overwritten, because an overwrite could
+    /// leave a file with the length of one format and the contents of the other.
     pub(super) fn convert(&mut self) -> io::Result<()> {
         let path = self.directory.join(NAME);
         let unready = write_unready(&self.directory, &self.contents())?;
@@ -405,8 +406,8 @@ impl Marker {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
-    /// Returns the current state of the manifest. `known` is an earlier state, which is returned if
-    /// the manifest has not changed since.
+    /// Returns the current state of the manifest. Returns the earlier state `known` if the manifest
+    /// has not changed since then.
     fn manifest(&self, known: ManifestState) -> io::Result<ManifestState> {
         let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
         if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
@@ -437,8 +438,9 @@ impl Marker {
             .ok()
     }
 
-    /// Checks the manifest against its recorded state. A manifest with a higher number was begun by
-    /// an interrupted start, and contains all contents of the previous manifest.
+    /// Checks the manifest against its recorded state. A manifest with a higher number passes the
+    /// check, because an interrupted start began this manifest with all contents of the previous
+    /// manifest.
     pub(in crate::store) fn check_manifest(&self) -> Result<(), StorageError> {
         let known = self.contents().manifest;
         let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
@@ -465,8 +467,9 @@ impl Marker {
     }
 }
 
-/// Returns the version of a marker file that a newer program wrote; `None` for any other file. The
-/// checksum at its end must match: otherwise the file is damaged.
+/// Returns the version of a marker file that a newer program wrote; `None` for any other file. Also
+/// returns `None` if the checksum at the end of the file does not match, because the file is then
+/// damaged.
 fn newer_version(file: &File) -> Option<u8> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
@@ -496,7 +499,7 @@ fn make(directory: &Path, life: u64) -> io::Result<()> {
     }
 }
 
-/// Writes and syncs a marker file under another name. Returns its path.
+/// Writes and syncs a marker file under another name. Returns the path of this file.
 fn write_unready(directory: &Path, contents: &MarkerContents) -> io::Result<PathBuf> {
     let unready = directory.join(format!("{NAME}.{}", std::process::id()));
     std::fs::write(&unready, contents.encode())?;

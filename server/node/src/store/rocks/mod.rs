@@ -43,28 +43,29 @@ use super::{
     WRITE_BUFFER_BYTES,
 };
 
-/// Name of the file that is written to test whether a full disk has space again. RocksDB resumes
-/// writes only if the free space exceeds the size of its largest write buffer.
+/// Name of the file that is written to test whether a full disk has space again. The file is large,
+/// because RocksDB resumes writes only if the free space exceeds the size of its largest write
+/// buffer.
 const PROBE: &str = "LEASEHOLD.probe";
 /// Size in bytes of the file [`PROBE`].
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
 /// An open data directory.
 pub struct Storage {
-    /// Files of the log. They are closed before the database, which holds the lock of the
-    /// directory.
+    /// Files of the log. They are closed before the database, because the database holds the lock
+    /// of the directory.
     log: LogFiles,
     /// Thread that flushes the state; `None` while the directory is being opened.
     flusher: Option<Flusher>,
     engine: Arc<Engine>,
     durability: Durability,
-    /// Number of records of a refused [`Storage::write`] call that are already in the log. They are
-    /// the first records of the call.
+    /// Number of records of a refused [`Storage::write`] call that are already in the log. These
+    /// records are the first records of the call.
     logged: usize,
     /// Last slot of each log in the newest batch of changes that was applied.
     applied: PerLog<Slot>,
-    /// Segments that the log no longer needs, with their lengths in bytes. Their files are still to
-    /// be removed.
+    /// Segments that the log no longer needs, with their lengths in bytes. The files of these
+    /// segments must still be removed.
     unused: Vec<(SegmentId, usize)>,
     full_while: Option<PathBuf>,
 }
@@ -102,8 +103,8 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Writes the records of the log atomically. Then applies all changes of the executed state. A
-    /// flush makes these changes durable.
+    /// Writes the records of the log atomically. Then applies all changes of the executed state.
+    /// Only a flush makes the changes of the executed state durable.
     ///
     /// # Errors
     /// `Full`: the call must be repeated, and the repeated call may have further records. Any other

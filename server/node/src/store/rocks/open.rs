@@ -45,8 +45,8 @@ const CACHE_BYTES: usize = 16 << 20;
 const TABLES_OPEN: usize = 246;
 /// Maximum number of memtables of a column family, including those that are being flushed.
 const WRITE_BUFFERS: i32 = 6;
-/// Number of bytes of a table file that are written before the operating system is asked to write
-/// them to disk.
+/// Number of bytes that are written to a table file before the operating system is asked to write
+/// these bytes to disk.
 const SYNC_BYTES: u64 = 1 << 20;
 
 impl Storage {
@@ -309,8 +309,8 @@ fn check_identity(
 }
 
 /// Syncs the parent directories of a new directory, so that the new directory survives a loss of
-/// power. Parent directories that this process may not open are skipped, because they were not
-/// created just now.
+/// power. Skips parent directories that this process may not open, because these directories were
+/// not created just now.
 fn sync_above(path: &Path) {
     for above in path.ancestors().skip(1).filter(|it| it.parent().is_some()) {
         _ = std::fs::File::open(above).and_then(|above| above.sync_all());
@@ -372,15 +372,15 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 
-/// Opens RocksDB only for reading. Nothing is written, and no diagnostic log is made.
+/// Opens RocksDB only for reading. Writes nothing, not even a diagnostic log.
 pub(super) fn open_db_read_only(path: &Path) -> Result<DB, rocksdb::Error> {
     let columns = Column::ALL
         .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
     DB::open_cf_descriptors_read_only(&options(TABLES_OPEN), path, columns, false)
 }
 
-/// Returns a random number that identifies the life of a new directory. It is never 0, and
-/// practically never the same twice.
+/// Returns a random number that identifies the life of a new directory. The number is never 0, and
+/// two directories practically never get the same number.
 fn draw_life() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let drawn = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));

@@ -27,8 +27,8 @@ pub(in crate::store) fn is_read_at_start(column: Column, key: &[u8]) -> bool {
     column != Column::Meta || facts.contains(&key) || key.starts_with(meta::CONFIG)
 }
 
-/// Returns the errors for all logs of RocksDB that do not consist of records. RocksDB could hang on
-/// such a log.
+/// Returns one error for each log of RocksDB that does not consist of records. RocksDB could hang
+/// on such a log.
 pub(in crate::store) fn log_problems(path: &Path) -> Result<Vec<StorageError>, StorageError> {
     open::log_problems(path)
 }

@@ -86,14 +86,15 @@ pub mod meta {
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
-    /// Prefix of the keys for the random numbers that identify data directories (their lives). The
+    /// Prefix of the keys for lives, the random numbers that identify data directories. The
     /// replica's id follows the prefix.
     pub(in super::super) const LIFE: &[u8] = b"life/";
     /// Prefix of the keys for the no-ops with which leaders open their terms. In such a key, the
     /// log and the ballot follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// Prefix of the key of an executed configuration. Its slot follows the prefix.
+    /// Prefix of the key of an executed configuration. The slot of the configuration follows the
+    /// prefix.
     pub(in super::super) const CONFIG: &[u8] = b"config/";
 
     /// Returns the key of the configuration in `slot`.

@@ -36,7 +36,7 @@ impl Storage {
         self.complete_rows()
     }
 
-    /// Copies configurations from the log to the state, if the state covers them.
+    /// Copies the configurations that the state covers from the log to the state.
     ///
     /// # Errors
     /// `Damaged`, `Directory`, `Engine`.
@@ -63,7 +63,7 @@ impl Storage {
         self.engine.apply(batch)
     }
 
-    /// Replaces rows of the state that only refer to a staged value. The new rows contain the
+    /// Replaces each row of the state that only refers to a staged value. The new row contains the
     /// value.
     fn complete_rows(&self) -> Result<(), StorageError> {
         let engine = &self.engine;

@@ -16,13 +16,12 @@ pub(super) const HEADER_BYTES: usize = 7;
 /// pieces.
 pub(super) const BLOCK_BYTES: usize = 32 << 10;
 /// Kinds of records that are accepted: a whole record, and a first, middle and last piece. Other
-/// kinds occur only in logs that are recycled, compressed or linked, and Leasehold does not use
-/// such logs.
+/// kinds occur only in recycled, compressed or linked logs. Leasehold does not use such logs.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// Returns a description of the problem if a log has bytes on which RocksDB may hang or fail;
-/// otherwise `None`. A log that a crash has cut off is accepted here, because its end is checked
-/// with the marker file.
+/// otherwise `None`. A log that a crash has cut off is not a problem here, because the end of the
+/// log is checked with the marker file.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

@@ -37,8 +37,7 @@ impl ClientWrites {
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, ClientWrites, SeededState>,
-    /// Set of the reads in flight. Each read is identified by the replica that answers it and by
-    /// the name of the attempt.
+    /// Reads in flight: for each read, the replica that answers it and the name of the attempt.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 
@@ -50,9 +49,9 @@ impl Hash for InFlight {
 }
 
 impl InFlight {
-    /// Returns whether a command is queued or proposed already. Repetitions of a read must not be
-    /// queued. Otherwise the queue would grow, the reads in it would take longer, and they would be
-    /// repeated even more.
+    /// Returns whether a command is queued or proposed already. A repeated read must not be queued
+    /// again, because a longer queue would delay the reads, and delayed reads would be repeated
+    /// even more.
     pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {
@@ -88,13 +87,13 @@ impl InFlight {
         }
     }
 
-    /// Returns whether execution cannot reject this blind write of a batch with log time
+    /// Returns true if execution cannot reject this blind write of a batch with log time
     /// `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum number of
-    /// sessions in the batches in flight. The session of the write must last beyond the batch, and
-    /// must not be ended to make room for another session. Neither the executed sessions nor a slot
-    /// in flight may hold the same sequence number, or a low-water mark above it. The session must
-    /// exist in the executed state, because a slot in flight that would open or extend the session
-    /// may still turn out to be empty.
+    /// sessions in the batches in flight. All these conditions must hold: the session exists in the
+    /// executed state; it lasts beyond the batch; it is not ended to make room for another session;
+    /// and neither the executed sessions nor a slot in flight holds the write's sequence number, or
+    /// a low-water mark above it. A session that a slot in flight opens or extends does not count,
+    /// because this slot may still turn out to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,

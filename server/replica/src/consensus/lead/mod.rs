@@ -34,7 +34,7 @@ pub struct Leadership {
     /// Newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// Maximum number of sessions that this leader puts into its batches. `least_sessions_max` is
+    /// Maximum number of sessions, as this leader states it in its batches. `least_sessions_max` is
     /// the lowest maximum in the batches in flight.
     sessions_max: u32,
     least_sessions_max: u32,
@@ -50,9 +50,10 @@ pub struct Leadership {
 }
 
 impl Hash for Leadership {
-    /// Omits the times at which probes were answered. Before the horizon of `Replica::fingerprint`,
-    /// they only determine which writes share a batch. Also omits the maximum numbers of sessions,
-    /// because they come from the settings.
+    /// Hashes this value without two parts: the times at which probes were answered, and the
+    /// maximum numbers of sessions. In the period for which a fingerprint is valid, these times
+    /// only determine which writes share a batch (`Replica::fingerprint`). The maximum numbers come
+    /// from the settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
@@ -172,8 +173,8 @@ impl Leadership {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
 
-    /// Returns the replicas that have answered a probe or voted within `timeout`. Votes are
-    /// included because probes wait behind large Accepts.
+    /// Returns the replicas that have answered a probe or voted within `timeout`. Votes count, too,
+    /// because a probe may wait behind large Accepts.
     pub fn in_touch(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let each = self.answered.iter().zip(0..);
         let lately = each.filter(|(at, _)| now.since(**at) < timeout);
@@ -181,8 +182,8 @@ impl Leadership {
     }
 
     /// Returns the replicas that have answered a probe or voted within `timeout` and since this
-    /// leadership began. The second condition is needed because a new leadership at first assumes
-    /// that all replicas have just answered.
+    /// leadership began. A new leadership at first assumes that all replicas have just answered.
+    /// These assumed answers do not count here.
     pub fn heard_of(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let touched = self.in_touch(now, timeout).iter();
         let answered = touched.filter(|who| self.answered[who.index()] > self.since);

@@ -76,10 +76,10 @@ impl Queue {
         taken.unwrap_or_default()
     }
 
-    /// Returns the next class in round-robin order. Classes with the maximum number of open slots
-    /// are skipped. That maximum depends on `free`, the number of slots that are left for all
-    /// classes. So a class with a dead holder can neither block the other classes nor take all the
-    /// slots in flight.
+    /// Returns the next class in round-robin order. Skips each class that already has the maximum
+    /// number of open slots. This maximum depends on `free`, the number of slots that are left for
+    /// all classes. Because of the maximum, a class with a dead holder cannot take all the slots in
+    /// flight.
     pub fn next_class(&self, free: usize) -> Option<ReplicaSet> {
         let open_max = free * OPEN_PER_FREE;
         let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;

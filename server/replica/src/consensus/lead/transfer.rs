@@ -20,11 +20,11 @@ struct ActiveTransfer {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     active: Option<ActiveTransfer>,
-    /// Next leader that an operator has requested, and the time until which this leader waits for
-    /// that replica. The replica is not ready yet.
+    /// Next leader that an operator has requested but that is not ready yet, and the time until
+    /// which this leader waits for that replica.
     wanted: Option<(ReplicaId, Time)>,
-    /// Replicas that have failed to take over leadership in time. This leader is about to end, and
-    /// has tried to transfer leadership to these replicas.
+    /// Replicas to which this leader has tried to transfer leadership because it is about to end,
+    /// and that have not taken over in time.
     failed: ReplicaSet,
 }
 
@@ -64,8 +64,8 @@ impl Transfer {
         self.wanted
     }
 
-    /// Begins a transfer. A transfer that an operator wants replaces any other transfer, but a
-    /// transfer to the same replica simply continues.
+    /// Begins a transfer. If a transfer to the same replica is under way, that transfer continues.
+    /// A transfer that an operator wants replaces a transfer to another replica.
     pub fn begin(&mut self, to: ReplicaId, by_operator: bool, deadline: Time) {
         if by_operator {
             self.wanted = None;
@@ -101,8 +101,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the replicas that have failed to take over leadership in time. This leader is about
-    /// to end, and has tried to transfer leadership to these replicas.
+    /// Returns the replicas to which this leader has tried to transfer leadership because it is
+    /// about to end, and that have not taken over in time.
     pub fn failed(&self) -> ReplicaSet {
         self.failed
     }
