@@ -216,7 +216,7 @@ impl Connector {
     }
 
     /// Connects to the replica that the arguments name. If the arguments name no replica, connects
-    /// to the leader. Any replica that answers is asked for the address of the leader.
+    /// to the leader. The first replica that answers is asked for the name of the leader.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

@@ -9,8 +9,8 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::status::Status;
 
-/// The interface for operators' requests, which [`Client::admin`] returns. If the cluster requires
-/// tokens, the client's token must have the right `admin`.
+/// The interface for operators' requests. [`Client::admin`] returns this interface. If the cluster
+/// requires tokens, the client's token must have the right `admin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
     client: &'a Client,

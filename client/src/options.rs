@@ -31,7 +31,7 @@ pub struct ClientOptions {
     /// `plain_token` is set.
     pub token: Option<Secret>,
     /// Whether to send the token in plain text to other machines; default: no. Any reader of the
-    /// network traffic can then use the token.
+    /// network traffic can use a token that is sent in plain text.
     pub plain_token: bool,
     /// Timeout for making a connection, including the handshake, if there is only one address;
     /// default 5 s.

@@ -56,8 +56,7 @@ const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Replicas {
     pub options: ClientOptions,
     pub notifier: Arc<ChangeNotifier>,
-    /// Number of operations that were answered by another replica than the replica to which they
-    /// were first sent.
+    /// Number of operations that were first sent to one replica, but answered by another replica.
     pub failovers: AtomicU64,
     /// Chooses the first replica for a request. If this is `None`, the first replica is the nearest
     /// one.
@@ -398,8 +397,7 @@ impl Replicas {
 /// State of a client's replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Health {
-    /// Number of operations that were answered by another replica than the replica to which they
-    /// were first sent.
+    /// Number of operations that were first sent to one replica, but answered by another replica.
     pub failovers: u64,
     /// State of each replica, in the order of the addresses.
     pub replicas: Vec<ReplicaHealth>,

@@ -70,8 +70,8 @@ pub struct StoredEntry {
 pub enum CasOutcome {
     /// The value was written under this version.
     Written(Version),
-    /// Nothing was written. The field contains the key's present version; `None` if the key does
-    /// not exist.
+    /// Nothing was written. The field contains the version that the key had instead; `None` if the
+    /// key did not exist.
     Mismatch(Option<Version>),
 }
 
@@ -143,8 +143,8 @@ pub enum OperationResult {
     Value(VersionedValue),
     /// The key that was read does not exist.
     Missing,
-    /// A compare-and-swap wrote nothing. The field contains the key's present version; `None` if
-    /// the key does not exist.
+    /// A compare-and-swap wrote nothing. The field contains the version that the key had instead;
+    /// `None` if the key did not exist.
     Mismatch(Option<Version>),
     /// The entries of a scan or of a read of several keys. The entries of a scan are in key order.
     /// The entries of a read are in the order of the request. Keys that do not exist are omitted.
@@ -194,8 +194,8 @@ pub enum RefusalKind {
     TooLarge,
     /// No replica can serve the request now, for instance because there is no leader.
     Unavailable,
-    /// The session of a write has expired, and an earlier attempt may have taken effect. If no
-    /// earlier attempt may have taken effect, the client opens another session by itself.
+    /// The session of a write has expired. If no earlier attempt can have taken effect, the client
+    /// first sends the write once more by itself, in another session.
     SessionExpired,
     /// Fields cannot be merged into the stored value, because it is not a record.
     NotARecord,

@@ -19,7 +19,8 @@ use crate::tree::Tree;
 /// the state.
 const SETTLES_MS: u64 = 800;
 
-/// A cluster that is recorded, and its disks at the beginning.
+/// One round of power failures: a cluster with recorded file operations, and its disks before the
+/// start.
 pub struct Round<'a> {
     pub plan: &'a Plan,
     pub number: u64,

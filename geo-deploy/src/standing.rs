@@ -191,7 +191,7 @@ fn gone_message(dir: &Path) -> String {
 }
 
 /// Ends the cluster in `dir` and waits until it has ended. Returns the ports of replicas that still
-/// answer. These replicas must have been started by hand.
+/// answer. These are replicas that were started by hand.
 ///
 /// # Errors
 /// If no cluster is up in `dir`, or its supervisor does not answer.

@@ -152,8 +152,8 @@ pub fn list() -> Vec<(&'static str, String)> {
 }
 
 impl ThroughputExperiment {
-    /// Returns the throughput experiment `name`: a built-in one, or a TOML file that describes one.
-    /// Returns `None` if `name` is neither.
+    /// Returns the throughput experiment `name`: the built-in experiment of this name, or the
+    /// experiment that the TOML file `name` describes. Returns `None` if there is neither.
     ///
     /// # Errors
     /// Returns an error if a field or an override is invalid.
@@ -168,7 +168,7 @@ impl ThroughputExperiment {
     }
 
     /// Returns the text of a TOML file that describes a throughput experiment; `None` for any other
-    /// file. `None` is no error, because the caller then searches for an experiment of another
+    /// file. `None` is not an error, because the caller then searches for an experiment of another
     /// kind. That search reports an error if the file cannot be read or is not TOML.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {

@@ -153,8 +153,8 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows for four subjects: reads close to the end of a lease, the longest time
-    /// until all operations were answered after all faults were healed, the time that the campaign
+    /// Returns the rows for four subjects: reads close to the end of a lease, the longest time from
+    /// the healing of all faults until all operations were answered, the time that the campaign
     /// took, and the digest of the campaign's events.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;

@@ -54,8 +54,8 @@ impl ValueId {
 }
 
 /// Returns the mask for values of `bytes` bytes; 0 for eight bytes. A mask is combined with an id.
-/// Two masks differ by much more than two ids, so that values of different lengths are not
-/// confused.
+/// The difference of two masks is much larger than the difference of two ids, so that values of
+/// different lengths are not confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

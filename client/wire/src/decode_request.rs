@@ -82,8 +82,9 @@ pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
     Ok(DecodedRequest::Request(Request::decode(frame)?))
 }
 
-/// Tags of the three fields between a request's id and the key of a Get: the command, the Get in
-/// the command, and the key in the Get. Each of these fields extends to the end of the command.
+/// Tags between a request's id and the key of a Get. These are the tags of three fields: the
+/// command, the Get in the command, and the key in the Get. Each of these fields extends to the end
+/// of the command.
 const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
 /// Bytes at the end of a request that asks for a hint.
 const HINT: [u8; 2] = [0x28, 1];

@@ -28,8 +28,8 @@ pub const LIAR: ReplicaId = ReplicaId(1);
 /// The third member of the cluster.
 pub const OTHER: ReplicaId = ReplicaId(2);
 
-/// Maximum number of messages that may follow one event. With more messages, the body panics,
-/// because it assumes that the replicas exchange messages endlessly.
+/// Maximum number of messages that may follow one event. If there are more messages, the body
+/// assumes that the replicas exchange messages endlessly, and panics.
 const MESSAGES_MAX: usize = 10_000;
 /// Minimum time between two checks of the timers.
 const TICK_MIN: Duration = Duration::from_millis(1);

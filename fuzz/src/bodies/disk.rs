@@ -71,8 +71,8 @@ pub fn disk_rows(input: &[u8]) {
     }
 }
 
-/// Asserts that a damaged row is recognized. A row is damaged if one of its bits has changed, or if
-/// it is in the place of another row.
+/// Asserts that a damaged row is recognized as damaged. A row is damaged if one of its bits has
+/// changed, or if it is in the place of another row.
 fn assert_damage_is_noticed(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
     let elsewhere = Column::ALL.into_iter().find(|other| *other != column);
     let moved = elsewhere.map(|other| unseal(other, key, Bytes::copy_from_slice(&sealed)));

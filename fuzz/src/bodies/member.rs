@@ -119,8 +119,8 @@ pub mod seeds {
     use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
-    /// Value of the byte before a frame that selects a wait of about one second. Clients send no
-    /// requests during this wait.
+    /// Value of the byte before a frame. This value selects a wait of about one second. Clients
+    /// send no requests during this wait.
     const QUIET: u8 = 63;
     /// First bytes of inputs. They select each leader, with and without the third member.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];

@@ -155,7 +155,7 @@ pub(crate) struct OpenLoop<T> {
     first_ns: f64,
     due: u64,
     /// Requests that became due while the maximum number of requests was in flight. These requests
-    /// were not sent yet.
+    /// have not been sent yet.
     backlog: VecDeque<DueRequest>,
     /// Number of requests that had to wait in the backlog.
     pub(crate) queued: u64,

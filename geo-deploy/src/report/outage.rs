@@ -257,8 +257,8 @@ impl FaultWindow {
         }
     }
 
-    /// Returns the observed outage; `None` if no operation was due. The caller must then set the
-    /// medians, and the fields that describe the group.
+    /// Returns the observed outage; `None` if no operation was due. In a returned outage, the
+    /// caller must set the medians, and the fields that describe the group.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
         let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();

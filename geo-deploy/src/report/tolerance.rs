@@ -2,8 +2,8 @@
 
 use super::ExperimentReport;
 
-/// Maximum by which the latency of a write at its minimum exceeds the lower bound for this write.
-/// The maximum is the greater of an absolute and a relative value.
+/// Maximum difference between the latency of a write at its minimum and the lower bound for this
+/// write. The maximum is the greater of an absolute and a relative value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,

@@ -21,8 +21,8 @@ use foldhash::fast::FixedState;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 use crate::topology::Topology;
 
-/// One operation of a run. A list of operations includes all sites, in the order in which the
-/// operations were issued.
+/// One operation of a run. A list of operations contains the operations of all sites, in the order
+/// in which they were issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuedOperation {
     /// Site at which the operation was issued, by index in the topology.
@@ -36,8 +36,9 @@ pub struct IssuedOperation {
     pub measured: bool,
 }
 
-/// Shares, for each site, of local reads and of writes at their minimum latency, under perfect
-/// bookkeeping. Shares are from 0 to 1. A share is 0 if no operation of the site was measured.
+/// For each site, the share of local reads and the share of writes at their minimum latency, under
+/// perfect bookkeeping. Shares are from 0 to 1. A share is 0 if no operation of the site was
+/// measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
     /// For each site, the share of the site's reads that its own replica would have served.
@@ -47,8 +48,8 @@ pub struct Bookkeeping {
     pub writes_at_minimum: Vec<f64>,
 }
 
-/// Maximum, in ms, by which the latency of a write at its minimum exceeds the bound under a leader
-/// lease.
+/// Maximum difference, in ms, between the latency of a write at its minimum and the bound under a
+/// leader lease.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 #[derive(Clone, Copy, Default)]

@@ -152,8 +152,8 @@ pub struct StrategyRun {
     pub switches: Vec<SwitchReads>,
     /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
-    /// Measured intervals of the repeated runs that were joined into this result, one after the
-    /// other. Empty if the strategy was run once.
+    /// Measured intervals of the repeated runs that were joined, one after the other, into this
+    /// result. Empty if the strategy was run once.
     pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,

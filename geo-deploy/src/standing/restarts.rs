@@ -54,8 +54,8 @@ impl RestartPolicy {
         self.due = (self.enabled && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
-    /// Records the replica's report that it cannot run. The replica is not started again, because
-    /// it would end for the same reason.
+    /// Records the replica's report that it cannot run. The replica is not started again until a
+    /// request starts it, because it would end for the same reason.
     pub fn refused(&mut self, now: Instant) {
         self.reset(now);
         self.refused = true;

@@ -154,8 +154,8 @@ impl ClusterState {
     }
 
     /// Waits until the replicas of a dead supervisor have ended, but no longer than
-    /// [`ORPHANS_END_WITHIN`]. Returns the ports of the replicas that still run. These replicas
-    /// must have been started by hand.
+    /// [`ORPHANS_END_WITHIN`]. Returns the ports of the replicas that still run. These are replicas
+    /// that were started by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {

@@ -32,8 +32,8 @@ pub struct LinkSettings {
 }
 
 impl LinkSettings {
-    /// Returns settings for a round trip. The delay is half of the round trip, without losses and
-    /// jitter. The field `retransmit` is the round trip plus 200 ms, because 200 ms is the shortest
+    /// Returns settings for a round trip, without losses and jitter. The delay is half of the round
+    /// trip. The field `retransmit` is the round trip plus 200 ms, because 200 ms is the shortest
     /// timeout of TCP.
     pub fn of_round_trip_ms(rtt_ms: f64) -> LinkSettings {
         let rtt = Duration::from_secs_f64(rtt_ms.max(0.0) / 1e3);

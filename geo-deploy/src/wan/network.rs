@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::probe::Probe;
 
 /// Maximum median lateness of messages, in ms, in a valid network. In reports, a latency "at its
-/// minimum" may exceed the lower bound by the same value, 1 ms.
+/// minimum" may exceed the lower bound by up to the same value, 1 ms.
 const LATE_P50_MS_MAX: f64 = 1.0;
 /// Maximum of the 99th percentile of the lateness, in ms, in a valid network. If the percentile is
-/// greater, more than 1% of the messages waited longer for a processor than one time slice of the
-/// scheduler (3 to 4 ms).
+/// greater, more than 1% of the messages waited for a processor for longer than one time slice of
+/// the scheduler (3 to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
 /// Minimum number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;

@@ -89,7 +89,7 @@ impl Configs {
         Some((key.clone(), holders))
     }
 
-    /// Replaces the numbers of listed keys by the numbers that a complete pass has determined.
+    /// Replaces the counts of listed keys by the counts that a complete pass has determined.
     fn recount(&mut self, counted: &RangeMap<HolderCounts>) {
         let mut counts = counted.iter();
         let policies = self.policies().map(|policy| {

@@ -91,9 +91,9 @@ impl Peer {
     }
 
     /// Handles the holder's Relinquish of all sequence numbers up to `up_to`. Returns whether a
-    /// grant ended. The next promise then needs a new guard. Without a new guard, the promise would
-    /// refer to an erased window: the holder would refuse the promise, but the promise would still
-    /// bind this replica.
+    /// grant ended. An ack of one of these numbers is forgotten, so that the next promise needs a
+    /// new guard. Without a new guard, the promise would refer to an erased window. The holder
+    /// would refuse the promise, but the promise would still bind this replica.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);

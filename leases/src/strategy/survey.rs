@@ -131,9 +131,9 @@ impl Survey {
         self.place = end;
     }
 
-    /// Looks at listed keys that no client requests now, and adds the leader to holders that do not
-    /// include the leader. Such holders may have been listed by an earlier leader. Without this
-    /// step, the leader would hold the key only after a client requests the key.
+    /// Looks at listed keys that no client requests now. Adds the leader to the holders of each key
+    /// that the leader should hold but does not hold. An earlier leader may have listed such a key.
+    /// Without this step, the leader would hold the key only after a client requests the key.
     fn look_at_listed(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let leader = self.situation.leader;
         let end = self.listed_left.saturating_sub(keys);

@@ -108,8 +108,8 @@ impl TornWrite {
     }
 }
 
-/// Returns all damage in a segment from byte `from` on, where the chain of groups is broken. In
-/// contrast, [`LogRecovery`](crate::LogRecovery) reports only the first damage.
+/// Returns the further damage in a segment, after the damage at byte `from`, where the chain of
+/// groups is broken. [`LogRecovery`](crate::LogRecovery) reports only the first damage.
 pub fn damage_behind(life: u64, id: SegmentId, bytes: &[u8], from: usize) -> Vec<LogDamage> {
     let reader = SegmentReader { life, id, bytes };
     let mut found = Vec::new();

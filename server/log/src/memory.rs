@@ -61,9 +61,9 @@ impl MemoryDisk {
         self.write_sectors(|| true);
     }
 
-    /// Handles a crash. Calls `survives` once for each sector of an unsynced write, in order. The
-    /// sector is lost if `survives` returns false. Segments that were removed since the last sync
-    /// exist again.
+    /// Handles a crash. Calls `survives` once for each sector of each unsynced write, in order. A
+    /// sector is lost if `survives` returns false for it. Segments that were removed since the last
+    /// sync exist again.
     pub fn crash(&mut self, survives: impl FnMut() -> bool) {
         self.segments.extend(self.removed.drain(..));
         self.write_sectors(survives);

@@ -165,8 +165,8 @@ impl LogRecovery {
         header.number == self.chain.number + 1 && header.previous == self.chain.seal
     }
 
-    /// Reads the facts in the head of a segment. Requirement: these facts equal the facts of the
-    /// segments before this segment.
+    /// Reads the facts in the head of a segment. Checks that these facts equal the facts of the
+    /// segments before this segment, if there are any.
     fn head(
         &mut self,
         reader: &SegmentReader<'_>,

@@ -11,9 +11,9 @@ const PROBES: u32 = 3;
 
 /// Makes the kernel probe the other end's machine after the time `idle` without traffic, and then
 /// every quarter of `idle`. Without probes, a connection stays open without any error when that
-/// machine loses power or its network. A process that only reads from such a connection would keep
-/// its descriptor for as long as the process runs. A connection to a paused process is not closed,
-/// because the machine of that process answers the probes. While sent data waits to be
+/// machine loses power or its network. If this process only reads from such a connection, it would
+/// keep the connection's descriptor for as long as it runs. A connection to a paused process is not
+/// closed, because the machine of that process answers the probes. While sent data waits to be
 /// acknowledged, the time limit of that data applies instead.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ impl Replica {
         Some(DemandPass { gathering, ballot })
     }
 
-    /// Returns whether a pass may continue. A pass may not continue if this replica's leadership
+    /// Returns whether a pass may continue. A pass must not continue if this replica's leadership
     /// has ended since the pass began. The replica forgets the reported demand when its leadership
     /// ends.
     pub fn may_go_on(&self, pass: &DemandPass) -> bool {

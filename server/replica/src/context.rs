@@ -289,8 +289,8 @@ impl ReplicaContext {
     }
 
     /// Whether this replica has lately received messages from too few other replicas for a
-    /// majority. If a replica that can send but not receive led, it would commit nothing. If it
-    /// campaigned, it would depose every other leader.
+    /// majority. Without this check, a replica that can send but not receive would lead forever
+    /// without committing anything, or would depose every other leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
         let timeout = (timing.election_timeout * 2).max(timing.ping * 3);

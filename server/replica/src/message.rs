@@ -306,7 +306,7 @@ pub enum Message {
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
     /// The leader transfers leadership to the addressee. The leader's proposals are already
-    /// committed at this time.
+    /// committed at this time, unless the leader resigns.
     Transfer {
         /// Ballot of the leader that transfers leadership.
         ballot: Ballot,

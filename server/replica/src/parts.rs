@@ -22,7 +22,7 @@ pub const ITEM_OVERHEAD: usize = 64;
 /// open slots are committed.
 pub const NEWS_RANGES_MAX: usize = 2000;
 
-/// Used capacity of one message.
+/// Number of bytes that the items in one message take, compared with the maximum.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capacity {
     used: usize,

@@ -153,8 +153,8 @@ impl Image {
     }
 }
 
-/// Returns a batch of changes without its entries and sessions; `None` if `record` is not a batch
-/// of changes.
+/// Returns the batch of changes `record` without its entries and sessions; `None` if `record` is
+/// not a batch of changes.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;

@@ -57,8 +57,9 @@ impl ClockSelfTest {
 /// grantors. At that moment, a client must send a read to the holder.
 ///
 /// Leases are long, so that drift accumulates. The guard and the delays of links are short, because
-/// both hide drift. The guard hides drift because a grantor waits longer than the holder by the
-/// guard. The delay of a link hides drift because the grantor starts to wait later by this delay.
+/// both hide drift. The guard hides drift because it is the time for which a grantor waits longer
+/// than the holder. The delay of a link hides drift because the grantor starts to wait later by
+/// this delay.
 ///
 /// The holder is cut off in two stages. First, other replicas receive no messages from the holder.
 /// Messages to the holder are lost only later, when no replica renews its promises to the holder

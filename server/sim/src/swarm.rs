@@ -361,8 +361,8 @@ impl Swarm {
         world.start_at(node, world.now_ns() + down_ns);
     }
 
-    /// Whether the disk of `node` may be lost now. Two conditions are required: a majority of the
-    /// disks remains intact, and all members have joined the cluster.
+    /// Whether the disk of `node` may be lost now. Three conditions are required: this disk is not
+    /// lost yet, a majority of the disks remains intact, and all members have joined the cluster.
     fn may_lose(&self, node: usize, world: &World) -> bool {
         let joined = |node: &usize| {
             let replica = world.replica(*node);

@@ -172,7 +172,7 @@ impl Cluster {
     /// check. A replica is listed only if it holds the key both at the beginning and at the end.
     ///
     /// # Panics
-    /// If a holder may not read its key at the beginning, or if the leader does not lead at the
+    /// If a holder may not read its key at the beginning, or if [`LEADER`] is not the leader at the
     /// end.
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];

@@ -24,7 +24,7 @@ const ALL: &str = "latency.hlog";
 /// failure nothing more is written to the log, because a log with a gap would be misleading.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
-/// Histogram files of one run. An error in one file does not affect the run and the other files.
+/// Histogram files of one run. An error in one file affects neither the run nor the other files.
 /// The first error is returned at the end of the run.
 pub struct IntervalFiles {
     /// Prefix of every file name, as the user wrote it. A prefix that is a folder must end with

@@ -222,8 +222,8 @@ impl ThreadWorkload {
         self.workload.config.kinds.draw(&mut self.random)
     }
 
-    /// Returns the next insertion of the load phase. Does not limit the number of insertions; the
-    /// caller must limit it.
+    /// Returns the next insertion of the load phase. The caller must limit the number of
+    /// insertions.
     pub fn next_load(&mut self) -> WorkloadOperation {
         let record = self.workload.shared.load.take();
         // Loading draws from its own stream, so that the run phase is the same with and without
@@ -272,9 +272,8 @@ impl ThreadWorkload {
         self.reorder(drawn)
     }
 
-    /// Returns the record to which the site's order of popularity maps an initial record. All other
-    /// records are returned unchanged, and so are initial records if the site has no order of its
-    /// own.
+    /// Maps an initial record to an initial record by the site's order of popularity. Returns
+    /// `record` unchanged if it is not an initial record, or if the site has no order of its own.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {

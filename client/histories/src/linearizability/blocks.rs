@@ -262,7 +262,7 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 
     /// Returns the latest moment up to `until` at which the value `old` can be replaced. This value
-    /// was written at `from`. After the replacement, every failed swap that expected `old` must
+    /// was written at `from`. With this replacement, every failed swap that expected `old` must
     /// still have a moment at which another value is current. The latest moment is chosen because
     /// it leaves the most freedom for the following values.
     fn write_late(

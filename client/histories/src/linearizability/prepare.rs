@@ -236,7 +236,7 @@ fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
 }
 
 /// Turns events into operations. Omits an event if its effect is uncertain and could not help to
-/// explain an answer.
+/// explain any answer.
 struct PreparedKeyBuilder<'a, 'b> {
     events: &'b [&'a HistoryEvent],
     ends: &'b [OpTime],

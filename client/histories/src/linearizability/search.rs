@@ -32,9 +32,9 @@ use crate::history::HistoryEvent;
 /// grows with the number of operations in the history.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
-/// Maximum number of states that are kept from one moment to the next. At most this number of
-/// states is also expanded for one moment.
+/// Maximum number of states that are kept from one moment to the next.
 const STATES: usize = 1 << 16;
+/// Maximum number of states that may be expanded when one operation ends.
 const STATES_DEVELOPED: usize = 1 << 20;
 /// Maximum number of operations in flight that an explanation names.
 const EXPLAINED: usize = 12;
@@ -100,7 +100,8 @@ struct OpSearch<'k, 'a> {
     taken: u128,
     /// Slots of the operations that never end, as a set of bits.
     unanswered: u128,
-    /// For each value, true if no later write can store it.
+    /// For each value, whether its write has been decided. No later operation can then store the
+    /// value again.
     written: Vec<bool>,
     states: Vec<OpState>,
     /// Position of the current moment in `ticks`.

@@ -194,9 +194,9 @@ impl LocalCluster {
     }
 
     /// Polls the processes. Returns their events since the last call. Each event is paired with the
-    /// index of its site. This function also starts the new process of a replica that is being
-    /// restarted, after the old process has ended, and kills replicas that do not end in time. For
-    /// this purpose, the caller must call this function about ten times a second.
+    /// index of its site. If a replica is being restarted, this function also starts the new
+    /// process after the old process has ended. It also kills replicas that do not end in time.
+    /// For these purposes, the caller must call this function about ten times a second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)

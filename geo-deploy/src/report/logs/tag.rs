@@ -21,8 +21,8 @@ pub(super) struct OperationTag {
 }
 
 /// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
-/// optional. If a log has no tags, the name of the file (such as `READ.hdr`) is the name of the
-/// operation in all its lines. Returns `None` if the line is not about operations.
+/// optional. If the tag is empty, the file name without its extension is parsed instead (`READ` for
+/// `READ.hdr`). Returns `None` if the line is not about operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();

@@ -122,8 +122,8 @@ impl Inbox {
         }
     }
 
-    /// Adds an input of the node itself. The caller calls [`Inbox::wake`] after the last available
-    /// input.
+    /// Adds an input of the node itself. The caller must call [`Inbox::wake`] after the last
+    /// available input.
     pub(crate) fn push(&self, input: Input) {
         self.own.borrow_mut().push(input);
     }

@@ -71,7 +71,7 @@ pub struct DirectoryStamp {
     pub name: String,
     /// Id of the replica.
     pub replica: ReplicaId,
-    /// Names of all replicas, in ascending order of their ids. The names are stored, so that a
+    /// Names of all replicas, in ascending order of their ids. The names are stored so that a
     /// change of the members is noticed. This replica has made promises to quorums of the stored
     /// members, and quorums of other members need not intersect these quorums.
     pub members: Vec<String>,

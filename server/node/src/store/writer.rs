@@ -44,7 +44,7 @@ pub enum StorageReport {
     Persisted(Sequence),
     /// The requested flush has ended: the state up to these slots is durable.
     Flushed(PerLog<Slot>),
-    /// Whether the disk has space for writes. The report is sent when the answer changes.
+    /// Whether the disk has space for writes. The report is sent when this changes.
     Writable(bool),
     /// Entries were read from a log.
     LogRead {

@@ -27,9 +27,9 @@ pub struct Prepared {
 
 impl Prepared {
     /// Returns whether the replier may have accepted all these entries. A replica accepts no entry
-    /// that is more than a window above its own commit point, so a report of a higher entry is
-    /// false. The candidate then ignores the whole answer. It does not ignore only the higher
-    /// entry, because this entry could be a chosen one.
+    /// that is more than a window above its own commit point. A false report of a much higher entry
+    /// must not make the candidate fill all slots up to this entry. If one entry is too high, the
+    /// candidate ignores the whole answer, because this entry could be a chosen one.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -134,9 +134,9 @@ impl CandidateState {
         self.replies.get(&replica).is_some_and(Reply::is_complete)
     }
 
-    /// Returns whether the promise of `replica` has arrived completely, or parts of it are still
-    /// arriving. In both cases the replica is not asked again, because it would send the whole
-    /// answer once more.
+    /// Returns true if the promise of `replica` has arrived completely, or if parts of the promise
+    /// are still arriving. In both cases, the replica is not asked again, because it would send the
+    /// whole answer once more.
     pub(super) fn hears(&self, replica: ReplicaId, now: Time, timeout: Duration) -> bool {
         let lately = |at: &Time| now.since(*at) < timeout;
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)

@@ -85,8 +85,8 @@ impl Consensus {
     }
 
     /// Handles a leader's report of commits. Returns `None` if the leader's ballot is not the
-    /// adopted one. A reported slot becomes committed here only if this replica has accepted it
-    /// *under the leader's ballot*. Other reported slots are fetched (hazard 28).
+    /// adopted one. A reported slot becomes committed here only if this replica has accepted its
+    /// value *under the leader's ballot*. Other reported slots are fetched (hazard 28).
     pub fn hear_commits(
         &mut self,
         log: LogId,
@@ -129,10 +129,10 @@ impl Consensus {
     }
 
     /// Returns the answer to a read of `key`, if the committed, unexecuted slot `slot` determines
-    /// the answer (protocol §3.3). The last command on the key in this slot must be an answerable
+    /// the answer (protocol §3.3). The last write of the key in this slot must be an answerable
     /// blind write, and the answer is the value that this command writes. A command with several
-    /// keys counts as a command on every key, because a search through up to ten thousand keys
-    /// would take longer than the wait for the execution.
+    /// keys counts as a write of every key, because a search through up to ten thousand keys for
+    /// each read would take longer than the wait for the execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();

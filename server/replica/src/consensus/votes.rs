@@ -56,9 +56,10 @@ impl Votes {
     /// Counts an acceptance of `replica` under `ballot`. Only votes under one ballot are kept: a
     /// vote under a higher ballot replaces them, and a vote under a lower ballot is ignored. There
     /// is one exception: votes under `here`, the ballot of the value that is accepted here, always
-    /// replace votes under another ballot. Dropping votes is safe, because the leader requests them
-    /// again. All tags of an acceptor are kept, except supersets of another of its tags, because
-    /// any of the tags may be used.
+    /// replace votes under another ballot, because a ballot can only commit together with its
+    /// value. Dropping votes is safe, because the leader requests them again. All tags of an
+    /// acceptor are kept, except supersets of another of its tags, because any of the tags may be
+    /// used.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
         if ballot < self.ballot && ballot != here {
             return;

@@ -144,8 +144,8 @@ impl Parts {
     }
 
     /// Gives up leadership, because this leader can no longer commit or has been told to end.
-    /// Notifies the replica that should lead next, so that replica need not wait for an election
-    /// timeout.
+    /// Notifies the replica that should lead next. The notified replica then need not wait for an
+    /// election timeout.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
         let failed = self.consensus.failed_targets();

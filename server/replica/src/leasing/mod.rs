@@ -257,9 +257,9 @@ impl Leasing {
         self.holder.observe_incarnation(from, incarnation);
     }
 
-    /// Sends the promises that are due, and drops those that have expired. Returns whether a grant
-    /// has ended, so that accepted slots may wait for fewer replicas. A holder must have executed
-    /// the log up to `barrier` before it reads under these promises. `executed` is the last slot
+    /// Sends the promises that are due, and drops those that have expired. Returns true if a grant
+    /// has ended; accepted slots may then wait for fewer replicas. A holder must have executed the
+    /// log up to `barrier` before it reads under these promises. `executed` is the last slot
     /// executed here.
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
@@ -354,8 +354,8 @@ impl Leasing {
         );
     }
 
-    /// Handles a lease message from a peer. Returns whether a grant was given back, so that
-    /// accepted slots may wait for fewer replicas.
+    /// Handles a lease message from a peer. Returns true if a grant was given back; accepted slots
+    /// may then wait for fewer replicas.
     pub(super) fn on_message(
         &mut self,
         step: &mut Step<'_>,

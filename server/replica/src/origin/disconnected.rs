@@ -18,7 +18,7 @@ use crate::unavailable::client_disconnected;
 pub struct DisconnectedClients(BTreeSet<u64>);
 
 impl DisconnectedClients {
-    /// Notes that a connection has ended. The caller passes no command of this connection
+    /// Notes that a connection has ended. The replica receives no command of this connection
     /// afterwards.
     pub fn note(&mut self, connection: u64) {
         self.0.insert(connection);

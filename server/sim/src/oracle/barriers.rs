@@ -77,8 +77,8 @@ impl BarrierOracle {
     }
 
     /// Forgets the entries that this step erases, because a promise of the same step need not cover
-    /// erased entries. The entries that this step accepts are added only at its end, because a
-    /// promise may have been made before the entries were accepted.
+    /// erased entries. The entries that this step accepts are added only at the end of the step,
+    /// because a promise may have been made before the entries were accepted.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record

@@ -83,7 +83,7 @@ pub struct Violation {
 /// Verdict of an oracle.
 pub(crate) type Verdict = Result<(), Violation>;
 
-/// Returns a [`Violation`] as error from the enclosing function, unless a condition holds.
+/// Returns a [`Violation`] as an error from the enclosing function, unless a condition holds.
 macro_rules! ensure {
     ($oracle:expr, $holds:expr, $($what:tt)*) => {
         if !$holds {

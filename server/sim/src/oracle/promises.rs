@@ -300,8 +300,8 @@ impl PairState {
         })
     }
 
-    /// Extends the periods in which the holder may rely on promises by the promise `made`. The
-    /// holder takes this promise at time `now`.
+    /// Adds the promise `made` to the periods in which the holder may rely on promises. The holder
+    /// takes this promise at time `now`.
     fn extend(&mut self, now: Time, made: SentPromise) {
         // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {

@@ -238,8 +238,8 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
 }
 
 /// Returns the replicas to which the acting replica has promised some key that `entry` writes,
-/// according to the grants that the acting replica keeps. Replicas to which the rest of the step
-/// makes promises are omitted, because the barrier of such a promise is at or above the slot.
+/// according to the grants that the acting replica keeps. Omits replicas to which the acting
+/// replica makes a promise later in the same step: the barrier of that promise covers the slot.
 fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
     let StepContext {
         snapshot,

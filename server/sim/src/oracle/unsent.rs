@@ -39,9 +39,9 @@ enum WriteLocation {
     Sent,
     /// The client was notified that the write was not sent.
     Returned,
-    /// The location of the write is unknown, because copies of the write may be sent later. This is
-    /// the case if the write was answered with a final result, or if an earlier run of the replica
-    /// received it.
+    /// The location of the write is unknown. The write was answered with a final result, or an
+    /// earlier run of the replica received the write. In both cases, copies of the write may be
+    /// sent later.
     Unknown,
 }
 

@@ -26,7 +26,7 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 const VALUES_BYTES: usize = 4096;
 
 /// Last version and value that a client has seen, for each key. A compare-and-swap of the client
-/// expects this version.
+/// expects this version, and therefore also this value.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
 /// Returns the name of a key. The name is static, so copies of the name need no reference count. A

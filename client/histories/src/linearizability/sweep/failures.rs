@@ -117,7 +117,7 @@ impl Sweep<'_, '_> {
     }
 
     /// Applies all waiting blocks and operations that must take effect by `until`. Returns false if
-    /// such a block or operation has not begun yet.
+    /// a block or an operation that must also take effect by `until` has not begun yet.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

@@ -177,7 +177,8 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
 }
 
 /// Checks the rights for a Get. A client needs no right to read the probe key, which is never
-/// written. Every other kind of request needs rights even for the probe key.
+/// written. Other kinds of requests need rights even for the probe key, because they may go through
+/// the log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         Ok(())

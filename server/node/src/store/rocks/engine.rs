@@ -62,7 +62,7 @@ impl Engine {
 
 impl Drop for Engine {
     /// Leaves RocksDB open if its directory is no longer at its path. If RocksDB were closed, it
-    /// would flush the state into files at this path.
+    /// would write the state into whatever is at this path now.
     fn drop(&mut self) {
         if self.marker.check_place().is_err() {
             std::mem::forget(self.db.clone());

@@ -90,10 +90,11 @@ impl InFlight {
     /// Returns true if execution cannot reject this blind write of a batch with log time
     /// `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum number of
     /// sessions in the batches in flight. All these conditions must hold: the session exists in the
-    /// executed state; it lasts beyond the batch; it is not ended to make room for another session;
-    /// and neither the executed sessions nor a slot in flight holds the write's sequence number, or
-    /// a low-water mark above it. A session that a slot in flight opens or extends does not count,
-    /// because this slot may still turn out to be empty.
+    /// executed state, or the write is certain to open it; the session lasts beyond the batch, and
+    /// is not ended to make room for another session; and neither the executed sessions nor another
+    /// write in flight holds the write's sequence number, or a low-water mark above it. A session
+    /// that a slot in flight opens or extends does not count, because this slot may still turn out
+    /// to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,
