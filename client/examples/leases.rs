@@ -1,4 +1,5 @@
-//! Lets every replica read the keys of a range locally, and then undoes this change.
+//! Lets every replica read the keys of a range locally, and then gives the range the strategy
+//! `quorum` again, which is the default of `cluster up`.
 
 #![allow(clippy::print_stdout)] // a program
 
@@ -18,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("from '{}': {}", range.from.escape_ascii(), range.strategy);
     }
 
-    let change = LeaseChange::strategy("leader").range("example/catalog/", "example/catalog0");
+    let change = LeaseChange::strategy("quorum").range("example/catalog/", "example/catalog0");
     client.admin().set_leases(change).await?;
     println!("given back");
     Ok(())

@@ -72,16 +72,16 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the weight that the strategy `cost` gives to the latency of reads. The weight of the
-    /// latency of writes is 1.
+    /// Sets the weight that the strategy `cost` gives to the latency of reads: from 0 (only writes
+    /// count) to 1 (only reads count).
     pub fn read_weight(mut self, weight: f64) -> LeaseChange {
         self.request.read_weight = Some(weight);
         self
     }
 
-    /// Sets the number of holders that the strategy `cost` adds as a reserve.
-    pub fn spare(mut self, holders: u32) -> LeaseChange {
-        self.request.spare = Some(holders);
+    /// Sets the minimum number of replicas to which the strategy `cost` gives no lease on a key.
+    pub fn spare(mut self, replicas: u32) -> LeaseChange {
+        self.request.spare = Some(replicas);
         self
     }
 
@@ -166,7 +166,7 @@ mod tests {
             .range("a", "b")
             .holders(["CA"])
             .unlisted("leader")
-            .read_weight(2.5)
+            .read_weight(0.25)
             .spare(3)
             .lease(s(4))
             .guard(s(5))
@@ -179,7 +179,7 @@ mod tests {
             strategy: "fixed".into(),
             holders: vec!["CA".into()],
             unlisted: "leader".into(),
-            read_weight: Some(2.5),
+            read_weight: Some(0.25),
             spare: Some(3),
             t_lease_ms: Some(4000),
             t_guard_ms: Some(5000),

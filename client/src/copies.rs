@@ -126,7 +126,11 @@ impl<'a> OperationAttempts<'a> {
 
 /// Reason why there is no answer.
 enum Failure {
-    Refused(leasehold_wire::Error),
+    Refused {
+        error: leasehold_wire::Error,
+        /// Whether other copies were sent before the refusal. They may have taken effect.
+        resent: bool,
+    },
     Timeout,
     Lost,
     Closed,
@@ -212,7 +216,10 @@ impl<'a> Copies<'a> {
         }
         let Some(index) = self.next_replica() else {
             return match self.replicas.refusal() {
-                Some(error) if self.in_flight.is_empty() => Err(Failure::Refused(error)),
+                Some(error) if self.in_flight.is_empty() => Err(Failure::Refused {
+                    error,
+                    resent: self.attempts > 0,
+                }),
                 _ => Ok(()),
             };
         };
@@ -318,7 +325,8 @@ impl<'a> Copies<'a> {
             result => {
                 self.operation.record_answer(index);
                 self.update_health(index);
-                let response = result.map_err(Failure::Refused)?;
+                let resent = self.attempts > 1;
+                let response = result.map_err(|error| Failure::Refused { error, resent })?;
                 if let Some(router) = &self.replicas.router {
                     router.learn(&self.body, &response);
                 }
@@ -359,7 +367,10 @@ impl<'a> Copies<'a> {
         self.timed_out.retain(|timed_out| *timed_out != index);
         match error {
             CallError::Closed => return Err(Failure::Closed),
-            CallError::Refused(error) => return Err(Failure::Refused(error)),
+            CallError::Refused(error) => {
+                let resent = self.attempts > 1;
+                return Err(Failure::Refused { error, resent });
+            }
             CallError::Unreachable(reason) => {
                 self.attempts -= 1;
                 self.reasons.insert(index, reason);
@@ -418,7 +429,7 @@ impl<'a> Copies<'a> {
         self.in_flight.clear();
         let sent = self.operation.sent.load(Ordering::Relaxed);
         match failure {
-            Failure::Refused(error) => refused(&error, self.attempts > 1),
+            Failure::Refused { error, resent } => refused(&error, resent),
             Failure::Timeout => Error::Timeout {
                 after: self.replicas.options.request_timeout,
                 tried,

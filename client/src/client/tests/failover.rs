@@ -47,7 +47,7 @@ impl Server {
         }
     }
 
-    async fn restart(&self) -> Server {
+    pub(super) async fn restart(&self) -> Server {
         Server::at(&self.address, self.name, Arc::clone(&self.state)).await
     }
 

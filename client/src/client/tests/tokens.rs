@@ -92,6 +92,29 @@ async fn who_loses_its_token_is_told_so_until_it_counts_again() {
     tokio::time::timeout(LONG, back).await.expect("it is taken");
 }
 
+/// The first copy is lost. The next copy finds no server, and is never sent.
+#[tokio::test]
+async fn a_refusal_after_a_lost_copy_leaves_the_outcome_open() {
+    let (near, mut options) = two(Some("lh_right")).await;
+    options.addresses.truncate(1);
+    let client = Client::connect(options).await.unwrap();
+    near.state().faults.push_back(Fault::ExecuteThenSilence);
+    let writer = client.clone();
+    let write = tokio::spawn(async move { writer.put("k", "w").await });
+    near.arrived(1).await;
+    near.kill().await;
+    // In this time, copies find no server.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    near.state().token = Some("lh_other".into());
+    let _again = near.restart().await;
+    let refused = write.await.unwrap().unwrap_err();
+    assert_eq!(kind(&refused), Some(RefusalKind::Unauthenticated));
+    assert!(
+        refused.may_have_taken_effect(),
+        "the first copy was executed"
+    );
+}
+
 /// The host names in the addresses do not exist. No request is sent.
 #[tokio::test]
 async fn a_token_is_not_said_in_plain_text_to_other_machines() {

@@ -33,6 +33,21 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
         "h81_a_round_near_the_limit_wedges_nobody",
         "simulated replicas say nothing that is not so",
     ),
+    (
+        Rule::H114Segment,
+        "h114_a_place_in_an_earlier_use_of_the_file_is_not_read",
+        "simulated disks read no segment while its file is used again",
+    ),
+    (
+        Rule::H117Behind,
+        "h117_damage_is_not_taken_for_a_torn_write",
+        "simulated disks lose unsynced sectors, and damage no others",
+    ),
+    (
+        Rule::H117Follows,
+        "h117_a_segment_continues_the_one_before_it",
+        "simulated disks lose unsynced sectors, and damage no others",
+    ),
 ];
 
 /// Returns the directed test that notices when `rule` is missing; `None` if seeds can notice this.
