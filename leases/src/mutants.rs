@@ -106,6 +106,9 @@ rules! {
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
     H107Committed: 107, "accepted slots are recorded as committed: a restart executes them";
+    H113Accept: 113, "an Accept counts as a vote of its leader, whose entry may not be durable";
+    H113Durable: 113, "a leader votes for a proposal that it has not made durable";
+    H113Tag: 113, "the leader's vote carries the tag of the time at which it proposed";
     H114Segment: 114, "the checksum of a record does not cover the segment for which it was written";
     H116Whole: 116, "a group of records is read although a crash has torn it";
     H117Behind: 117, "the bytes behind the end of a log are not examined: damage is taken for a torn write";

@@ -189,7 +189,7 @@ fn accept(ballot: Ballot, slot: Slot, log_time_ms: u64) -> Message {
         log: LogId::Commands,
         slot,
         value: Value::Commands(Arc::new(batch)),
-        tag: ReplicaSet::EMPTY,
+        vote: Some(ReplicaSet::EMPTY),
         news: LogNews::default(),
         last_multi: Slot::ZERO,
         infallible: Arc::from([]),

@@ -226,7 +226,7 @@ fn proposal(attack: &str, leader: usize, follower: &StatusReply, attempt: u64) -
                 commands: vec![made_up(leader, slot)],
                 ..Batch::default()
             })),
-            tag: ReplicaSet::EMPTY,
+            vote: Some(ReplicaSet::EMPTY),
             news: LogNews::default(),
             last_multi: Slot::ZERO,
             infallible: Arc::from([u64::MAX]),

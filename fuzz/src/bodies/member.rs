@@ -267,7 +267,7 @@ pub mod seeds {
                 log: LogId::Commands,
                 slot: Slot(slot),
                 value: write(slot + 1000 * ballot.round),
-                tag: ReplicaSet::EMPTY,
+                vote: Some(ReplicaSet::EMPTY),
                 news: news(above),
                 last_multi: Slot::ZERO,
                 infallible: vec![1].into(),

@@ -167,7 +167,7 @@ fn accept(slot: u64, value: Value) -> Message {
         log,
         slot: Slot(slot),
         value,
-        tag: ReplicaSet(0b1011),
+        vote: Some(ReplicaSet(0b1011)),
         news: news(),
         last_multi: Slot(slot),
         infallible: vec![0b101; words].into(),

@@ -120,8 +120,9 @@ pub struct Accept {
     pub slot: Slot,
     /// Value that is to be accepted.
     pub value: Value,
-    /// Tag of the leader's own vote. The message itself is that vote.
-    pub tag: ReplicaSet,
+    /// Tag of the leader's own vote; `None` if the message is no vote, because the entry is not
+    /// durable at the leader yet (hazard 113).
+    pub vote: Option<ReplicaSet>,
     /// Slots of this log that the leader knows to be committed.
     pub news: LogNews,
     /// Last slot that may hold a multi-key command, among this slot and all earlier slots.

@@ -32,12 +32,6 @@ pub(super) enum Continuation {
         /// kept here because the entry of an executed slot may no longer be in memory.
         executed: Option<(ReplicaSet, ReplicaSet)>,
     },
-    /// Send the Accept: the leader's own acceptance is durable.
-    Propose {
-        log: LogId,
-        slot: Slot,
-        ballot: Ballot,
-    },
     /// Answer a Prepare.
     Prepared {
         to: ReplicaId,

@@ -165,11 +165,13 @@ fn reported(entry: &ReportedEntry) -> String {
 
 fn describe_accept(accept: &Accept) -> String {
     format!(
-        "Accept {} {:?} {:?} tag {:?} commit {:?} {}",
+        "Accept {} {:?} {:?}{} commit {:?} {}",
         short(accept.log),
         accept.ballot,
         accept.slot,
-        accept.tag,
+        accept
+            .vote
+            .map_or(String::new(), |tag| format!(" vote {tag:?}")),
         accept.news.commit_point,
         contents(&accept.value)
     )

@@ -147,20 +147,30 @@ fn perform(spare: &Path, ordered: &Receiver<FileOrder>, report: &Sender<io::Resu
         match order {
             Ok(FileOrder::Remove(path)) => removals.push_back(path),
             Ok(FileOrder::Make(bytes)) => {
-                if report.send(make(spare, bytes)).is_err() {
+                let mut made = make(spare, bytes);
+                if made.is_err() && !removals.is_empty() {
+                    // The disk may be full, and the removals make room.
+                    removals.drain(..).for_each(remove_unneeded);
+                    made = make(spare, bytes);
+                }
+                if report.send(made).is_err() {
                     return;
                 }
             }
             Err(TryRecvError::Empty) => {
-                if let Some(path) = removals.pop_front()
-                    && let Err(error) = remove(&path)
-                {
-                    let path = path.display();
-                    tracing::warn!("{path} is no longer needed, and cannot be removed: {error}");
+                if let Some(path) = removals.pop_front() {
+                    remove_unneeded(path);
                 }
             }
             Err(TryRecvError::Disconnected) => return,
         }
+    }
+}
+
+fn remove_unneeded(path: PathBuf) {
+    if let Err(error) = remove(&path) {
+        let path = path.display();
+        tracing::warn!("{path} is no longer needed, and cannot be removed: {error}");
     }
 }
 

@@ -216,16 +216,20 @@ impl Consensus {
         Some(old)
     }
 
-    /// Counts an Accept as the leader's vote.
+    /// Counts the leader's vote if the Accept contains one. An Accept without a vote is sent before
+    /// the leader's own entry is durable, and the leader may still lose this entry (hazard 113).
     pub fn count_leader(&mut self, accept: &Accept) {
         let Accept {
             ballot,
             log,
             slot,
-            tag,
+            vote,
             ..
         } = *accept;
-        if let Some(cell) = self.logs[log].get_mut(slot) {
+        let vote = vote.or(off(Rule::H113Accept).then_some(ReplicaSet::EMPTY));
+        if let Some(tag) = vote
+            && let Some(cell) = self.logs[log].get_mut(slot)
+        {
             cell.count(ballot.replica, ballot, tag);
         }
     }
@@ -305,8 +309,13 @@ impl Consensus {
     /// result of this replica's own votes. The tags are computed only now, so they also contain the
     /// holders of promises that were made while the entries were being written to disk (hazard 7).
     pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
+        let me = step.me();
         let mut votes = std::mem::take(&mut self.votes_due);
         for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
+            // Hazard 9: the leader is a grantor, too, so its vote needs a tag.
+            if vote.ballot.replica == me && off(Rule::H09LeaderTag) {
+                continue;
+            }
             let cell = self.logs.commands.get_mut(vote.slot);
             if let Some(accepted) = cell.and_then(|cell| cell.accepted.as_mut()) {
                 vote.tag = vote_tag(tags, accepted);

@@ -7,7 +7,7 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot, Time};
 use leasehold_wire::Command;
 
-use super::acceptor::{SlotEntry, vote_tag};
+use super::acceptor::{SlotEntry, vote_once_durable};
 use super::cell::Accepted;
 use super::lead::BatchLimits;
 use super::{CommandClass, Consensus, Leadership};
@@ -15,7 +15,6 @@ use crate::leasing::Tags;
 use crate::machine::Sessions;
 use crate::message::{Accept, Batch, LogId, Message, Proposal, Value};
 use crate::per_log::PerLog;
-use crate::persist::Continuation;
 use crate::step::Step;
 
 /// Maximum number of Accepts that are sent again in one step.
@@ -165,7 +164,11 @@ impl Consensus {
             "a leader proposes above what is committed"
         );
         let replaced = self.store(step, log, slot, entry);
-        step.when_durable(Continuation::Propose { log, slot, ballot });
+        self.send_accept(step, log, slot);
+        if off(Rule::H113Durable) {
+            self.vote_durable(log, slot, ballot, None);
+        }
+        vote_once_durable(step, log, slot, ballot, None);
         replaced
     }
 
@@ -194,39 +197,11 @@ impl Consensus {
         }
     }
 
-    /// Sends an Accept for each of `proposals`. The leader's own acceptances of these proposals are
-    /// durable, so each Accept is also the leader's vote.
-    pub fn send_accepts(
-        &mut self,
-        step: &mut Step<'_>,
-        proposals: &[(LogId, Slot)],
-        tags: &Tags<'_>,
-    ) {
-        for (log, slot) in proposals {
-            self.send_accept(step, *log, *slot, tags);
-        }
-    }
-
-    fn send_accept(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, tags: &Tags<'_>) {
-        let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
-            return;
-        };
-        let Some(cell) = self.logs[log].get_mut(slot) else {
-            return;
-        };
-        let Some(accepted) = cell.accepted.as_mut().filter(|a| a.ballot == ballot) else {
-            return;
-        };
-        accepted.durable = true;
-        accepted.sent = step.now;
-        // Hazard 9: the leader is a grantor too, and its Accept carries its tag.
-        let tag = if off(Rule::H09LeaderTag) {
-            ReplicaSet::EMPTY
-        } else {
-            vote_tag(tags, accepted)
-        };
-        cell.count(step.me(), ballot, tag);
-        if let Some(message) = self.accept_message(log, slot, tag) {
+    /// Sends an Accept for a new proposal. The entry is not durable here yet, so the Accept is no
+    /// vote (hazard 113). The other replicas write the entry to their disks at the same time as this
+    /// one.
+    fn send_accept(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
+        if let Some(message) = self.accept_message(log, slot, None) {
             step.broadcast(&Message::Accept(message));
         }
         if let Some(leadership) = self.leadership_mut() {
@@ -234,7 +209,7 @@ impl Consensus {
         }
     }
 
-    fn accept_message(&self, log: LogId, slot: Slot, tag: ReplicaSet) -> Option<Accept> {
+    fn accept_message(&self, log: LogId, slot: Slot, vote: Option<ReplicaSet>) -> Option<Accept> {
         let paxos = &self.logs[log];
         let accepted = paxos.accepted(slot)?;
         Some(Accept {
@@ -242,7 +217,7 @@ impl Consensus {
             log,
             slot,
             value: accepted.value.clone(),
-            tag,
+            vote,
             news: paxos.news(),
             last_multi: accepted.last_multi,
             infallible: accepted.infallible.clone(),
@@ -251,7 +226,8 @@ impl Consensus {
 
     /// Sends Accepts again to replicas that have not voted. Also sends Accepts to a replica that
     /// has voted, if each of its votes demands a replica that has not accepted. A later vote
-    /// without this demand may have been lost.
+    /// without this demand may have been lost. The Accepts contain the leader's vote if its entry is
+    /// durable.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
@@ -259,9 +235,7 @@ impl Consensus {
         let timeout = step.ctx.settings.timing.retransmit;
         for log in LogId::ALL {
             let overdue = self.logs[log].uncommitted().filter(|(_, accepted)| {
-                accepted.ballot == ballot
-                    && accepted.durable
-                    && step.now.since(accepted.sent) >= timeout
+                accepted.ballot == ballot && step.now.since(accepted.sent) >= timeout
             });
             let slots: Vec<Slot> = overdue.map(|(slot, _)| slot).take(RETRANSMIT_MAX).collect();
             for slot in slots {
@@ -283,7 +257,8 @@ impl Consensus {
             LogId::Commands if !off(Rule::H09LeaderTag) => tags.of(&accepted.value),
             _ => ReplicaSet::EMPTY,
         };
-        let Some(message) = self.accept_message(log, slot, tag) else {
+        let vote = accepted.durable.then_some(tag);
+        let Some(message) = self.accept_message(log, slot, vote) else {
             return;
         };
         for to in step.ctx.others().filter(|to| !satisfied.contains(*to)) {

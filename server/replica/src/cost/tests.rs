@@ -120,7 +120,7 @@ fn messages_of_peers_cost_what_their_commands_do() {
         log: LogId::Commands,
         slot: leasehold_leases::Slot(1),
         value,
-        tag: leasehold_leases::ReplicaSet::EMPTY,
+        vote: Some(leasehold_leases::ReplicaSet::EMPTY),
         news: LogNews::default(),
         last_multi: leasehold_leases::Slot::ZERO,
         infallible: std::sync::Arc::default(),

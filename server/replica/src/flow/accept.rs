@@ -76,10 +76,11 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// Returns the tag at the time of acceptance, for a deliberately broken variant that is used in
-    /// tests (hazard 7). Returns `None` without this variant.
+    /// Returns the tag at the time of acceptance, for deliberately broken variants that are used in
+    /// tests (hazards 7 and 113). Returns `None` without these variants.
     pub(super) fn early_tag(&self, step: &Step<'_>, value: &Value) -> Option<ReplicaSet> {
-        off(Rule::H07Pending).then(|| self.leasing.tags(step.now).of(value))
+        let is_early = off(Rule::H07Pending) || off(Rule::H113Tag) && self.consensus.leads();
+        is_early.then(|| self.leasing.tags(step.now).of(value))
     }
 
     pub(super) fn on_accepted(

@@ -165,13 +165,17 @@ impl Parts {
     }
 
     /// Suspects replicas that have blocked a slot for t_grace because they have not accepted it.
-    /// They are suspected even if they answer lease promises (§3.7, hazard 36).
+    /// They are suspected even if they answer lease promises (§3.7, hazard 36). A leader that blocks
+    /// slots itself gives up leadership.
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
         let blockers = if counts_blockers() {
             self.consensus.blockers(step.now, grace)
         } else {
             ReplicaSet::EMPTY
         };
+        if blockers.contains(step.me()) {
+            return self.resign(step); // its own disk is too slow
+        }
         if self.leasing.note_blockers(step, blockers) {
             self.reconfigure(step);
         }

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet};
 use leasehold_wire::{Command, Outcome};
 
 use super::Parts;
 use crate::consensus::{CommandClass, SlotEntry};
 use crate::message::{Batch, LogId, Message, Proposal, RequestId, Value};
 use crate::parts::{chunks, outcome_size};
-use crate::persist::Continuation;
 use crate::step::Step;
 
 impl Parts {
@@ -141,33 +140,6 @@ impl Parts {
         };
         let replaced = self.consensus.propose_next(step, log, entry);
         self.look_again(step, replaced);
-    }
-
-    /// Sends an Accept for each slot in which the leader's own acceptance is durable. The Accept is
-    /// also the leader's vote.
-    pub(super) fn send_durable_proposals(
-        &mut self,
-        step: &mut Step<'_>,
-        continuations: &[Continuation],
-    ) {
-        let Some(leadership) = self.consensus.leadership() else {
-            return;
-        };
-        let of_ballot = |continuation: &Continuation| match continuation {
-            Continuation::Propose { log, slot, ballot } if *ballot == leadership.ballot => {
-                Some((*log, *slot))
-            }
-            _ => None,
-        };
-        let proposals: Vec<(LogId, Slot)> = continuations.iter().filter_map(of_ballot).collect();
-        if proposals.is_empty() {
-            return;
-        }
-        let tags = self.leasing.tags(step.now);
-        self.consensus.send_accepts(step, &proposals, &tags);
-        for (log, slot) in proposals {
-            self.try_commit(step, log, slot);
-        }
     }
 
     /// Sends Accepts again for slots with too few votes.

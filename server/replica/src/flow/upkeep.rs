@@ -130,7 +130,6 @@ impl Parts {
     /// earlier ones are durable now.
     pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
         let continuations: Continuations = step.persister.done(sequence);
-        self.send_durable_proposals(step, &continuations);
         for continuation in continuations {
             match continuation {
                 Continuation::Vote {
@@ -139,7 +138,6 @@ impl Parts {
                     ballot,
                     executed,
                 } => self.consensus.vote_durable(log, slot, ballot, executed),
-                Continuation::Propose { .. } => {}
                 Continuation::Prepared {
                     to,
                     ballot,

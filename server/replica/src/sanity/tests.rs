@@ -63,7 +63,7 @@ fn accept(log: LogId, slot: u64, change: impl FnOnce(&mut Accept)) -> Message {
         log,
         slot: Slot(slot),
         value: Value::Noop,
-        tag: ReplicaSet::EMPTY,
+        vote: Some(ReplicaSet::EMPTY),
         news: LogNews::default(),
         last_multi: Slot::ZERO,
         infallible: Arc::from([]),

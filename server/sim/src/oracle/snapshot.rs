@@ -74,17 +74,17 @@ pub(super) struct Vote {
 }
 
 impl Vote {
-    /// Returns the votes that a message carries. A proposal is the vote of its proposer.
+    /// Returns the votes that a message carries. An Accept may carry the vote of its leader.
     pub fn all_in(message: &Message) -> impl Iterator<Item = Vote> {
         let (own, many) = match message {
             Message::Accept(accept) => {
-                let own = Vote {
+                let own = accept.vote.map(|tag| Vote {
                     log: accept.log,
                     slot: accept.slot,
                     ballot: accept.ballot,
-                    tag: accept.tag,
-                };
-                (Some(own), None)
+                    tag,
+                });
+                (own, None)
             }
             Message::Accepted { ballot, log, votes } => {
                 let (log, ballot) = (*log, *ballot);

@@ -2,6 +2,7 @@
 //! events under which an earlier wording of a rule was wrong, and fails without the rule. Numbers
 //! in names and comments are the numbers of hazards in §6.
 
+mod accepts;
 mod asking;
 mod backlog;
 mod catchup;

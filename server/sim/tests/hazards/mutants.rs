@@ -50,6 +50,9 @@ directed! {
     H78Durable: windows::h78_a_vote_far_above_the_checkpoint_is_not_forgotten;
     H79Room: windows::h79_a_leader_stops_at_its_window_and_goes_on_when_it_moves;
     H107Committed: compaction::h107_a_restart_executes_what_was_committed_and_nothing_else;
+    H113Accept: accepts::h113_an_accept_is_no_vote_of_its_leader;
+    H113Durable: accepts::h113_an_accept_is_no_vote_of_its_leader;
+    H113Tag: accepts::h113_the_leaders_vote_carries_the_promises_of_its_sending;
     H125Members: compaction::h125_entries_stay_until_every_member_has_flushed_them;
     H81Leaps: forged::h81_a_round_near_the_limit_wedges_nobody;
     H81Leaps: forged::h81_an_incarnation_that_leaps_does_not_silence_its_peer;

@@ -276,7 +276,7 @@ impl Visitor<'_> {
             log: _,
             slot,
             value,
-            tag,
+            vote,
             news,
             last_multi,
             infallible: _,
@@ -284,7 +284,9 @@ impl Visitor<'_> {
         self.ballot(ballot);
         self.slot(slot);
         self.value(value);
-        self.long(&mut tag.0);
+        if let Some(tag) = vote {
+            self.long(&mut tag.0);
+        }
         self.news(news);
         self.slot(last_multi);
     }

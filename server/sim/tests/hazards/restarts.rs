@@ -25,7 +25,7 @@ fn tags(cluster: &Cluster, node: usize, since: usize) -> Vec<ReplicaSet> {
         Message::Accept(accept)
             if accept.log == LogId::Commands && !accept.value.commands().is_empty() =>
         {
-            vec![accept.tag]
+            accept.vote.into_iter().collect()
         }
         _ => Vec::new(),
     })

@@ -123,7 +123,7 @@ fn the_whole_window_survives_a_restart() {
             log: LogId::Commands,
             slot,
             value: commands(),
-            tag: Default::default(),
+            vote: Some(Default::default()),
             news: Default::default(),
             last_multi: Slot::ZERO,
             infallible: Arc::from([]),

@@ -115,6 +115,9 @@ fn mutants_are_caught() {
         (H13Phase1, fixed.ballot()),
         (H19Holes, fixed.crash(2)),
         (H27Ahead, none.ballot()),
+        (H113Accept, none.unsynced()),
+        (H113Accept, leader.unsynced()),
+        (H113Durable, none.unsynced()),
     ] {
         let name = scenario.name.clone();
         let found = explore::hunt(scenario, rule);

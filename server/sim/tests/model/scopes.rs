@@ -200,12 +200,26 @@ impl Strategy {
         scenario
     }
 
+    /// Returns a scenario in which r0, the leader, may crash between an Accept and the sync of its
+    /// own entry. The command is of a client of r1. After the crash, r2 takes leadership.
+    pub fn unsynced(&self) -> Scenario {
+        let mut scenario = self.both();
+        scenario.name = format!(
+            "{}: crash of the leader with an unsynced entry",
+            self.name()
+        );
+        scenario.programs[0] = vec![Step::Write(1)];
+        scenario.may_campaign = vec![2];
+        scenario.campaign_after_crash = true;
+        scenario
+    }
+
     /// Returns all explorations, which take minutes.
     pub fn long(&self) -> Vec<Scenario> {
         let mut all = vec![self.drift(), self.any_order(), self.one_grantor()];
         all.extend((0..N).map(|node| self.crash(node)));
         all.push(self.ballot());
-        all.push(self.both());
+        all.extend([self.both(), self.unsynced()]);
         all
     }
 

@@ -254,20 +254,20 @@ fn accept() -> impl Strategy<Value = Accept> {
     let rest = (
         ballot(),
         slot(),
-        set(),
+        proptest::option::of(set()),
         news(),
         slot(),
         vec(any::<u64>(), 2),
     );
     (log_and_value(), rest).prop_map(
-        |((log, value), (ballot, slot, tag, news, last_multi, mut infallible))| {
+        |((log, value), (ballot, slot, vote, news, last_multi, mut infallible))| {
             infallible.truncate(value.commands().len().div_ceil(64));
             Accept {
                 ballot,
                 log,
                 slot,
                 value,
-                tag,
+                vote,
                 news,
                 last_multi,
                 infallible: infallible.into(),

@@ -62,7 +62,7 @@ impl SlotSix {
             log: LogId::Commands,
             slot: Slot(6),
             value: puts(&[key]),
-            tag: ReplicaSet(tag),
+            vote: Some(ReplicaSet(tag)),
             news: LogNews::default(),
             last_multi: Slot::ZERO,
             infallible: Arc::from([]),

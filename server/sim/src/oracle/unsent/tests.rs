@@ -69,7 +69,7 @@ fn proposes(unsent: &mut UnsentOracle, origin: u8) -> bool {
         log: LogId::Commands,
         slot: Slot(6),
         value: Value::Commands(Arc::new(batch)),
-        tag: ReplicaSet::EMPTY,
+        vote: Some(ReplicaSet::EMPTY),
         news: LogNews::default(),
         last_multi: Slot(0),
         infallible: Arc::new([]),
