@@ -4,10 +4,12 @@
 //! Segments are filled with zeros by another thread before their first use. A file that was made or
 //! renamed is used only after the file and its folder were synced.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use leasehold_leases::{Ballot, Incarnation, Slot};
@@ -42,6 +44,8 @@ pub(super) struct LogFiles {
     /// The last segment; `None` before the first write of this run.
     current: Option<File>,
     spare: SpareMaker,
+    /// Segments that are open for reads. A read keeps its segments open until it has ended.
+    readers: BTreeMap<SegmentId, Weak<File>>,
     /// Length in bytes of the first segment of a run.
     segment_bytes: usize,
     /// Buffer of the last write. The next write reuses its memory.
@@ -134,6 +138,7 @@ impl LogFiles {
             log,
             current: None,
             spare,
+            readers: BTreeMap::new(),
             segment_bytes,
             buffer: Vec::new(),
             pending: PendingGroups::default(),
@@ -259,11 +264,14 @@ impl LogFiles {
     }
 
     /// Removes the files of segments that the log no longer needs. One of these files may become
-    /// the spare file. Another thread removes the other files.
+    /// the spare file, unless a read has it open. Another thread removes the other files.
     pub(super) fn remove_segments(&mut self, unused: Vec<(SegmentId, usize)>) {
         for (segment, bytes) in unused {
             let path = path_of(&self.folder, segment);
-            let is_reused = bytes == self.log.next_segment_bytes() && self.spare.has_room();
+            let reader = self.readers.remove(&segment);
+            let is_read = reader.is_some_and(|file| file.strong_count() > 0);
+            let fits = bytes == self.log.next_segment_bytes() && self.spare.has_room();
+            let is_reused = fits && !is_read;
             if !is_reused || self.spare.offer(&path, bytes).is_err() {
                 self.spare.remove_later(path);
             }
@@ -379,12 +387,67 @@ impl LogFiles {
             let bytes = self.entry_bytes(&mut chunk, place, following)?;
             let decoded = leasehold_log::decode_entry(&bytes, place.segment, log, slot);
             let (ballot, value) =
-                decoded.map_err(|problem| self.damaged_entry(place, slot, &problem))?;
+                decoded.map_err(|problem| damaged_entry(&self.directory, place, slot, &problem))?;
             if !visit(slot, ballot, value, bytes.len()) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Prepares a read of the entries of a log from slot `from` to slot `last`. The read ends early
+    /// if further entries do not fit into `bytes_max`, but it returns at least one entry. Entries
+    /// above a gap are not read, because the requester would ask for the gap again.
+    ///
+    /// # Errors
+    /// `Directory`.
+    pub(super) fn prepare_read(
+        &mut self,
+        log: LogId,
+        from: Slot,
+        last: Slot,
+        bytes_max: usize,
+    ) -> Result<EntryRead, StorageError> {
+        let mut places = Vec::new();
+        let mut total = 0;
+        for (slot, place) in self.log.entries(log, from) {
+            total += place.bytes as usize;
+            let is_next = slot.0 == from.0 + places.len() as u64;
+            if slot > last || !is_next || (total > bytes_max && !places.is_empty()) {
+                break;
+            }
+            places.push((slot, place));
+        }
+        let mut entries = Vec::with_capacity(places.len());
+        for (slot, place) in places {
+            let source = match self.pending_bytes(place) {
+                Some(bytes) => EntrySource::Memory(Bytes::copy_from_slice(bytes)),
+                None => EntrySource::File(self.reader(place.segment)?),
+            };
+            entries.push((slot, place, source));
+        }
+        let directory = self.directory.clone();
+        Ok(EntryRead {
+            directory,
+            log,
+            entries,
+        })
+    }
+
+    /// Returns a segment, open for reads.
+    fn reader(&mut self, segment: SegmentId) -> Result<Arc<File>, StorageError> {
+        let open = self.readers.get(&segment).and_then(Weak::upgrade);
+        if let Some(file) = open {
+            return Ok(file);
+        }
+        self.readers.retain(|_, file| file.strong_count() > 0);
+        let path = path_of(&self.folder, segment);
+        let file = match File::open(&path) {
+            Ok(file) => Arc::new(file),
+            Err(source) => return Err(StorageError::Directory { path, source }),
+        };
+        self.readers.insert(segment, Arc::downgrade(&file));
+        Ok(file)
     }
 
     /// Returns the bytes of the entry at a place in a segment. Reads the file only if `chunk` does
@@ -401,10 +464,9 @@ impl LogFiles {
         if !chunk.holds(place) {
             let written = following.take_while(|it| self.pending_bytes(*it).is_none());
             let end = chunk_end(place, written);
-            chunk.read(&self.folder, place, end).map_err(|source| {
-                let path = path_of(&self.folder, place.segment);
-                StorageError::Directory { path, source }
-            })?;
+            let path = path_of(&self.folder, place.segment);
+            let read = File::open(&path).and_then(|file| chunk.read(&file, place, end));
+            read.map_err(|source| StorageError::Directory { path, source })?;
         }
         Ok(Bytes::copy_from_slice(chunk.bytes(place)))
     }
@@ -417,18 +479,70 @@ impl LogFiles {
         self.pending
             .get(place.offset as usize, place.bytes as usize)
     }
+}
 
-    fn damaged_entry(
-        &self,
-        place: RecordPlace,
-        slot: Slot,
-        problem: &EntryProblem,
-    ) -> StorageError {
-        StorageError::Damaged {
-            path: self.directory.clone(),
-            what: name_of(place.segment),
-            problem: format!("slot {}, byte {}: {problem}", slot.0, place.offset),
+/// A prepared read of entries. A thread other than the writer can perform it, so that the writer
+/// need not wait for the disk. A segment with entries to read stays open, and is not used again
+/// before the read has ended (hazard 114).
+pub(super) struct EntryRead {
+    directory: PathBuf,
+    log: LogId,
+    /// Entries in ascending order of slot.
+    entries: Vec<(Slot, RecordPlace, EntrySource)>,
+}
+
+/// Place from which an entry is read.
+enum EntrySource {
+    /// The bytes of an entry that is not written to its segment yet.
+    Memory(Bytes),
+    /// The segment.
+    File(Arc<File>),
+}
+
+impl EntryRead {
+    /// Reads the entries.
+    ///
+    /// # Errors
+    /// `Damaged`, `Directory`.
+    pub(super) fn perform(self) -> Result<Vec<(Slot, Value)>, StorageError> {
+        let mut chunk = Chunk::default();
+        let mut read = Vec::with_capacity(self.entries.len());
+        for (index, (slot, place, source)) in self.entries.iter().enumerate() {
+            let bytes = match source {
+                EntrySource::Memory(bytes) => bytes.clone(),
+                EntrySource::File(file) => {
+                    if !chunk.holds(*place) {
+                        let following = self.entries[index + 1..].iter();
+                        let following = following
+                            .take_while(|(.., source)| matches!(source, EntrySource::File(_)));
+                        let end = chunk_end(*place, following.map(|(_, place, _)| *place));
+                        chunk.read(file, *place, end).map_err(|source| {
+                            let path = self.directory.join(name_of(place.segment));
+                            StorageError::Directory { path, source }
+                        })?;
+                    }
+                    Bytes::copy_from_slice(chunk.bytes(*place))
+                }
+            };
+            let decoded = leasehold_log::decode_entry(&bytes, place.segment, self.log, *slot);
+            let (_, value) = decoded
+                .map_err(|problem| damaged_entry(&self.directory, *place, *slot, &problem))?;
+            read.push((*slot, value));
         }
+        Ok(read)
+    }
+}
+
+fn damaged_entry(
+    directory: &Path,
+    place: RecordPlace,
+    slot: Slot,
+    problem: &EntryProblem,
+) -> StorageError {
+    StorageError::Damaged {
+        path: directory.to_owned(),
+        what: name_of(place.segment),
+        problem: format!("slot {}, byte {}: {problem}", slot.0, place.offset),
     }
 }
 
@@ -452,7 +566,6 @@ fn chunk_end(first: RecordPlace, following: impl Iterator<Item = RecordPlace>) -
 #[derive(Default)]
 struct Chunk {
     segment: SegmentId,
-    file: Option<File>,
     start: usize,
     bytes: Vec<u8>,
 }
@@ -463,14 +576,10 @@ impl Chunk {
         self.segment == place.segment && start >= self.start && end <= self.start + self.bytes.len()
     }
 
-    fn read(&mut self, folder: &Path, place: RecordPlace, end: usize) -> io::Result<()> {
-        if self.segment != place.segment {
-            self.file = Some(File::open(path_of(folder, place.segment))?);
-            self.segment = place.segment;
-        }
+    fn read(&mut self, file: &File, place: RecordPlace, end: usize) -> io::Result<()> {
+        self.segment = place.segment;
         self.start = place.offset as usize;
         self.bytes.resize(end - self.start, 0);
-        let file = self.file.as_ref().expect("the segment was opened");
         file.read_exact_at(&mut self.bytes, self.start as u64)
     }
 

@@ -94,6 +94,10 @@ pub struct StorageOptions {
 /// failed. Otherwise it contains, for each log, the last slot that the durable state covers.
 pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
 
+/// A read of the log that another thread than the writer performs. It returns the entries in
+/// ascending order.
+pub type PreparedRead = Box<dyn FnOnce() -> Result<Vec<(Slot, Value)>, StorageError> + Send>;
+
 /// Operations that a replica needs from its store. Records become durable in the order in which
 /// they are written. The log's records of one call become durable atomically: after a crash either
 /// all of them are present or none. The changes of the executed state in one call also become
@@ -109,18 +113,19 @@ pub trait Store: Send + 'static {
     /// error is final.
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
 
-    /// Returns the entries of a log from slot `from` to slot `last`, in ascending order. Stops
-    /// early if further entries do not fit into `bytes_max`, but returns at least one entry.
+    /// Prepares a read of the entries of a log from slot `from` to slot `last`. The read ends early
+    /// if further entries do not fit into `bytes_max`, but it returns at least one entry. A
+    /// truncation after this call does not affect the read.
     ///
     /// # Errors
-    /// `Damaged`, `Engine`.
-    fn read_log(
-        &self,
+    /// `Directory`.
+    fn prepare_read(
+        &mut self,
         log: LogId,
         from: Slot,
         last: Slot,
         bytes_max: usize,
-    ) -> Result<Vec<(Slot, Value)>, StorageError>;
+    ) -> Result<PreparedRead, StorageError>;
 
     /// Starts a flush of all changes of the state that were written so far. The flush makes these
     /// changes durable. `report` is called when the flush has ended, possibly by another thread.

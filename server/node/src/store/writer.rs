@@ -9,13 +9,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold_leases::Slot;
 
-use super::{Durability, StorageError, Store};
+use super::{Durability, PreparedRead, StorageError, Store};
 use leasehold_replica::action::{Record, Requester, Sequence};
 use leasehold_replica::message::{LogId, PerLog, Value};
 use leasehold_replica::record_size_estimate;
@@ -29,6 +29,9 @@ const REFUSALS_MAX: u32 = 30;
 /// Maximum size of the answer to one log read, measured as the bytes of the entries on disk. This
 /// maximum is a fraction of the maximum size of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of log reads that wait for the thread that performs them. Further reads are
+/// dropped, and their requesters ask again.
+const READS_MAX: usize = 64;
 /// Maximum size of one write, in bytes. Only a write with a single persist may be larger. Writes
 /// are limited because the store keeps a second copy of the records during the write.
 const GROUP_BYTES: usize = 8 << 20;
@@ -152,12 +155,16 @@ impl Writer {
             written: written.clone(),
             waited: Sequence::default(),
         });
+        let report: Arc<dyn Fn(StorageReport) + Send + Sync> = Arc::new(report);
+        let reader = start_reader(report.clone())?;
         let thread = std::thread::Builder::new()
             .name("storage".to_owned())
             .spawn({
                 let closing = closing.clone();
-                let report = Arc::new(report);
-                move || WriterThread::new(queue, closing, retry, written, report).run(store)
+                move || {
+                    let reports = WriterReports { report, reader };
+                    WriterThread::new(queue, closing, retry, written, reports).run(store)
+                }
             })?;
         Ok(Writer {
             jobs,
@@ -233,6 +240,38 @@ impl Drop for Writer {
     }
 }
 
+/// Starts the thread that performs reads of the log, so that writes do not wait for a requester
+/// that is far behind. The thread ends after the sender was dropped. Nothing waits for its end,
+/// because a read may hang, and reads change nothing.
+fn start_reader(
+    report: Arc<dyn Fn(StorageReport) + Send + Sync>,
+) -> std::io::Result<SyncSender<WaitingRead>> {
+    let (reader, reads) = sync_channel::<WaitingRead>(READS_MAX);
+    let thread = std::thread::Builder::new().name("log reads".to_owned());
+    thread.spawn(move || {
+        for WaitingRead { log, to, read } in reads {
+            report(match read() {
+                Ok(entries) => StorageReport::LogRead { log, to, entries },
+                Err(error) => StorageReport::Failed(error),
+            });
+        }
+    })?;
+    Ok(reader)
+}
+
+/// A read that waits for the thread that performs reads.
+struct WaitingRead {
+    log: LogId,
+    to: Requester,
+    read: PreparedRead,
+}
+
+/// Ways by which the storage's thread passes on its results.
+struct WriterReports {
+    report: Arc<dyn Fn(StorageReport) + Send + Sync>,
+    reader: SyncSender<WaitingRead>,
+}
+
 /// Persists that are written together, in one write.
 #[derive(Default)]
 struct WriteGroup {
@@ -277,6 +316,7 @@ struct WriterThread {
     retry: Duration,
     written: Arc<AtomicU64>,
     report: Arc<dyn Fn(StorageReport) + Send + Sync>,
+    reader: SyncSender<WaitingRead>,
     /// Group that is written next. It is kept until the write has succeeded.
     group: WriteGroup,
     /// Persists that follow the group, in order.
@@ -301,7 +341,7 @@ impl WriterThread {
         close_requested: Arc<AtomicBool>,
         retry: Duration,
         written: Arc<AtomicU64>,
-        report: Arc<dyn Fn(StorageReport) + Send + Sync>,
+        WriterReports { report, reader }: WriterReports,
     ) -> Self {
         WriterThread {
             queue,
@@ -309,6 +349,7 @@ impl WriterThread {
             retry,
             written,
             report,
+            reader,
             group: WriteGroup::default(),
             waiting: VecDeque::new(),
             reads: Vec::new(),
@@ -403,8 +444,8 @@ impl WriterThread {
                 from,
                 last,
             } = read;
-            let entries = store.read_log(log, from, last, READ_BYTES_MAX)?;
-            (self.report)(StorageReport::LogRead { log, to, entries });
+            let read = store.prepare_read(log, from, last, READ_BYTES_MAX)?;
+            let _ = self.reader.try_send(WaitingRead { log, to, read });
         }
         Ok(())
     }

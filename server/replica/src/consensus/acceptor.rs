@@ -375,11 +375,15 @@ pub fn vote_once_durable(
 }
 
 /// Sends to replica `to` the votes that it should receive. The settings select the votes under a
-/// ballot of `to`, the votes on commands from clients of `to`, or all votes.
+/// ballot of `to`, the votes on commands from clients of `to`, or all votes. If two votes are a
+/// majority, the leader sends its own votes to all replicas.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
-    let replies = step.ctx.settings.accept_replies;
+    let (me, replies) = (step.me(), step.ctx.settings.accept_replies);
+    // With the leader's vote, any acceptor has a majority as soon as its own entry is durable.
+    let leaders_is_enough = step.ctx.members.majority() == 2;
     let hears = |vote: &&Vote| {
         vote.ballot.replica == to
+            || vote.ballot.replica == me && leaders_is_enough
             || match replies {
                 AcceptReplies::Leader => false,
                 AcceptReplies::Origin => vote.origins.contains(to),

@@ -77,7 +77,7 @@ impl Consensus {
             step.record(Record::ForgetLogStarts { log, below });
         }
         if let Some(leadership) = self.leadership_mut() {
-            leadership.news_due = true;
+            leadership.news_due[log] = true;
             if log == LogId::Commands {
                 leadership.queue.close(slot);
             }

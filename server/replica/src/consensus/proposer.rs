@@ -205,7 +205,7 @@ impl Consensus {
             step.broadcast(&Message::Accept(message));
         }
         if let Some(leadership) = self.leadership_mut() {
-            leadership.news_due = false; // the Accept carried it
+            leadership.news_due[log] = false; // the Accept carried it
         }
     }
 
@@ -248,9 +248,13 @@ impl Consensus {
         let Some(cell) = self.logs[log].get_mut(slot) else {
             return;
         };
-        let satisfied = cell.votes.satisfied();
         let Some(accepted) = cell.accepted.as_mut() else {
             return;
+        };
+        // If only the leader's own entry is not durable yet, sending again does not help.
+        let satisfied = match accepted.durable {
+            true => cell.votes.satisfied(),
+            false => cell.votes.satisfied_with(step.me()),
         };
         accepted.sent = step.now;
         let tag = match log {
@@ -280,7 +284,8 @@ impl Consensus {
     /// Sends a report of new commits immediately, if no Accept has carried that report.
     pub fn send_news(&mut self, step: &mut Step<'_>) {
         let leadership = self.leadership();
-        if leadership.is_some_and(|leadership| leadership.news_due) {
+        let is_due = |log| leadership.is_some_and(|leadership| leadership.news_due[log]);
+        if LogId::ALL.into_iter().any(is_due) {
             self.send_heartbeat(step, 0);
         }
     }
@@ -288,7 +293,7 @@ impl Consensus {
     fn send_heartbeat(&mut self, step: &mut Step<'_>, probe: u64) {
         let logs = PerLog::of(|log| self.logs[log].news());
         if let Some(leadership) = self.leadership_mut() {
-            leadership.news_due = false;
+            leadership.news_due = PerLog::default();
             let ballot = leadership.ballot;
             step.broadcast(&Message::Heartbeat {
                 ballot,

@@ -41,6 +41,12 @@ impl Votes {
         satisfied(self.accepted, &self.tags)
     }
 
+    /// Returns the acceptors that would have a satisfied tag if `replica` had accepted, too.
+    pub fn satisfied_with(&self, replica: ReplicaId) -> ReplicaSet {
+        let accepted = self.accepted.union(ReplicaSet::one(replica));
+        satisfied(accepted, &self.tags)
+    }
+
     /// Returns the replicas for which acceptors wait: those that have not accepted, and that are in
     /// a tag of an acceptor without a satisfied tag.
     pub fn missing(&self) -> ReplicaSet {

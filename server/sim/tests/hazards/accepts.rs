@@ -5,7 +5,9 @@ use std::time::Duration;
 use leasehold_leases::{ReplicaId, ReplicaSet, Slot, StrategySpec};
 use leasehold_replica::message::{LogId, Message};
 
-use super::cluster::{Cluster, RequestToken, about_leases, accept, between, put, read, settings};
+use super::cluster::{
+    Cluster, Packet, RequestToken, about_leases, accept, between, heartbeat_of, put, read, settings,
+};
 
 /// A write of the client of replica 1 reaches replica 1 and the leader, replica 0, but not replica
 /// 2. The disk of the leader takes nothing yet.
@@ -37,6 +39,53 @@ pub(super) fn h113_an_accept_is_no_vote_of_its_leader() {
     cluster.pass_until(10_000, "2 leads", |cluster| cluster.answered(read));
     assert_eq!(cluster.value(read).as_deref(), Some(""));
     assert!(!cluster.answered(write));
+}
+
+/// An Accept that is sent again is no vote either, while the entry of the leader is not durable.
+#[test]
+pub(super) fn h113_an_accept_that_is_sent_again_is_no_vote() {
+    let mut cluster = Cluster::new(5, StrategySpec::None);
+    cluster.stall(0);
+    let before = cluster.sent.len();
+    // The first Accept reaches 1 only. The next one reaches 2, the origin, too.
+    let to_others =
+        |packet: &Packet| accept(packet).is_some() && [3, 4].contains(&packet.1.index());
+    cluster.lose(to_others);
+    cluster.lose(|packet| between(packet, 0, 2) && accept(packet).is_some());
+    let write = cluster.ask(2, put(1, 1, "k", "new"));
+    cluster.heal();
+    cluster.lose(to_others);
+    cluster.pass(1600);
+    assert!(!cluster.answered(write), "two of five have accepted it");
+    let to_2 = |packet: &&Packet| between(packet, 0, 2) && accept(packet).is_some();
+    assert!(cluster.sent[before..].iter().filter(to_2).count() > 1);
+    cluster.unstall(0);
+    cluster.pass_until(10_000, "three of five have accepted it", |cluster| {
+        cluster.done(write)
+    });
+}
+
+/// A leader that holds a lease sends nothing again if only its own entry is not durable.
+#[test]
+fn a_stalled_leader_sends_no_accept_again_that_cannot_help() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.stall(0);
+    cluster.ask(1, put(1, 1, "k", "v"));
+    let proposed = cluster.accepts(0).len();
+    cluster.pass(1900);
+    assert_eq!(cluster.accepts(0).len(), proposed);
+}
+
+/// Among three replicas, a replica that is neither leader nor origin learns of a commit from the
+/// vote of the leader.
+#[test]
+fn a_holder_learns_of_a_commit_from_the_leaders_vote() {
+    let holders = Some([ReplicaId(2)].into_iter().collect());
+    let mut cluster = Cluster::new(3, StrategySpec::Fixed { holders });
+    cluster.lose(|packet| heartbeat_of(packet).is_some());
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    assert!(cluster.done(write));
+    assert_eq!(cluster.node(2).executed(), cluster.node(1).executed());
 }
 
 #[test]

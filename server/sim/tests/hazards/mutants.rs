@@ -51,6 +51,7 @@ directed! {
     H79Room: windows::h79_a_leader_stops_at_its_window_and_goes_on_when_it_moves;
     H107Committed: compaction::h107_a_restart_executes_what_was_committed_and_nothing_else;
     H113Accept: accepts::h113_an_accept_is_no_vote_of_its_leader;
+    H113Accept: accepts::h113_an_accept_that_is_sent_again_is_no_vote;
     H113Durable: accepts::h113_an_accept_is_no_vote_of_its_leader;
     H113Tag: accepts::h113_the_leaders_vote_carries_the_promises_of_its_sending;
     H125Members: compaction::h125_entries_stay_until_every_member_has_flushed_them;

@@ -32,14 +32,14 @@ use std::sync::Arc;
 use leasehold_leases::Slot;
 use leasehold_log::SegmentId;
 use leasehold_replica::action::Record;
-use leasehold_replica::message::{LogId, PerLog, Value};
+use leasehold_replica::message::{LogId, PerLog};
 use leasehold_replica::record_size_estimate;
 use rocksdb::WriteBatch;
 
 use self::engine::{Engine, Flusher};
 use super::log_files::LogFiles;
 use super::{
-    DirectoryStamp, Durability, FlushReport, StorageError, StorageOptions, Store,
+    DirectoryStamp, Durability, FlushReport, PreparedRead, StorageError, StorageOptions, Store,
     WRITE_BUFFER_BYTES,
 };
 
@@ -75,14 +75,15 @@ impl Store for Storage {
         Storage::write(self, records)
     }
 
-    fn read_log(
-        &self,
+    fn prepare_read(
+        &mut self,
         log: LogId,
         from: Slot,
         last: Slot,
         bytes_max: usize,
-    ) -> Result<Vec<(Slot, Value)>, StorageError> {
-        Storage::read_log(self, log, from, last, bytes_max)
+    ) -> Result<PreparedRead, StorageError> {
+        let read = self.log.prepare_read(log, from, last, bytes_max)?;
+        Ok(Box::new(|| read.perform()))
     }
 
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {

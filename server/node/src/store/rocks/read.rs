@@ -15,29 +15,15 @@ use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 impl Storage {
     /// Returns the entries of a log from slot `from` to slot `last`, in ascending order. Stops
     /// early if further entries do not fit into `bytes_max`, but returns at least one entry.
-    ///
-    /// # Errors
-    /// `Damaged`, `Directory`.
+    #[cfg(test)]
     pub fn read_log(
-        &self,
+        &mut self,
         log: LogId,
         from: Slot,
         last: Slot,
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError> {
-        let mut entries = Vec::new();
-        let mut total = 0;
-        self.log.each(log, from, |slot, _, value, bytes| {
-            total += bytes;
-            // Entries above a gap are of no use: the requester would ask for the gap again.
-            let is_next = slot.0 == from.0 + entries.len() as u64;
-            if slot > last || !is_next || (total > bytes_max && !entries.is_empty()) {
-                return false;
-            }
-            entries.push((slot, value));
-            total < bytes_max
-        })?;
-        Ok(entries)
+        self.log.prepare_read(log, from, last, bytes_max)?.perform()
     }
 
     pub(super) fn recover(&self, incarnation: Incarnation) -> Result<RecoveredState, StorageError> {

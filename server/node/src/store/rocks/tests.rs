@@ -776,6 +776,27 @@ fn truncation_removes_segments_and_a_start_goes_on_without_them() {
 }
 
 #[test]
+fn a_prepared_read_is_not_affected_by_a_truncation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open_small(dir.path());
+    write_flushed(&mut storage, 400);
+    let last = Slot(20);
+    let read = storage.prepare_read(LogId::Commands, Slot(1), last, 1 << 20);
+    storage.truncate([Slot(390), Slot(1)].into()).unwrap();
+    // These writes use segments again.
+    for slot in 401..800 {
+        storage.write(&[accepted(slot, &"w".repeat(1000))]).unwrap();
+    }
+    let entries = read.unwrap()().unwrap();
+    assert_eq!(entries.len(), 20);
+    let expected = commands(&"v".repeat(1000));
+    assert!(entries.iter().all(|(_, value)| *value == expected));
+    drop(entries);
+    let gone = storage.prepare_read(LogId::Commands, Slot(1), last, 1 << 20);
+    assert_eq!(gone.unwrap()().unwrap(), []);
+}
+
+#[test]
 fn a_segment_that_truncation_left_is_missed() {
     let dir = tempfile::tempdir().unwrap();
     let (mut storage, _) = open_small(dir.path());

@@ -38,14 +38,14 @@ impl Store for Scripted {
         self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
     }
 
-    fn read_log(
-        &self,
+    fn prepare_read(
+        &mut self,
         _: LogId,
         _: Slot,
         _: Slot,
         _: usize,
-    ) -> Result<Vec<(Slot, Value)>, StorageError> {
-        Ok(vec![])
+    ) -> Result<PreparedRead, StorageError> {
+        Ok(Box::new(|| Ok(vec![])))
     }
 
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
@@ -478,6 +478,60 @@ fn what_counts_as_durable_is_written_before_the_end() {
     assert!(written.starts_with(&[1, 2, 3]), "{written:?}");
 }
 
+#[test]
+fn a_read_that_hangs_delays_no_write() {
+    struct Hanging(Arc<Mutex<Receiver<()>>>);
+    impl Store for Hanging {
+        fn write(&mut self, _: &[Record]) -> Result<(), StorageError> {
+            Ok(())
+        }
+        fn prepare_read(
+            &mut self,
+            _: LogId,
+            _: Slot,
+            _: Slot,
+            _: usize,
+        ) -> Result<PreparedRead, StorageError> {
+            let hangs_until = self.0.clone();
+            Ok(Box::new(move || {
+                hangs_until.lock().unwrap().recv().unwrap();
+                Ok(vec![])
+            }))
+        }
+        fn flush(&mut self, _: FlushReport) -> Result<(), StorageError> {
+            Ok(())
+        }
+        fn truncate(&mut self, _: PerLog<Slot>) -> Result<(), StorageError> {
+            Ok(())
+        }
+        fn has_room(&self) -> Result<bool, StorageError> {
+            Ok(true)
+        }
+        fn close(self: Box<Self>) -> Result<(), StorageError> {
+            Ok(())
+        }
+    }
+    let (go_on, hangs_until) = channel();
+    let store = Hanging(Arc::new(Mutex::new(hangs_until)));
+    let (report, reports) = channel();
+    let tell = move |news| drop(report.send(news));
+    let mut writer = Writer::start_on(Box::new(store), NEVER, false, tell).unwrap();
+    // More reads than may wait: the rest is dropped.
+    (0..2 * READS_MAX).for_each(|_| read(&writer));
+    for sequence in 1..4 {
+        writer.persist(Sequence(sequence), vec![accepted(sequence, "v")]);
+        let written = reports.recv().unwrap();
+        assert!(matches!(written, StorageReport::Persisted(it) if it == Sequence(sequence)));
+    }
+    go_on.send(()).unwrap();
+    assert!(matches!(
+        reports.recv().unwrap(),
+        StorageReport::LogRead { .. }
+    ));
+    // A read that hangs does not delay the end either.
+    writer.close().unwrap();
+}
+
 /// Dropping the writer must wait until the disk is closed, because RocksDB aborts a process that
 /// exits while a database is still being closed.
 #[test]
@@ -489,14 +543,14 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
             let source = std::io::ErrorKind::ReadOnlyFilesystem.into();
             Err(StorageError::Directory { path, source })
         }
-        fn read_log(
-            &self,
+        fn prepare_read(
+            &mut self,
             _: LogId,
             _: Slot,
             _: Slot,
             _: usize,
-        ) -> Result<Vec<(Slot, Value)>, StorageError> {
-            Ok(vec![])
+        ) -> Result<PreparedRead, StorageError> {
+            Ok(Box::new(|| Ok(vec![])))
         }
         fn flush(&mut self, _: FlushReport) -> Result<(), StorageError> {
             Ok(())

@@ -39,7 +39,7 @@ pub struct Leadership {
     sessions_max: u32,
     least_sessions_max: u32,
     /// Whether the peers must still be notified of some commits.
-    pub news_due: bool,
+    pub news_due: PerLog<bool>,
     /// Sequence number of the newest probe that was sent. A probe is a numbered heartbeat.
     pub probe: u64,
     /// For each replica, the sequence number of the newest probe that it has answered.
@@ -82,7 +82,7 @@ impl Leadership {
             log_time_base_ms,
             sessions_max,
             least_sessions_max: sessions_max,
-            news_due: false,
+            news_due: PerLog::default(),
             probe: 0,
             probe_acks: vec![0; n],
             answered: vec![now; n],
