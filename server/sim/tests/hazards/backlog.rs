@@ -124,7 +124,8 @@ fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<RequestT
     assert_eq!(cluster.node(0).executed(), before);
     let votes = std::mem::take(&mut cluster.held);
     cluster.forget_held();
-    cluster.deliver(votes[0].clone());
+    let to_leader = votes.into_iter().find(|packet| packet.1.index() == 0);
+    cluster.deliver(to_leader.expect("a follower voted"));
     (asked, cluster.node(0).executed().0 - before.0)
 }
 
