@@ -99,4 +99,16 @@ impl Replica {
     pub fn expire_election(&mut self, now: Time) {
         self.timers.set(Timer::Election, now);
     }
+
+    /// Makes a flush of the state due at the next [`super::Input::Tick`]. A flush may also be due
+    /// early because much was executed, so a model may make it due at any time.
+    pub fn expire_flush(&mut self, now: Time) {
+        self.timers.set(Timer::Flush, now);
+    }
+
+    /// Makes a ping due after the next input. Pings have an interval, so a model may make one due
+    /// at any time.
+    pub fn expire_ping(&mut self, now: Time) {
+        self.timers.set(Timer::Ping, now);
+    }
 }

@@ -4,24 +4,32 @@
 //! # What is explored
 //! There are three replicas, one key, one client that writes, and one that reads. A fixed schedule
 //! elects r0, puts the configuration in force and makes promises. From there, every possible next
-//! event is explored, in every order: a packet arrives, a write becomes durable, a clock ticks, a
-//! replica crashes and restarts, another replica campaigns, or a client sends its next command. The
-//! loss of a message needs no event of its own: it is the same as a message that is late for ever.
-//! `scopes.rs` lists, for each strategy, how many of these events are combined.
+//! event is explored, in every order: a packet arrives, a write becomes durable, a state is
+//! flushed, a clock ticks, a replica crashes and restarts, another replica campaigns, or a client
+//! sends its next command. The loss of a message needs no event of its own: it is the same as a
+//! message that is late for ever. `scopes.rs` lists, for each strategy, how many of these events
+//! are combined.
 //!
 //! # What is judged
 //! In every state: there is one value per slot; answers are linearizable; a holder's belief ends
 //! before the grant from which it follows; a replica that may read has executed, or marked, every
-//! write that any replica knows to be committed; no assertion of the core is broken. At the end:
-//! every milestone that should be reached was reached, because a check that is never exercised
-//! finds nothing.
+//! write that any replica knows to be committed; every replica can still learn every executed slot,
+//! although logs are truncated; no assertion of the core is broken. At the end: every milestone
+//! that should be reached was reached, because a check that is never exercised finds nothing.
 //!
 //! # What bounds it
 //! - Lease and guard last one tick. Clocks tick until all promises from the preparation have ended
 //!   at their grantors, and no further: no restart wait ends, nothing is renewed on a timer, and no
-//!   heartbeat, retransmission, fetch, suspicion, checkpoint or reconfiguration falls due. After a
-//!   restart, the replica receives and makes promises anew; a new leader keeps the configuration of
-//!   the old one.
+//!   heartbeat, retransmission, fetch, suspicion or reconfiguration falls due. After a restart, the
+//!   replica receives and makes promises anew; a new leader keeps the configuration of the old one.
+//! - Only in the scope of truncation, each replica may flush its state once, before the ballot
+//!   changes. (In every scope, a restarted replica flushes what it executes at its start.) A flush
+//!   takes no time, makes durable everything that was persisted before it, and is reported by a
+//!   ping immediately. If the addressee cannot crash any more, the ping is delivered as soon as it
+//!   is the first packet of its link. In this scope, one client writes and then reads, the ballot
+//!   changes after the crash, and no clock ticks.
+//! - Every log is truncated when exploration begins. Pings do not report how well their senders
+//!   would lead, so a replica campaigns without waiting for its turn.
 //! - Packets between two replicas keep their order, except in the scopes that say
 //!   otherwise. Messages that one step sends to one peer arrive together. Nothing is
 //!   duplicated.
@@ -118,6 +126,10 @@ fn mutants_are_caught() {
         (H113Accept, none.unsynced()),
         (H113Accept, leader.unsynced()),
         (H113Durable, none.unsynced()),
+        (H107Committed, none.truncation()),
+        (H107Committed, leader.truncation()),
+        (H125Members, none.truncation()),
+        (H125Members, leader.truncation()),
     ] {
         let name = scenario.name.clone();
         let found = explore::hunt(scenario, rule);

@@ -54,10 +54,17 @@ pub enum Milestone {
     RestartedVotes,
     /// A replica answered a read under a lease that it got after its restart.
     RestartedReads,
+    /// Entries were removed from a log.
+    Truncated,
+    /// A replica restarted after entries had been removed from its log.
+    RestartedTruncated,
+    /// A replica that had missed entries was served these entries from the log on another
+    /// replica's disk.
+    ServedFromLog,
 }
 
 /// Every milestone.
-pub const MILESTONES: [Milestone; 12] = [
+pub const MILESTONES: [Milestone; 15] = [
     Milestone::Written,
     Milestone::WrittenWithoutHolder,
     Milestone::Local,
@@ -70,6 +77,9 @@ pub const MILESTONES: [Milestone; 12] = [
     Milestone::GrantLapsed,
     Milestone::RestartedVotes,
     Milestone::RestartedReads,
+    Milestone::Truncated,
+    Milestone::RestartedTruncated,
+    Milestone::ServedFromLog,
 ];
 
 /// The model: prepared replicas, and every event that can happen to them.
@@ -91,7 +101,7 @@ pub struct Leasehold {
 
 impl Leasehold {
     /// Prepares a cluster: r0 leads, the configuration is in force, promises have just been made,
-    /// and the state is on disk.
+    /// the states are flushed, and the logs are truncated.
     pub fn new(scenario: Scenario, without: Option<Rule>) -> Leasehold {
         let start = Time(1_000_000_000);
         let mut model = Leasehold {
@@ -121,6 +131,7 @@ impl Leasehold {
         model.exploring = true;
         world.crashes_left = model.scenario.crashes;
         world.campaigns_left = model.scenario.campaigns;
+        world.flush_left = [model.scenario.flushes; N];
         for (me, node) in world.nodes.iter_mut().enumerate() {
             let circumstances = ReactionContext {
                 me,
@@ -129,7 +140,9 @@ impl Leasehold {
                 reading: false,
             };
             let digest = node.sum(circumstances, &model);
-            Arc::make_mut(node).digest = digest;
+            let node = Arc::make_mut(node);
+            node.digest = digest;
+            node.truncated = false;
         }
         model.reached = Default::default();
         model.base = Some(world);
@@ -169,8 +182,9 @@ impl Leasehold {
             });
         }
         match &envelope.message {
-            // A ping makes a new run known; the delay that it measures is not used.
-            Message::Ping { .. } => envelope.from_incarnation.0 > 1,
+            // A ping makes a new run or a flushed state known; the delay that it measures is not
+            // used.
+            Message::Ping { .. } => envelope.from_incarnation.0 > 1 || self.scenario.flushes,
             Message::Pong { .. } => false,
             // An ack of a heartbeat confirms reads that had arrived before the probe was sent.
             Message::HeartbeatAck { .. } => reading,
@@ -314,6 +328,10 @@ impl Model for Leasehold {
             Property::always(
                 "who may read knows of every commit",
                 |model: &Leasehold, world| node::run(model.without, || model.notified(world)),
+            ),
+            Property::always(
+                "every replica can still learn every executed slot",
+                |model: &Leasehold, world: &World| !model.scenario.flushes || world.can_learn(),
             ),
         ]
     }

@@ -20,7 +20,7 @@ use leasehold_replica::{Input, Replica};
 use leasehold_sim::disk::Disk;
 use leasehold_wire::{Command, Outcome, Path};
 
-use super::model::Leasehold;
+use super::model::{Leasehold, Milestone};
 use super::scenario::{N, Scenario};
 
 /// Messages that a replica sent to one other replica in one reaction. They arrive together, like
@@ -36,6 +36,10 @@ pub struct Packet {
 pub struct Node {
     pub replica: Replica,
     disk: Disk,
+    /// Last slots that the state on the disk covers.
+    pub flushed: PerLog<Slot>,
+    /// Whether entries were removed from the log since exploration began.
+    pub truncated: bool,
     /// Records that were handed to the disk and are not durable yet.
     pub writing: VecDeque<(Sequence, Vec<Record>)>,
     /// Digest of all fields above.
@@ -48,6 +52,8 @@ pub enum Stimulus {
     Packet(Arc<Packet>),
     /// The oldest write of the replica becomes durable.
     Synced,
+    /// Everything that the replica has executed becomes durable in its state.
+    Flush,
     /// The replica's clock ticks.
     Tick,
     /// The replica ends, loses everything that is not durable, and starts again.
@@ -66,6 +72,7 @@ impl Stimulus {
             Stimulus::Tick => 2,
             Stimulus::Crash => 3,
             Stimulus::Silence => 4,
+            Stimulus::Flush => 5,
             Stimulus::Ask(from, command) => fingerprint::of(&(from, command)),
         }
     }
@@ -89,8 +96,7 @@ pub struct Reaction {
     /// Slots that the replica executed, each with the fingerprint of the executed value.
     pub executed: Vec<(LogId, Slot, u64)>,
     pub events: Vec<Event>,
-    /// Whether the replica voted after a restart.
-    pub restarted_votes: bool,
+    pub reached: Vec<Milestone>,
 }
 
 impl Reaction {
@@ -165,6 +171,8 @@ impl Node {
         Node {
             replica: Replica::new(now, scenario.settings(me), recovered, me as u64),
             disk,
+            flushed: PerLog::default(),
+            truncated: false,
             writing: VecDeque::new(),
             digest: 0,
         }
@@ -172,6 +180,7 @@ impl Node {
 
     fn react(&self, at: ReactionContext, stimulus: &Stimulus, model: &Leasehold) -> Reaction {
         let mut node = self.clone();
+        let mut reached = Vec::new();
         let inputs = match stimulus {
             Stimulus::Packet(packet) => {
                 let messages = packet.messages.iter().cloned();
@@ -182,8 +191,16 @@ impl Node {
                 node.make_durable(sequence, records);
                 vec![Input::Persisted(sequence)]
             }
+            Stimulus::Flush => {
+                node.replica.expire_flush(at.now);
+                vec![Input::Tick]
+            }
             Stimulus::Tick => vec![Input::Tick],
             Stimulus::Crash => {
+                if node.truncated {
+                    reached.push(Milestone::RestartedTruncated);
+                }
+                node.disk.crash(0, 0);
                 let recovered = node.disk.recover(|| 0);
                 let settings = model.scenario.settings(at.me);
                 node.replica = Replica::new(at.now, settings, recovered, at.me as u64);
@@ -199,11 +216,17 @@ impl Node {
                 vec![Input::Client { from, command }]
             }
         };
-        node.drive(at, inputs, model)
+        node.drive(at, inputs, reached, model)
     }
 
     /// Gives the replica inputs that arrived together, and performs the resulting actions.
-    fn drive(mut self, at: ReactionContext, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
+    fn drive(
+        mut self,
+        at: ReactionContext,
+        inputs: Vec<Input>,
+        reached: Vec<Milestone>,
+        model: &Leasehold,
+    ) -> Reaction {
         let before = LogId::ALL.map(|log| self.replica.executed_of(log));
         let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
         let mut host = Process {
@@ -214,6 +237,7 @@ impl Node {
             sends: Default::default(),
             answers: Vec::new(),
             events: Vec::new(),
+            reached,
         };
         let mut effects = Vec::new();
         while !host.inputs.is_empty() {
@@ -230,12 +254,15 @@ impl Node {
             sends,
             answers,
             events,
+            mut reached,
             ..
         } = host;
         let sent = packets(sends, at, model);
         let votes = |e: &Envelope| matches!(e.message, Message::Accepted { .. });
         let voted = sent.iter().any(|(_, p)| p.messages.iter().any(votes));
-        let restarted_votes = voted && self.replica.incarnation().0 > 1;
+        if voted && self.replica.incarnation().0 > 1 {
+            reached.push(Milestone::RestartedVotes);
+        }
         let executed = self.executed_since(before);
         if model.exploring() {
             self.digest = self.sum(at, model);
@@ -246,7 +273,7 @@ impl Node {
             answers,
             executed,
             events,
-            restarted_votes,
+            reached,
         }
     }
 
@@ -264,12 +291,19 @@ impl Node {
         executed
     }
 
+    /// Whether the log on the disk holds this value. The value is given by its fingerprint.
+    pub fn has_logged(&self, log: LogId, slot: Slot, value: u64) -> bool {
+        let entries = self.disk.read_log(log, slot, slot);
+        entries.iter().any(|(_, it)| fingerprint::of(it) == value)
+    }
+
     /// Returns the digest of the node. The contents of the disk are included only if a crash may
-    /// still happen.
+    /// still happen, or if logs are truncated.
     pub fn sum(&self, at: ReactionContext, model: &Leasehold) -> u64 {
         let replica = self.replica.fingerprint(model.start, model.horizon);
         let records: Vec<_> = self.writing.iter().map(|(_, records)| records).collect();
-        if at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me) {
+        let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
+        if may_crash || model.scenario.flushes {
             fingerprint::of(&(replica, &self.disk, records))
         } else {
             fingerprint::of(&(replica, records.len()))
@@ -293,10 +327,16 @@ struct Process<'a> {
     sends: [Vec<Envelope>; N],
     answers: Vec<(ClientHandle, Path, Outcome)>,
     events: Vec<Event>,
+    reached: Vec<Milestone>,
 }
 
 impl Host for Process<'_> {
-    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+    /// Sends a message. A ping is sent without the time that writes would take if its sender led:
+    /// by these times, a replica may have to wait for its turn to campaign.
+    fn send(&mut self, to: ReplicaId, mut envelope: Envelope) {
+        if let Message::Ping { cost_ms, .. } = &mut envelope.message {
+            *cost_ms = 0;
+        }
         self.sends[to.index()].push(envelope);
     }
 
@@ -310,15 +350,28 @@ impl Host for Process<'_> {
         self.inputs.push(Input::Persisted(sequence));
     }
 
-    /// Flushes the state at once. Replicas request this only in the prefix, which has no crash.
+    /// Flushes the state at once, after everything that was persisted before. The replica then
+    /// reports its flushed state to the others.
     fn flush(&mut self) {
+        while let Some((sequence, records)) = self.node.writing.pop_front() {
+            self.node.make_durable(sequence, records);
+            self.inputs.push(Input::Persisted(sequence));
+        }
         self.node.disk.request_flush();
         self.node.disk.begin_flush();
-        self.inputs.push(Input::Flushed(self.node.disk.flushed()));
+        self.node.flushed = self.node.disk.flushed();
+        self.inputs.push(Input::Flushed(self.node.flushed));
+        self.node.replica.expire_ping(self.now);
     }
 
     fn truncate(&mut self, slots: PerLog<Slot>) {
-        self.node.disk.truncate(slots);
+        let disk = &mut self.node.disk;
+        let has_entries = |log: LogId| !disk.read_log(log, Slot(1), slots[log]).is_empty();
+        if LogId::ALL.into_iter().any(has_entries) {
+            self.node.truncated = true;
+            self.reached.push(Milestone::Truncated);
+        }
+        disk.truncate(slots);
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
@@ -344,8 +397,12 @@ impl Host for Process<'_> {
         }
     }
 
-    fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {
-        unreachable!("so short a log is in memory");
+    fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
+        let entries = self.node.disk.read_log(log, from, last);
+        if !entries.is_empty() {
+            self.reached.push(Milestone::ServedFromLog);
+        }
+        self.inputs.push(Input::LogRead { log, to, entries });
     }
 
     fn event(&mut self, event: Event) {

@@ -72,6 +72,9 @@ pub struct Scenario {
     pub may_campaign: Vec<usize>,
     /// Whether a replica may campaign only after the crash.
     pub campaign_after_crash: bool,
+    /// Whether each replica may flush its state once, at any moment before a replica campaigns. A
+    /// ping then reports the flushed state, so that logs are truncated.
+    pub flushes: bool,
     /// Whether a replica that restarted receives and makes promises again.
     pub promises: bool,
     /// Only grantor of the reading replica's first lease; `None` if the lease may have several

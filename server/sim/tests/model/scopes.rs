@@ -93,6 +93,7 @@ impl Strategy {
     pub fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
         use Milestone::*;
         let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
+        seen.extend([Truncated, RestartedTruncated, ServedFromLog]);
         if self.timed {
             seen.extend([Local, LeaseLapsed, GrantLapsed]);
         }
@@ -134,6 +135,7 @@ impl Strategy {
             campaigns: 0,
             may_campaign: Vec::new(),
             campaign_after_crash: false,
+            flushes: false,
             promises: true,
             sole_grantor: None,
             order: Order::Fifo,
@@ -214,12 +216,26 @@ impl Strategy {
         scenario
     }
 
+    /// Returns a scenario in which replicas flush their states, so that logs are truncated. The
+    /// command is of a client of r1. r0, the leader, may crash; then r2, which may lag, takes
+    /// leadership. The client reads the value at r0 after the answer to its write.
+    pub fn truncation(&self) -> Scenario {
+        let mut scenario = self.both();
+        scenario.name = format!("{}: truncation, crash then ballot change", self.name());
+        scenario.programs = [vec![Step::Write(1), Step::Read(0)], Vec::new()];
+        scenario.may_campaign = vec![2];
+        scenario.campaign_after_crash = true;
+        scenario.flushes = true;
+        scenario.horizon = 0;
+        scenario
+    }
+
     /// Returns all explorations, which take minutes.
     pub fn long(&self) -> Vec<Scenario> {
         let mut all = vec![self.drift(), self.any_order(), self.one_grantor()];
         all.extend((0..N).map(|node| self.crash(node)));
         all.push(self.ballot());
-        all.extend([self.both(), self.unsynced()]);
+        all.extend([self.both(), self.unsynced(), self.truncation()]);
         all
     }
 
@@ -231,6 +247,12 @@ impl Strategy {
         let mut ballot = self.ballot();
         ballot.programs[0] = vec![Step::Write(0)];
         ballot.horizon = 0;
-        vec![self.any_order(), self.one_grantor(), crash, ballot]
+        let mut truncation = self.truncation();
+        truncation.programs[0][0] = Step::Write(0);
+        let orders = [self.any_order(), self.one_grantor()];
+        orders
+            .into_iter()
+            .chain([crash, ballot, truncation])
+            .collect()
     }
 }

@@ -11,7 +11,7 @@ use leasehold_replica::Replica;
 use leasehold_replica::message::{Envelope, LogId, Message};
 
 use super::clients::{Clients, KEY};
-use super::model::{Leasehold, LeasesOfNode, Milestone};
+use super::model::{Leasehold, LeasesOfNode};
 use super::node::{Node, Packet, ReactionContext, Stimulus};
 use super::scenario::{Clocks, N, Order, Scenario};
 
@@ -29,6 +29,8 @@ pub enum Action {
     },
     /// The oldest write of a replica becomes durable.
     Sync(usize),
+    /// Everything that a replica has executed becomes durable in its state.
+    Flush(usize),
     /// The reading of a replica's clock increases by one tick.
     Tick(usize),
     /// A replica ends, loses everything that is not durable, and starts again.
@@ -62,6 +64,8 @@ pub struct World {
     chosen: [Vec<u64>; 2],
     pub crashes_left: u8,
     pub campaigns_left: u8,
+    /// Replicas that may still flush their states.
+    pub flush_left: [bool; N],
     pub violation: Option<Violation>,
 }
 
@@ -72,6 +76,7 @@ impl Hash for World {
         }
         (self.ticks, &self.clients, &self.chosen).hash(state);
         (self.crashes_left, self.campaigns_left, &self.violation).hash(state);
+        self.flush_left.hash(state);
         for link in &self.links {
             link.len().hash(state);
             link.iter().for_each(|packet| packet.digest.hash(state));
@@ -92,10 +97,11 @@ impl std::fmt::Debug for World {
             let replica = &node.replica;
             write!(
                 f,
-                " [{:?} follows {:?} executed {:?} marks {:?} unsynced {}]",
+                " [{:?} follows {:?} executed {:?} flushed {:?} marks {:?} unsynced {}]",
                 replica.incarnation(),
                 replica.leader(),
                 replica.executed(),
+                node.flushed.commands,
                 replica.marks_on(KEY.as_bytes()),
                 node.writing.len()
             )?;
@@ -119,6 +125,7 @@ impl World {
             chosen: Default::default(),
             crashes_left: 0,
             campaigns_left: 0,
+            flush_left: [false; N],
             violation: None,
         }
     }
@@ -148,9 +155,11 @@ impl World {
                 let earlier = &packets[..*index];
                 earlier.iter().all(|p| p.digest != packets[*index].digest)
             };
-            let without_effect =
-                |index: &usize| self.is_without_effect(model, to, &packets[*index]);
-            if let Some(index) = (0..deliverable).find(without_effect) {
+            let without_delay = |index: &usize| {
+                let packet = &packets[*index];
+                self.only_truncates(model, to, packet) || self.is_without_effect(model, to, packet)
+            };
+            if let Some(index) = (0..deliverable).find(without_delay) {
                 // A later delivery of this packet would reach no further states.
                 actions.clear();
                 return actions.push(Action::Deliver { from, to, index });
@@ -161,6 +170,9 @@ impl World {
         for node in 0..N {
             if !self.nodes[node].writing.is_empty() {
                 actions.push(Action::Sync(node));
+            }
+            if self.may_flush(scenario, node) {
+                actions.push(Action::Flush(node));
             }
             if self.may_tick(scenario, node) {
                 actions.push(Action::Tick(node));
@@ -178,6 +190,28 @@ impl World {
                 actions.push(Action::Ask(client));
             }
         }
+    }
+
+    /// Whether a replica may flush its state now: it has not done so yet, its flushed state does
+    /// not cover everything that it has executed, and no replica has campaigned.
+    fn may_flush(&self, scenario: &Scenario, node: usize) -> bool {
+        let flushed = self.nodes[node].flushed;
+        let is_done = flushed.all(|log, slot| self.replica(node).executed_of(log) <= *slot);
+        let campaigned = self.campaigns_left < scenario.campaigns;
+        self.flush_left[node] && !is_done && !campaigned
+    }
+
+    /// Whether each replica can still learn every executed slot: its flushed state covers the slot,
+    /// or some log has the executed value.
+    pub fn can_learn(&self) -> bool {
+        LogId::ALL.into_iter().all(|log| {
+            let mut executed = (1..).map(Slot).zip(&self.chosen[log.index()]);
+            executed.all(|(slot, value)| {
+                let mut nodes = self.nodes.iter();
+                nodes.clone().all(|node| slot <= node.flushed[log])
+                    || nodes.any(|node| node.has_logged(log, slot, *value))
+            })
+        })
     }
 
     /// Whether a clock may tick now. Afterwards, the readings of two clocks may differ by at most
@@ -218,14 +252,27 @@ impl World {
                     | Message::HeartbeatAck { .. }
             )
         };
-        let forgetful = self.crashes_left > 0 && model.scenario.may_crash.contains(&to);
-        if forgetful || !packet.messages.iter().all(answers) {
+        if self.is_forgetful(model, to) || !packet.messages.iter().all(answers) {
             return false;
         }
         let at = self.circumstances(model, to);
         let stimulus = Stimulus::Packet(packet.clone());
         let reaction = model.reactions.of(&self.nodes[to], at, &stimulus, model);
         reaction.is_ok_and(|reaction| reaction.is_none(&self.nodes[to]))
+    }
+
+    /// Whether a packet has no effect, now or ever, except that the log of the addressee is
+    /// truncated: it contains only pings of a known run. If the addressee may still crash, its
+    /// restart depends on the log. Otherwise, the worst case is that the log is truncated early.
+    fn only_truncates(&self, model: &Leasehold, to: usize, packet: &Packet) -> bool {
+        let is_known = |e: &Envelope| self.replica(to).honours(e.from, e.from_incarnation);
+        let pings = |e: &Envelope| matches!(e.message, Message::Ping { .. }) && is_known(e);
+        !self.is_forgetful(model, to) && packet.messages.iter().all(pings)
+    }
+
+    /// Whether a replica may still crash and forget what is not durable.
+    fn is_forgetful(&self, model: &Leasehold, node: usize) -> bool {
+        self.crashes_left > 0 && model.scenario.may_crash.contains(&node)
     }
 
     fn circumstances(&self, model: &Leasehold, node: usize) -> ReactionContext {
@@ -270,6 +317,10 @@ impl World {
                 (to, Stimulus::Packet(packet))
             }
             Action::Sync(node) => (node, Stimulus::Synced),
+            Action::Flush(node) => {
+                self.flush_left[node] = false;
+                (node, Stimulus::Flush)
+            }
             Action::Tick(node) => {
                 let before = self.leases(model, node);
                 self.ticks[node] += 1;
@@ -339,9 +390,7 @@ impl World {
             model.note_answer(self, origin, *path, outcome);
         }
         reaction.events.iter().for_each(|event| model.note(event));
-        if reaction.restarted_votes {
-            model.reach(Milestone::RestartedVotes);
-        }
+        reaction.reached.iter().for_each(|what| model.reach(*what));
     }
 
     /// Compares a value that a replica executed with the values that other replicas executed in the
