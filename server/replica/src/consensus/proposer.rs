@@ -252,9 +252,10 @@ impl Consensus {
             return;
         };
         // If only the leader's own entry is not durable yet, sending again does not help.
-        let satisfied = match accepted.durable {
-            true => cell.votes.satisfied(),
-            false => cell.votes.satisfied_with(step.me()),
+        let satisfied = if accepted.durable {
+            cell.votes.satisfied()
+        } else {
+            cell.votes.satisfied_with(step.me())
         };
         accepted.sent = step.now;
         let tag = match log {

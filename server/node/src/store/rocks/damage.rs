@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_leases::{ConfigId, Slot};
+use leasehold_replica::message::Value;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use tempfile::TempDir;
@@ -172,8 +173,8 @@ pub(in crate::store) fn lay_out(files: &Files) -> TempDir {
 /// Returns everything that the store reads from these files, as text.
 fn read(files: &Files) -> Result<String, StorageError> {
     let dir = lay_out(files);
-    let (storage, recovered) = open(dir.path())?;
-    let log = |log| storage.read_log(log, Slot(1), Slot(u64::MAX >> 1), usize::MAX);
+    let (mut storage, recovered) = open(dir.path())?;
+    let mut log = |log| storage.read_log(log, Slot(1), Slot(u64::MAX >> 1), usize::MAX);
     let logs = [log(LogId::Commands)?, log(LogId::Configs)?];
     Ok(format!("{recovered:?} {logs:?}"))
 }

@@ -221,7 +221,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
     flush(&storage);
     drop(storage);
 
-    let (storage, recovered) = open(dir.path());
+    let (mut storage, recovered) = open(dir.path());
     assert_eq!(recovered.incarnation, Incarnation(2));
     assert_eq!(recovered.promised, ballot(5));
     assert_eq!(recovered.restart_wait, Some(Duration::from_millis(4321)));
@@ -276,7 +276,7 @@ fn a_log_is_read_in_pieces_of_at_least_one_entry() {
     let (mut storage, _) = open(dir.path());
     let entries: Vec<Record> = (1..=10).map(|slot| accepted(slot, "0123456789")).collect();
     storage.write(&entries).unwrap();
-    let read = |from, last, bytes| {
+    let mut read = |from, last, bytes| {
         let entries = storage.read_log(LogId::Commands, Slot(from), Slot(last), bytes);
         entries
             .unwrap()
@@ -565,7 +565,7 @@ fn a_directory_whose_log_is_in_rocksdb_is_taken_over() {
                 unreachable!("it is an entry");
             };
             assert_eq!(recovered.state.configs, [(Slot(1), value)]);
-            assert_eq!(slots(recovered, LogId::Configs), []);
+            assert!(slots(recovered, LogId::Configs).is_empty());
             let long = ("long".into(), Some(stored("long", 1)));
             let kept = ("kept".into(), Some(stored("y", 1)));
             let expected = if format == 5 {
@@ -766,7 +766,7 @@ fn truncation_removes_segments_and_a_start_goes_on_without_them() {
     drop(storage);
     // A loss of power brings back a part of what was removed.
     std::fs::write(dir.path().join("log").join(&before[0]), "remains").unwrap();
-    let (storage, recovered) = open_small(dir.path());
+    let (mut storage, recovered) = open_small(dir.path());
     assert_eq!(slots(&recovered, LogId::Commands), [41]);
     assert_eq!(recovered.state.executed, Slot(40));
     assert!(!segments(dir.path()).contains(&before[0]));
