@@ -132,7 +132,7 @@ pub(super) fn h113_the_leaders_vote_carries_the_promises_of_its_sending() {
     );
 }
 
-/// A leader whose own vote is missing for long gives up leadership. It does not exclude itself.
+/// A leader gives up leadership if its own vote is missing for long. It does not exclude itself.
 #[test]
 fn a_leader_that_blocks_its_own_slots_gives_up_leadership() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
