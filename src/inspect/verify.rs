@@ -52,7 +52,7 @@ fn count(problems: usize) -> String {
 /// Describes the effect of all problems together.
 fn conclusion(problems: &[DirectoryProblem]) -> &'static str {
     let has = |effects: &[StartEffect]| problems.iter().any(|it| effects.contains(&it.effect));
-    if has(&[StartEffect::Refused]) {
+    if has(&[StartEffect::Refused, StartEffect::Unwritable]) {
         "a start would not succeed"
     } else if has(&[StartEffect::Unreadable]) {
         "not everything could be checked"

@@ -25,7 +25,7 @@ use super::spare::{self, SpareMaker};
 /// Name of the folder with the segments.
 pub(super) const FOLDER: &str = "log";
 /// Ending of the names of segments.
-const ENDING: &str = ".seg";
+pub(super) const ENDING: &str = ".seg";
 /// Maximum size of one read from a segment, in bytes. A read may be larger only if it reads a
 /// single entry that is longer.
 const READ_BYTES: usize = 1 << 20;

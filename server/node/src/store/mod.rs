@@ -11,6 +11,8 @@ mod error;
 #[cfg(feature = "store")]
 pub mod inspect;
 #[cfg(feature = "store")]
+mod kinds;
+#[cfg(feature = "store")]
 mod log_files;
 #[cfg(feature = "store")]
 mod rocks;

@@ -101,8 +101,17 @@ impl SpareMaker {
     /// # Errors
     /// Any error of the operating system. The call may be repeated if the disk was full.
     pub(super) fn take(&mut self, bytes: usize, path: &Path) -> io::Result<File> {
-        let file = self.wait(bytes)?;
-        fs::rename(self.folder.join(NAME), path)?;
+        let mut file = self.wait(bytes)?;
+        let spare = self.folder.join(NAME);
+        match fs::rename(&spare, path) {
+            // Somebody has removed the spare file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                file = make(&spare, bytes).map_err(|error| named(&spare, error))?;
+                fs::rename(&spare, path)
+            }
+            renamed => renamed,
+        }
+        .map_err(|error| named(path, error))?;
         sync_folder(&self.folder)?;
         Ok(file)
     }
@@ -179,6 +188,11 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Adds a path to the text of an error.
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn make(path: &Path, bytes: usize) -> io::Result<File> {

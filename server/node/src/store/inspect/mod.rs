@@ -53,6 +53,19 @@ pub enum InspectError {
         /// Name of one of these files.
         found: String,
     },
+    /// Something stands in the place of a file.
+    #[error(
+        "data directory {}: {name} is {kind}, not a file; a start refuses this. Bring the directory back \
+         whole from a copy made since its replica last ran", path.display()
+    )]
+    Kind {
+        /// Path of the data directory.
+        path: PathBuf,
+        /// Path of the file within the directory.
+        name: String,
+        /// Kind of what was found, in words.
+        kind: &'static str,
+    },
     /// A replica uses the directory.
     #[error(
         "data directory {}: {holder} is using it; stop that node first, or inspect a copy that was made \
@@ -152,6 +165,7 @@ impl StoppedDirectory {
     /// Any [`InspectError`] but `Started`.
     pub fn open(path: &Path) -> Result<StoppedDirectory, InspectError> {
         place::check(path)?;
+        place::check_kinds(path)?;
         place::check_unused(path)?;
         let mut problems = Vec::new();
         let marker = match Marker::read(path) {

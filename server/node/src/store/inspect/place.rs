@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::InspectError;
+use crate::store::kinds::{self, WrongKind};
 use crate::store::rocks::marker;
 
 /// Name of the file that RocksDB locks while a replica runs.
@@ -63,6 +64,21 @@ pub(super) fn half(path: &Path) -> InspectError {
         path: path.to_owned(),
         found: found.map_or("nothing else", String::as_str).to_owned(),
     }
+}
+
+/// Checks that nothing stands in the place of a file, because a read of a pipe never ends.
+///
+/// # Errors
+/// `Kind`, `Unreadable`.
+pub(super) fn check_kinds(path: &Path) -> Result<(), InspectError> {
+    let found = kinds::find_wrong_kind(path).map_err(|source| unreadable(path, source))?;
+    found.map_or(Ok(()), |WrongKind { name, kind }| {
+        Err(InspectError::Kind {
+            path: path.to_owned(),
+            name,
+            kind,
+        })
+    })
 }
 
 /// Checks that no process holds RocksDB's lock. If the lock file does not exist, no replica has

@@ -21,6 +21,8 @@ pub enum StartEffect {
     Unread,
     /// The operating system refuses to read the file.
     Unreadable,
+    /// A start cannot write to the directory.
+    Unwritable,
 }
 
 impl StartEffect {
@@ -32,6 +34,7 @@ impl StartEffect {
             StartEffect::Unnoticed => "unnoticed",
             StartEffect::Unread => "unread",
             StartEffect::Unreadable => "unreadable",
+            StartEffect::Unwritable => "unwritable",
         }
     }
 
@@ -45,6 +48,7 @@ impl StartEffect {
             }
             StartEffect::Unread => "a start does not read this, but the disk has changed it",
             StartEffect::Unreadable => "nothing is known about this file",
+            StartEffect::Unwritable => "a start fails, and changes nothing",
         }
     }
 
@@ -53,6 +57,10 @@ impl StartEffect {
         match self {
             StartEffect::Unreadable => {
                 "run this command as the user of the node; if that does not help, repair the disk"
+            }
+            StartEffect::Unwritable => {
+                "mount the file system for writing, or give the directory to the user of the node; run \
+                 this command as that user"
             }
             StartEffect::EndsLater | StartEffect::Unread => {
                 "replace the disk; bring the directory back whole from a copy made since this replica \

@@ -165,7 +165,11 @@ fn assert_agreement(name: &str, files: &Files) {
         }
     };
     let refuses = found.iter().any(|problem| {
-        let effects = [StartEffect::Refused, StartEffect::Unreadable];
+        let effects = [
+            StartEffect::Refused,
+            StartEffect::Unreadable,
+            StartEffect::Unwritable,
+        ];
         effects.contains(&problem.effect)
     });
     match damage::open(dir.path()) {
@@ -206,6 +210,47 @@ fn flip(dir: &TempDir, name: &str, byte: usize) {
     let mut bytes = fs::read(&path).unwrap();
     bytes[byte] ^= 1;
     fs::write(path, bytes).unwrap();
+}
+
+/// Puts a directory or a pipe at a path. A pipe has no writer, so a read of it never ends.
+fn obstruct(path: &Path, is_pipe: bool) {
+    let _ = fs::remove_file(path);
+    if is_pipe {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, path, mode).unwrap();
+    } else {
+        fs::create_dir(path).unwrap();
+    }
+}
+
+#[test]
+fn whatever_stands_in_the_place_of_a_file_is_named_and_not_opened() {
+    let specimen = Specimen::new();
+    let named = specimen.files.keys().map(String::as_str);
+    let added = ["LOCK", "log/spare", "log/0000000000.seg", "LEASEHOLD"];
+    for name in named.chain(added) {
+        for (is_pipe, kind) in [(true, "a pipe"), (false, "a directory")] {
+            let dir = lay_out(&specimen.files);
+            obstruct(&dir.path().join(name), is_pipe);
+            let inspected = StoppedDirectory::open(dir.path()).err().unwrap();
+            let Err(started) = damage::open(dir.path()) else {
+                panic!("{name}: a start succeeds");
+            };
+            for text in [inspected.to_string(), started.to_string()] {
+                assert!(text.contains(name) && text.contains(kind), "{name}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pipe_that_no_start_opens_is_no_problem() {
+    let dir = lay_out(&Specimen::new().files);
+    for name in ["door", "log/door"] {
+        obstruct(&dir.path().join(name), true);
+    }
+    assert_eq!(effects(dir.path()), []);
+    damage::open(dir.path()).unwrap();
 }
 
 #[test]

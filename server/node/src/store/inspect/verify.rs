@@ -1,12 +1,14 @@
 //! Checks everything in a data directory.
 
-use std::fs;
+use std::{fs, io};
 
 use bytes::Bytes;
 use leasehold_leases::Slot;
 use leasehold_log::{FoundRecord, LogRecord, LogWriter, SegmentId, TornWrite};
 use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::{LogId, PerLog};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use super::super::StorageError;
 use super::super::log_files::{self, FOLDER};
@@ -118,6 +120,7 @@ impl StoppedDirectory {
         let mut verdict = DirectoryVerdict::default();
         let known = self.problems.clone();
         known.into_iter().for_each(|it| verdict.note(it));
+        self.check_writable(&mut verdict);
         if self.is_unfinished() {
             return verdict;
         }
@@ -129,6 +132,22 @@ impl StoppedDirectory {
             self.check_log(life, position, &mut verdict);
         }
         verdict
+    }
+
+    /// Checks that the directory and the folder of the log can be written to.
+    fn check_writable(&self, verdict: &mut DirectoryVerdict) {
+        for name in ["", FOLDER] {
+            let problem = match access(self.path.join(name), Access::WRITE_OK) {
+                Ok(()) | Err(Errno::NOENT) => continue,
+                Err(error) => io::Error::from(error),
+            };
+            let file = if name.is_empty() { "directory" } else { name };
+            let problem = format!("it cannot be written to: {problem}");
+            verdict.note(DirectoryProblem {
+                effect: StartEffect::Unwritable,
+                ..DirectoryProblem::refused(file, &problem)
+            });
+        }
     }
 
     /// Checks the rows and the tables of RocksDB. Returns the position of the state.

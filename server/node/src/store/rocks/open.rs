@@ -16,6 +16,7 @@ use rocksdb::{
     DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options, WriteBatch,
 };
 
+use super::super::kinds::{self, WrongKind};
 use super::super::log_files::LogFiles;
 use super::engine::{Engine, Flusher};
 use super::errors::unopened;
@@ -81,6 +82,7 @@ impl Storage {
         // machine.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|source| not_made(path, source))?;
+        check_kinds(path)?;
         let MarkerState::Marked(marker) = Marker::open(path, draw_life())? else {
             return Err(StorageError::Damaged {
                 path: path.to_owned(),
@@ -306,6 +308,21 @@ fn check_identity(
         });
     }
     Ok(())
+}
+
+/// Checks that nothing stands in the place of a file.
+fn check_kinds(path: &Path) -> Result<(), StorageError> {
+    let found = kinds::find_wrong_kind(path).map_err(|source| StorageError::Directory {
+        path: path.to_owned(),
+        source,
+    })?;
+    found.map_or(Ok(()), |WrongKind { name, kind }| {
+        Err(StorageError::Damaged {
+            path: path.to_owned(),
+            what: name,
+            problem: format!("it is {kind}, not a file"),
+        })
+    })
 }
 
 /// Syncs the parent directories of a new directory, so that the new directory survives a loss of

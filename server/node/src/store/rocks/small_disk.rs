@@ -115,6 +115,27 @@ fn a_directory_in_use_is_told_from_a_full_disk() {
     assert!(matches!(second.err(), Some(StorageError::Locked { .. })));
 }
 
+#[test]
+fn a_disk_that_is_mounted_for_reading_only_is_reported() {
+    use crate::store::inspect::{StartEffect, StoppedDirectory};
+    let Some(disk) = MountedDisk::new(64) else {
+        return;
+    };
+    let path = disk.path().join("A");
+    let (storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+    storage.close().unwrap();
+    let effects = || {
+        let problems = StoppedDirectory::open(&path).unwrap().verify().problems;
+        problems.iter().map(|it| it.effect).collect::<Vec<_>>()
+    };
+    assert_eq!(effects(), []);
+    let mut mount = Command::new("mount");
+    mount.args(["-o", "remount,ro"]).arg(disk.path());
+    assert!(mount.status().unwrap().success());
+    assert_eq!(effects(), [StartEffect::Unwritable; 2]);
+    assert!(Storage::open(&path, &stamp(), Durability::Sync).is_err());
+}
+
 /// Creates files in a new directory until the disk has no free inode. Dropping the returned
 /// directory removes the files.
 fn take_inodes(disk: &MountedDisk) -> tempfile::TempDir {

@@ -684,6 +684,24 @@ fn a_segment_that_is_taken_away_is_missed_at_the_next_batch() {
     assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
 }
 
+#[test]
+fn a_spare_segment_that_is_taken_away_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open_small(dir.path());
+    let spare = dir.path().join("log/spare");
+    let before = segments(dir.path()).len();
+    let mut removed = 0;
+    for slot in 1..=200 {
+        removed += u32::from(std::fs::remove_file(&spare).is_ok());
+        storage.write(&[accepted(slot, &"v".repeat(1000))]).unwrap();
+    }
+    assert!(removed > 0);
+    assert!(segments(dir.path()).len() > before + 1);
+    drop(storage);
+    let (_, recovered) = open_small(dir.path());
+    assert_eq!(slots(&recovered, LogId::Commands).len(), 200);
+}
+
 /// A kill loses the changes since the last flush. The log has their commands.
 #[test]
 fn a_kill_loses_the_changes_that_were_not_flushed() {
