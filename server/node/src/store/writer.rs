@@ -366,6 +366,11 @@ impl WriterThread {
         while !self.closing {
             self.gather();
             if let Err(error) = self.work(store.as_mut()) {
+                if matches!(error, StorageError::Stuck { .. }) {
+                    // A stuck RocksDB can take more than a minute to close. Nothing is left to
+                    // save, and the process ends now.
+                    std::mem::forget(store);
+                }
                 (self.report)(StorageReport::Failed(error));
                 return Ok(());
             }

@@ -177,6 +177,12 @@ fn a_store_that_refuses_although_there_is_room_fails() {
     let second = harness.reports.recv().unwrap();
     let is_stuck = matches!(second, StorageReport::Failed(StorageError::Stuck { .. }));
     assert!(is_stuck, "{second:?}");
+    // The disk is not closed, because a stuck store may hang: its end of the channel stays open.
+    let Harness {
+        entered, writer, ..
+    } = harness;
+    writer.close().unwrap();
+    assert_eq!(entered.try_recv(), Err(TryRecvError::Empty));
 }
 
 #[test]
