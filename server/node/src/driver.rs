@@ -196,8 +196,9 @@ impl Driver {
         }
         self.clients.set_log_time(self.replica.log_time_ms());
         self.enter(WorkKind::Writing);
-        self.peers.flush();
+        // Clients wait for their answers, and peers can use news a little later.
         self.clients.flush();
+        self.peers.flush();
         if let Some(long) = self.step_watch.end(std::time::Instant::now()) {
             step::warn(&long);
         }
