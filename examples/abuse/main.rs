@@ -132,16 +132,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static Attack>> {
 /// Runs the requested command. Returns true if all checks succeeded.
 fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let attacks = chosen(&args.only)?;
-    let binary = match &args.binary {
-        Some(binary) => std::path::absolute(binary).context("--binary")?,
-        None => provenance::beside()?,
-    };
-    let revision = match (&args.revision, &args.binary) {
-        (Some(revision), _) => revision.clone(),
-        (None, None) => provenance::revision_here(),
-        (None, Some(_)) => "not known".to_owned(),
-    };
-    let program = provenance::program(&binary, revision)?;
+    let (binary, program) = provenance::choose(args.binary.as_deref(), args.revision.as_deref())?;
     let mut results = Results::open(&args.out, &args.label, program)?;
     let stage = Stage {
         binary,

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Parser;
 
 use crate::cases::Case;
@@ -110,16 +110,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     if !(0.05..=60.0).contains(&cli.seconds) {
         bail!("--seconds: {} is not between 0.05 and 60", cli.seconds);
     }
-    let binary = match &cli.binary {
-        Some(binary) => std::path::absolute(binary).context("--binary")?,
-        None => provenance::beside()?,
-    };
-    let revision = match (&cli.revision, &cli.binary) {
-        (Some(revision), _) => revision.clone(),
-        (None, None) => provenance::revision_here(),
-        (None, Some(_)) => "not known".to_owned(),
-    };
-    let program = provenance::program(&binary, revision)?;
+    let (binary, program) = provenance::choose(cli.binary.as_deref(), cli.revision.as_deref())?;
     let recipe = Recipe {
         binary,
         replicas: 3,

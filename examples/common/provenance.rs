@@ -32,9 +32,25 @@ impl std::fmt::Display for Program {
     }
 }
 
+/// Returns the program to measure, and its description. If no `binary` is given, this is the program
+/// from the same build, with the revision of the sources in this directory.
+pub fn choose(binary: Option<&Path>, revision: Option<&str>) -> anyhow::Result<(PathBuf, Program)> {
+    let chosen = match binary {
+        Some(binary) => std::path::absolute(binary).context("--binary")?,
+        None => beside()?,
+    };
+    let revision = match (revision, binary) {
+        (Some(revision), _) => revision.to_owned(),
+        (None, None) => revision_here(),
+        (None, Some(_)) => "not known".to_owned(),
+    };
+    let program = describe(&chosen, revision)?;
+    Ok((chosen, program))
+}
+
 /// Returns the path of the program `leasehold` from the same build. The program is in the folder
 /// above the folder of the examples.
-pub fn beside() -> anyhow::Result<PathBuf> {
+fn beside() -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program")?;
     let folder = this.parent().and_then(std::path::Path::parent);
     let program = folder.map(|folder| folder.join("leasehold"));
@@ -43,7 +59,7 @@ pub fn beside() -> anyhow::Result<PathBuf> {
 }
 
 /// Describes the program in the file `binary`.
-pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
+fn describe(binary: &Path, revision: String) -> anyhow::Result<Program> {
     let version = output_of(Command::new(binary).arg("--version"))
         .with_context(|| format!("starting {}", binary.display()))?;
     let mut date = Command::new("date");
@@ -57,7 +73,7 @@ pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
 
 /// Returns the revision of the sources in this directory. If the sources differ from the committed
 /// revision, the text ends with `-dirty`.
-pub fn revision_here() -> String {
+fn revision_here() -> String {
     let mut git = Command::new("git");
     let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
     let text = output_of(git).ok().filter(|text| !text.is_empty());

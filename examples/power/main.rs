@@ -38,7 +38,6 @@ use leasehold_ycsb::{note, say};
 use crate::chance::Chance;
 use crate::control::{Control, ControlFinding};
 use crate::fleet::Plan;
-use crate::provenance::Program;
 use crate::report::PowerReport;
 use crate::run::PowerRun;
 use crate::shim::Shim;
@@ -98,7 +97,7 @@ fn main() -> ExitCode {
 
 /// Runs the power failures and the controls. Returns true if nothing was lost.
 fn run(cli: &Cli) -> anyhow::Result<bool> {
-    let (binary, program) = program(cli)?;
+    let (binary, program) = provenance::choose(cli.binary.as_deref(), cli.revision.as_deref())?;
     let folder = tempfile::tempdir().context("making a temporary directory; see TMPDIR")?;
     let plan = Plan {
         binary,
@@ -153,19 +152,4 @@ async fn all(
         findings.push(finding);
     }
     Ok(findings)
-}
-
-/// Returns the program that loses power, and its description.
-fn program(cli: &Cli) -> anyhow::Result<(PathBuf, Program)> {
-    let binary = match &cli.binary {
-        Some(binary) => std::path::absolute(binary).context("--binary")?,
-        None => provenance::beside()?,
-    };
-    let revision = match (&cli.revision, &cli.binary) {
-        (Some(revision), _) => revision.clone(),
-        (None, None) => provenance::revision_here(),
-        (None, Some(_)) => "not known".to_owned(),
-    };
-    let program = provenance::program(&binary, revision)?;
-    Ok((binary, program))
 }
