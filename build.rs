@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Files and directories that a run depends on. The lock file is one of them, because it has the
-/// versions of dependencies.
+/// Files and directories that determine the result of a simulated run. The lock file is one of
+/// them, because it fixes the versions of the dependencies.
 const SIMULATED: [&str; 11] = [
     "Cargo.lock",
     "client/backoff/src",

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::terminal::say;
 
-/// Information that the tables need in addition to the forecasts.
+/// Additional information for the tables. The forecasts do not contain this information.
 pub struct AdviceContext<'a> {
     /// Names of the replicas.
     pub names: &'a [String],
-    /// Plan and leader that are in force. Tables mark the line of this plan and leader. If the
-    /// field is `None`, tables mark no line.
+    /// Plan and leader that are in force now. Tables mark the line with this plan and this leader.
+    /// If the field is `None`, tables mark no line.
     pub now: Option<(HolderPlan, ReplicaId)>,
     /// Time, in seconds, for which a write waits if a holder has failed.
     pub stall_s: f64,

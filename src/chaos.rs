@@ -16,7 +16,7 @@ use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
-/// Longest time in a round during which clients send requests, in seconds. Short runs have shorter
+/// Maximum time for which clients send requests in one round, in seconds. Short runs have shorter
 /// rounds.
 const ROUND_S: f64 = 120.0;
 const ROUND_S_MIN: f64 = 20.0;
@@ -132,8 +132,8 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     conclude(args, &settings.dir, &summary, ended?)
 }
 
-/// Stores the findings of all rounds, and prints the findings. If the findings cannot be stored,
-/// they are still printed.
+/// Stores and prints the findings of all rounds. The findings are printed even if they cannot be
+/// stored.
 fn show(dir: &Path, summary: &ChaosSummary) -> anyhow::Result<()> {
     if summary.rounds.is_empty() {
         return Ok(());

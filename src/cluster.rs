@@ -267,7 +267,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the command `leasehold cluster run` with the same arguments. The output of the command
+/// Returns the command `leasehold cluster run` with the arguments `args`. The output of the command
 /// goes to `log`.
 fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     let file = std::fs::File::create(log).with_context(|| format!("creating {}", log.display()))?;
@@ -297,8 +297,8 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Outcome of waiting for a cluster to start. The wait continues until the cluster is up, even
-/// after an interrupt by the user.
+/// Outcome of the wait for the start of a cluster. If the user interrupts the wait, the wait still
+/// continues until the cluster is up.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,

@@ -50,7 +50,7 @@ impl ClientCredentials {
     }
 }
 
-/// Returns the path of a file, and the name of the option or environment variable that gave the
+/// Returns the path of a file, and the name of the option or environment variable that contains the
 /// path. The option has precedence over the variable. An empty variable is ignored.
 fn named(
     given: &Option<PathBuf>,
@@ -123,8 +123,8 @@ pub struct Connector {
 /// An open connection to the replica that answers a command.
 pub struct ConnectedClient {
     pub client: Client,
-    /// Connection to the replica that named the leader; `None` if that replica itself is the
-    /// leader.
+    /// Connection to the replica that was asked for the leader; `None` if the command did not
+    /// connect to another replica afterwards.
     pub before: Option<Client>,
 }
 
@@ -165,7 +165,8 @@ impl Connector {
     }
 
     /// Creates a connector for the replicas of the cluster that `cluster up` started in `dir`. The
-    /// first is the replica at `site` or, if no site is requested, the preferred leader.
+    /// connector first asks the replica at `site`. If `site` is `None`, the connector first asks
+    /// the preferred leader.
     fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         let state = ClusterState::load(dir)?;
         let addresses = state.clients.iter().map(|port| port.address);
@@ -216,7 +217,7 @@ impl Connector {
     }
 
     /// Connects to the replica that the arguments name. If the arguments name no replica, connects
-    /// to the leader. The first replica that answers is asked for the name of the leader.
+    /// to the leader. To find the leader, the connector asks the first replica that answers.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

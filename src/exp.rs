@@ -172,7 +172,7 @@ fn find(what: &ExpShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
 
-/// Directory for a report, and whether the plots are also written as PNG and PDF.
+/// Directory for a report, and the choice to write its plots also as PNG and PDF.
 #[derive(Clone, Copy)]
 pub struct ReportTarget<'a> {
     pub out: &'a Path,

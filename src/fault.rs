@@ -123,8 +123,8 @@ pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the IDs of the faults that the user named. If the user wrote `all`, returns an empty
-/// list, which stands for all faults.
+/// Returns the IDs of the faults that the user named. Returns an empty list if the user wrote
+/// `all`. An empty list means all faults.
 fn numbers(which: &[String]) -> anyhow::Result<Vec<u64>> {
     if which.iter().any(|word| word == "all") {
         return Ok(Vec::new());

@@ -139,7 +139,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
 /// Replicas that did not answer: for each address, the reason.
 type DeadReplicas = BTreeMap<String, String>;
 
-/// Returns the replicas that are dead, and those that did not answer the traced operation.
+/// Returns the replicas that are dead, or did not answer the traced operation, with the reasons.
 fn silent(client: &Client, trace: &OperationTrace) -> DeadReplicas {
     let replicas = client.health().replicas.into_iter().enumerate();
     let dead = replicas.filter_map(|(at, replica)| match replica.dead {
@@ -158,8 +158,8 @@ fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &RawRepl
     }
 }
 
-/// Prints a warning if a scan may have omitted entries. Entries may be missing if the scan returned
-/// the maximum number of entries that it was allowed to return.
+/// Prints a warning if a scan may have omitted entries. A scan may have omitted entries if the
+/// number of returned entries equals the limit of the scan.
 fn warn_truncated_scan(command: &KvCommand, reply: &RawReply) {
     if let KvCommand::Scan { limit, .. } = command
         && let Some(Answer::Entries(found)) = &reply.outcome.result

@@ -161,8 +161,8 @@ fn status(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(node.map_or(1, NodeError::status))
 }
 
-/// Describes an error and its causes. A cause is omitted if the description so far already contains
-/// the text of the cause.
+/// Describes an error and its causes. If the text of a cause already occurs in the description,
+/// this cause is omitted.
 fn describe_error(error: &anyhow::Error) -> String {
     let mut all = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -23,8 +23,8 @@ impl Pictures {
         Ok(())
     }
 
-    /// Converts the plots in `dir` and in subdirectories of `dir` to PNG and PDF, if these formats
-    /// are requested.
+    /// Converts all plots in `dir` to PNG and PDF, if the user requested these formats. Plots in
+    /// subdirectories are converted, too.
     pub fn draw(self, dir: &Path) -> anyhow::Result<()> {
         self.check()?;
         #[cfg(feature = "pictures")]

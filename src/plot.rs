@@ -55,8 +55,8 @@ pub fn run(args: &PlotArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Splits `NAME=FILE` into the name and the file. If the text contains no name, or the whole text
-/// is the path of an existing file, the name is empty.
+/// Splits `NAME=FILE` into the name and the file. The name is empty in two cases: the text contains
+/// no name, or the whole text is the path of an existing file.
 fn named(log: &str) -> (String, PathBuf) {
     match log.split_once('=') {
         Some((name, file)) if !Path::new(log).exists() => (name.to_owned(), PathBuf::from(file)),

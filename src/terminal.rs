@@ -77,9 +77,9 @@ fn renamed(filter: &str) -> String {
     directives.collect::<Vec<_>>().join(",")
 }
 
-/// Starts the log on stderr. The program never waits for a slow terminal; instead, lines are lost.
-/// `RUST_LOG` selects the entries; an empty `RUST_LOG` is ignored. Lines are written only until the
-/// returned guard is dropped.
+/// Starts the log on stderr. If the terminal is slow, lines are lost, because the program never
+/// waits for the terminal. `RUST_LOG` selects the entries; an empty `RUST_LOG` is ignored. Lines
+/// are written only until the returned guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
@@ -93,8 +93,8 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Converts bytes to text. Escape sequences replace bytes that are not UTF-8, and characters for
-/// which `must_escape` returns true.
+/// Converts bytes to text. Two kinds of content are replaced by escape sequences: bytes that are
+/// not UTF-8, and characters for which `must_escape` returns true.
 pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -219,8 +219,8 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     }
 }
 
-/// Display of the progress of several strategies: on a terminal a bar for each strategy, otherwise
-/// lines of text.
+/// Display of the progress of several strategies. On a terminal, each strategy has a bar.
+/// Otherwise, lines of text are printed.
 pub struct Bars {
     all: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,

@@ -16,8 +16,8 @@ pub struct Admin<'a> {
     client: &'a Client,
 }
 
-/// A change of leases. It changes the strategy for a key range, durations, or both. Settings
-/// without a value in the change stay as they are.
+/// A change of leases. The change sets the strategy for a key range, or sets durations, or does
+/// both. Settings without a value in the change stay as they are.
 ///
 /// ```
 /// use leasehold_client::LeaseChange;
@@ -65,8 +65,8 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the rule by which the strategy `quorum` chooses the holders of unlisted keys: `nearest`
-    /// or `leader`.
+    /// Sets the rule for unlisted keys under the strategy `quorum`: `nearest` or `leader`. Unlisted
+    /// keys are the keys that no client has read. The rule chooses the holders of these keys.
     pub fn unlisted(mut self, name: impl Into<String>) -> LeaseChange {
         self.request.unlisted = name.into();
         self
@@ -79,7 +79,8 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the minimum number of replicas to which the strategy `cost` gives no lease on a key.
+    /// Sets the number of spare replicas, for the strategy `cost`. For each key, at least this many
+    /// replicas get no lease.
     pub fn spare(mut self, replicas: u32) -> LeaseChange {
         self.request.spare = Some(replicas);
         self

@@ -95,8 +95,8 @@ impl Client {
     }
 
     /// Executes one operation and waits for its result. For most uses, the methods for single kinds
-    /// of operations are simpler. This method also reports the path and the replica that served the
-    /// operation.
+    /// of operations are simpler. The reply of this method also names the path by which a read was
+    /// served, and the replica that answered.
     ///
     /// # Errors
     /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`.
@@ -264,7 +264,7 @@ impl Client {
         (result, attempts.trace())
     }
 
-    /// Sends a request that a replica answers with a status. Returns this status.
+    /// Sends a request, and returns the status that a replica sends as the answer.
     pub(crate) async fn request_status(&self, body: Body) -> Result<StatusReply, Error> {
         let attempts = OperationAttempts::new(&self.inner.replicas);
         let answer = attempts.request(body).await?;
@@ -274,16 +274,16 @@ impl Client {
         }
     }
 
-    /// Executes a command so that it takes effect at most once. If the command was sent only once
-    /// and was refused because its session has expired, this method sends the command once more, in
-    /// a session that was opened after the refusal.
+    /// Executes a command so that it takes effect at most once. A command is refused if its session
+    /// has expired. If only one copy was sent before this refusal, this method sends the command
+    /// once more, in a session that was opened after the refusal.
     ///
     /// The command is not executed twice. The first copy in the log determines the replica's
-    /// answer, so no copy was executed before the refused copy. A refusal is also final: no later
-    /// copy is executed. If there was more than one attempt, an earlier attempt may have been
-    /// executed although its answer was lost. In this case, the command is not sent again. The
-    /// other session begins at the log time of the refusal or later. This time is the same on every
-    /// replica.
+    /// answer, so no copy was executed before the refused copy. The refusal is also final: no later
+    /// copy is executed in the old session. If several copies were sent before the refusal, one of
+    /// them may have been executed and its answer lost. In this case, the command is not sent
+    /// again. The new session begins at the log time of the refusal or later. This time is the same
+    /// on every replica.
     async fn execute_once(
         &self,
         op: Op,
@@ -416,7 +416,8 @@ fn violated(by: &Connection, message: &str) -> Error {
     }
 }
 
-/// A ticket in use. The ticket is released when the operation ends, with or without success.
+/// Ticket of an operation in flight. The ticket is released when the operation ends, with or
+/// without success.
 struct IssuedTicket<'a> {
     client: &'a Client,
     ticket: Ticket,

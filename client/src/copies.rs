@@ -115,8 +115,8 @@ impl<'a> OperationAttempts<'a> {
         self.sent.store(false, Ordering::Relaxed);
     }
 
-    /// Sends a request until a final answer arrives, several times if necessary. An answer is final
-    /// if another attempt could not change it.
+    /// Sends a request, and sends it again if necessary, until a final answer arrives. An answer is
+    /// final if another attempt could not change it.
     pub async fn request(&self, body: Body) -> Result<Answer<'_>, Error> {
         let mut copies = Copies::new(self, body);
         let result = copies.run().await;
@@ -146,17 +146,17 @@ struct Copies<'a> {
     /// Copies that may still be answered, and the replicas to which these copies were sent. The
     /// first answer is final.
     in_flight: SmallVec<[(usize, Call<'a>); 1]>,
-    /// Replica that still has time to answer, and the moment at which this time began. When this
-    /// time is over, the request is sent to another replica.
+    /// Replica from which an answer is expected now, and the moment at which its time to answer
+    /// began. When this time is over, the request is sent to another replica.
     active: Option<(usize, Instant)>,
     /// Replicas that gave no result within their time to answer.
     timed_out: SmallVec<[usize; 2]>,
     /// Replica to which the request was sent first.
     first: Option<usize>,
-    /// Number of copies that have left this client or may have left it.
+    /// Number of copies that have left this client, or may have left it.
     attempts: u32,
-    /// Back-off between attempts while the active replica is unavailable, and the time at which
-    /// this replica became unavailable.
+    /// Back-off for the attempts at the active replica, while this replica is unavailable. Also
+    /// contains the time at which the replica became unavailable.
     unavailable: Option<(Backoff, Instant)>,
     /// Time before which no copy is sent.
     not_before: Option<Instant>,
@@ -207,9 +207,9 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Sends a copy to the nearest replica that has not used up its time, unless another replica
-    /// still has time to answer. If no replica can be used, sends nothing. In that case, the
-    /// request is notified when a replica sends a greeting again.
+    /// Sends a copy to the nearest replica that has not used up its time to answer. Sends nothing
+    /// while another replica still has time to answer, or if no replica can be used. In the second
+    /// case, the request is notified when a replica sends a greeting again.
     fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
@@ -385,8 +385,9 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// Records that a replica has answered. Suspects the other replicas that used up their time
-    /// before this answer arrived, so that no other requests are sent to these replicas for now.
+    /// Records that the replica `index` has answered. Other replicas may have used up their time
+    /// before this answer arrived. These replicas are suspected, so that other requests avoid them
+    /// for now.
     fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);
@@ -444,8 +445,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Returns all replicas that were tried or could not be used. Each replica comes with the
-    /// reason why it gave no result.
+    /// Returns all replicas that were tried or could not be used. For each replica, also returns
+    /// the reason why it gave no result.
     fn tried(&self) -> Vec<FailedAttempt> {
         let reason = |(index, connection): (usize, &Connection)| {
             let is_in_flight = self.in_flight.iter().any(|(other, _)| *other == index);
@@ -463,7 +464,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// Returns the response if it is an answer, or the error if it is a refusal.
+/// Returns the response if it answers the request. If the response is a refusal, returns its error.
 fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     match response.outcome {
         Some(Outcome {

@@ -42,8 +42,8 @@ pub struct ClientOptions {
     /// handshake.
     pub attempt_timeout: Duration,
     /// Timeout for an operation, including all its attempts and the pauses between them; default 10
-    /// s. While the client can connect to no replica, it tries all addresses again until the
-    /// timeout. There is one exception: when the client first connects, it tries each address only
+    /// s. If no replica can be reached, the client tries all addresses again until the timeout.
+    /// There is one exception: for the first connection of a client, each address is tried only
     /// once.
     pub request_timeout: Duration,
     /// Maximum number of times that an operation is sent again; default 32. An operation is sent
@@ -126,7 +126,7 @@ pub struct ReplicaChange {
     pub address: String,
     /// Name of the replica; `None` if no greeting has arrived yet.
     pub replica: Option<Arc<str>>,
-    /// Whether the replica has died or answers again, with details.
+    /// The change of the replica's state: the replica has died, or answers again.
     pub liveness: LivenessChange,
 }
 

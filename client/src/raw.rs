@@ -13,8 +13,8 @@ use leasehold_wire::{Outcome, Path};
 #[cfg(feature = "raw")]
 use crate::{client::Client, copies::OperationTrace, error::Error};
 
-/// Result of a command as a message, with the path by which a read was served, and the replica that
-/// answered.
+/// Result of a command in the form of a message. Also contains the path by which a read was served,
+/// and the name of the replica that answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawReply {
     /// Outcome of the command; never an error. Errors are reported as [`Error::Refused`].
@@ -25,7 +25,8 @@ pub struct RawReply {
     pub replica: Arc<str>,
 }
 
-/// The interface that [`Client::raw`] returns, for requests and answers in the form of messages.
+/// Interface for requests and answers in the form of messages. [`Client::raw`] returns this
+/// interface.
 #[cfg(feature = "raw")]
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'a> {
@@ -80,11 +81,8 @@ impl Raw<'_> {
         self.client.request_status(body).await
     }
 
-    /// Changes leases as [`Admin::set_leases`](crate::Admin::set_leases) does, with the request and
-    /// the answer as messages.
-    ///
-    /// # Errors
-    /// The same errors as [`Client::execute`].
+    /// Changes leases as [`Admin::set_leases`](crate::Admin::set_leases) does. The request and the
+    /// answer have the form of messages.
     pub async fn set_leases(self, wanted: LeaseRequest) -> Result<StatusReply, Error> {
         self.client.request_status(Body::Lease(wanted)).await
     }

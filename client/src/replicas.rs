@@ -177,8 +177,8 @@ impl Replicas {
         &self.connections[self.choose(|_| false).unwrap_or(0)]
     }
 
-    /// Returns the refusal of this client's token if a replica has refused the token and no replica
-    /// may serve; otherwise `None`.
+    /// Returns the refusal of this client's token. Returns `None` if any replica may serve, or if
+    /// no replica has refused the token.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         if self.connections.iter().any(Connection::may_serve) {
             None
@@ -289,8 +289,8 @@ impl Keeper {
         self.pause().await;
     }
 
-    /// Pauses before the next attempt to connect. While no replica serves, the pause is a quarter
-    /// as long as usual.
+    /// Pauses before the next attempt to connect. While no replica serves, the pause lasts only a
+    /// quarter of the usual time.
     async fn pause(&mut self) {
         let pause = self.backoff.pause();
         let least = pause / 4;
@@ -351,10 +351,10 @@ impl Replicas {
         std::future::pending().await
     }
 
-    /// Probes a replica that was dead, until all operations may use this replica again. If the
-    /// replica does not serve, returns the reason why it is still dead. While no other replica
-    /// serves, operations may use the probed replica, too. The connection is kept while such
-    /// operations wait.
+    /// Probes a replica that was dead, until the replica has been healthy long enough to be used
+    /// again. If the replica does not serve, returns the reason. While no other replica serves,
+    /// operations may already use the probed replica. While such operations wait, the connection is
+    /// kept even if a probe is not answered in time.
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
         let silence_timeout = self.options.silence_timeout();

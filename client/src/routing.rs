@@ -27,10 +27,10 @@ pub enum Routing {
     /// Every operation is sent to the nearest replica that serves.
     #[default]
     Nearest,
-    /// Reads of one key are sent to a holder of the key, writes to the leader, and all other
-    /// operations to the nearest replica. If several holders are about equally near, the read is
-    /// sent to the least loaded of these. If the holders or the leader are not known, the read or
-    /// the write is sent to the nearest replica. The client keeps connections to all replicas.
+    /// A read of one key is sent to a holder of the key, and a write is sent to the leader. All
+    /// other operations are sent to the nearest replica. If several holders are about equally near,
+    /// the least loaded of them gets the read. If the holders or the leader are not known, the
+    /// operation is sent to the nearest replica. The client keeps connections to all replicas.
     LeaseAware,
 }
 
@@ -39,12 +39,13 @@ const REFRESH: Duration = Duration::from_secs(10);
 /// Tolerance in a comparison of distances. A replica is about as near as the nearest replica if its
 /// round trip is at most 2 × r + `NEAR`. Here r is the round trip of the nearest replica.
 const NEAR: Duration = Duration::from_millis(2);
-/// Maximum difference in the number of calls between a chosen replica and the least loaded replica.
-/// Within this limit, a replica with unsent requests is preferred.
+/// A replica may be chosen if it has at most this many calls more than the least loaded replica.
+/// Among the replicas within this limit, the one with the most unsent requests is chosen.
 const SLACK: usize = 8;
 /// Estimated size, in bytes, of an entry without its key.
 const ENTRY_BYTES: usize = 160;
-/// Number of reads of unknown keys for each requested hint, while there is no free space for hints.
+/// Number of reads of unknown keys per requested hint, while there is no free space for hints. So
+/// one in this number of reads requests a hint.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Route of an operation.
@@ -145,7 +146,7 @@ fn choose(
 #[derive(Debug, Clone, Copy)]
 struct HintEntry {
     /// Set of holders, with one bit for each replica number. `None` if no hint about the key has
-    /// arrived; then the holders of unlisted keys are used.
+    /// arrived. In this case, the router assumes the holders of unlisted keys.
     holders: Option<u64>,
     /// Time at which a hint was last requested. `None` if the entry may be wrong; then the next
     /// read requests a hint.
@@ -157,7 +158,7 @@ struct HintEntry {
 #[derive(Debug)]
 struct HintCache {
     entries: HashMap<Bytes, HintEntry, RandomState>,
-    /// A second list of all keys of the map, so that a random key can be chosen.
+    /// List of all keys of the map. A random key can be chosen from this list.
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,

@@ -90,8 +90,9 @@ impl Sessions {
 struct Session {
     /// Identity of the session; never 0, which means "no session" on the wire.
     client: u64,
-    /// A log time, in ms, at or before the session's first write. A replica compares the present
-    /// log time with this time, and so recognizes that it may have forgotten the session.
+    /// A log time, in ms, that is not later than the session's first write. A replica compares this
+    /// time with the present log time. The replica thus recognizes that it may have forgotten the
+    /// session.
     opened_ms: u64,
     /// Sequence number of the next write; the first write has number 1.
     next: u64,
@@ -191,8 +192,8 @@ mod tests {
         assert_eq!(sessions.open.len(), 4);
     }
 
-    /// Sessions that were opened one after another also expire one after another, as far as the
-    /// client knows, because each refusal contains its log time. A refused write has only one more
+    /// The client must assume that sessions that were opened one after another also expire one
+    /// after another, because each refusal contains its log time. A refused write has only one more
     /// attempt.
     #[test]
     fn what_is_refused_is_issued_again_in_a_session_that_was_opened_since() {

@@ -170,10 +170,11 @@ pub struct LeaseStatus {
     pub grace: Duration,
     /// Maximum drift of clocks that leases tolerate, in parts per million.
     pub max_drift_ppm: u32,
-    /// Whether the leader still has keys to list. If so, [`RangeStatus::listed`] will rise.
+    /// True if the leader sent this status and still has keys to list. Then [`RangeStatus::listed`]
+    /// will rise.
     pub unfinished: bool,
-    /// True only in the answer to a request for a change of leases, if the requested change was
-    /// already in force before the request.
+    /// Whether the requested change of leases was already in force before the request. This flag is
+    /// set only in the answer to a request for a change.
     pub already: bool,
 }
 
@@ -202,8 +203,8 @@ impl Status {
         counters.find(|(found, _)| found == name).map(|it| it.1)
     }
 
-    /// Converts a status message. `has_holders` is true if holders were requested. If it is true,
-    /// even an empty list of holders is an answer.
+    /// Converts a status message. `has_holders` is true if holders were requested. In this case, an
+    /// empty list of holders is also an answer.
     pub(crate) fn from_wire(status: wire::StatusReply, has_holders: bool) -> Status {
         let peer = |peer: wire::Peer| PeerStatus {
             name: peer.name,

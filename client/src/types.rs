@@ -70,8 +70,8 @@ pub struct StoredEntry {
 pub enum CasOutcome {
     /// The value was written under this version.
     Written(Version),
-    /// Nothing was written. The field contains the version that the key had instead; `None` if the
-    /// key did not exist.
+    /// Nothing was written. The field contains the version that the key had; `None` if the key did
+    /// not exist.
     Mismatch(Option<Version>),
 }
 
@@ -143,8 +143,8 @@ pub enum OperationResult {
     Value(VersionedValue),
     /// The key that was read does not exist.
     Missing,
-    /// A compare-and-swap wrote nothing. The field contains the version that the key had instead;
-    /// `None` if the key did not exist.
+    /// A compare-and-swap wrote nothing. The field contains the version that the key had; `None` if
+    /// the key did not exist.
     Mismatch(Option<Version>),
     /// The entries of a scan or of a read of several keys. The entries of a scan are in key order.
     /// The entries of a read are in the order of the request. Keys that do not exist are omitted.
@@ -170,7 +170,8 @@ pub enum ReadPath {
     Unknown,
 }
 
-/// Result of an operation, with the path by which a read was served, and the replica that answered.
+/// Result of an operation. Also contains the path by which a read was served, and the replica that
+/// answered.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Reply {
@@ -194,8 +195,8 @@ pub enum RefusalKind {
     TooLarge,
     /// No replica can serve the request now, for instance because there is no leader.
     Unavailable,
-    /// The session of a write has expired. If no earlier attempt can have taken effect, the client
-    /// first sends the write once more by itself, in another session.
+    /// The session of a write has expired. Before the client reports this error, it sends the write
+    /// once more in another session, if no earlier attempt can have taken effect.
     SessionExpired,
     /// Fields cannot be merged into the stored value, because it is not a record.
     NotARecord,
@@ -263,7 +264,7 @@ impl OperationResult {
     /// Converts a result from a response message.
     ///
     /// # Errors
-    /// Returns the description of a result that the protocol does not allow here.
+    /// Returns a description of the fault, if the protocol does not allow such a result.
     pub(crate) fn from_wire(
         result: wire::outcome::Result,
     ) -> std::result::Result<OperationResult, &'static str> {

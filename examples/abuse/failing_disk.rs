@@ -17,9 +17,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Time for which the replica runs before its disk fails again. It must be long enough for a few
 /// puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
-/// Time between the last failure of the disk and the end of the attackers. In this time, the
-/// attackers' puts make the replica begin a new file. The replica notices the failure only because
-/// it begins a new file.
+/// Time between the last failure of the disk and the end of the attackers. The replica notices the
+/// failure when it begins a new file. In this time, the attackers' puts make the replica begin a
+/// new file.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Interval between two checks of whether the replica has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
@@ -28,7 +28,8 @@ const LOOKS_EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub struct ExitTally {
     ways: BTreeMap<String, u32>,
-    /// Last output of the replica before it ended in the worst of these ways.
+    /// Last output of the replica before its first bad end. If no end was bad, this is the last
+    /// output before its first end.
     words: String,
     bad: bool,
 }

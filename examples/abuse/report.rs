@@ -18,8 +18,8 @@ use crate::provenance::{Program, command, machine};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub label: String,
-    /// Program that was attacked in the newest rows. Each row also names the program for which the
-    /// row was measured.
+    /// Program that was attacked when the newest rows were measured. Each row also names the
+    /// program that was attacked for this row.
     #[serde(default)]
     pub program: Program,
     pub command: String,

@@ -29,8 +29,8 @@ struct Sample {
     good: bool,
 }
 
-/// Measurements of those operations of the well-behaved clients that should have begun within a
-/// range of time.
+/// Measurements of the operations of the well-behaved clients. Only operations that should have
+/// begun within a range of time are included.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientLatencies {
     pub put_p50_us: u64,

@@ -10,8 +10,8 @@ use leasehold_wire::{ErrorCode, Response};
 use crate::cases::Case;
 use crate::load::AnsweredRequests;
 
-/// Returns the number of entries of a request: the keys, fields or ranges that the request names,
-/// or that its answer contains.
+/// Returns the number of entries of a request. Entries are the keys, fields or ranges that the
+/// request names, or that its answer contains.
 pub fn entries(answered: &AnsweredRequests) -> usize {
     let status = answered.answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());

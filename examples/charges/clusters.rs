@@ -21,8 +21,8 @@ const CHANGES_AT_ONCE: usize = 16;
 /// because each replica reports only a few thousand keys per second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(120);
 /// Percentage of the requested keys for which the leader must know the demand. The percentage is
-/// below 100, because a replica omits some keys from its report if keys with many reads fill the
-/// report.
+/// below 100, because a report of a replica has limited space. If keys with many reads fill the
+/// report, other keys are omitted.
 const DEMAND_KNOWN: usize = 95;
 
 /// A cluster that has been prepared for some of the cases.

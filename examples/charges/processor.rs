@@ -28,7 +28,7 @@ impl Sub for ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Returns the lesser of the two values of `all`, and the lesser of the two values of `first`.
+    /// Returns the lesser value of each field: the lesser `all`, and the lesser `first`.
     pub fn least(self, other: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.min(other.all),

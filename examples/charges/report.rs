@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use crate::provenance::{Program, command, machine};
 use crate::rows::{FACTOR, Row, distance, median_ratio};
 
-/// Number of rows in the first table of the report, which lists the rows that differ most.
+/// Number of rows in the first table of the report. This table lists the rows with ratios that
+/// differ most from the median ratio.
 const WORST: usize = 15;
 
 /// Results of the measurements of one program.

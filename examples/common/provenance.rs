@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-/// A program that was measured. The rows of one run may be from several programs.
+/// Description of a program that was measured. The results of one run may come from several
+/// programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
     /// Version that the program reports.
@@ -72,7 +73,7 @@ fn describe(binary: &Path, revision: String) -> anyhow::Result<Program> {
 }
 
 /// Returns the revision of the sources in this directory. If the sources differ from the committed
-/// revision, the text ends with `-dirty`.
+/// revision, the returned text ends with `-dirty`.
 fn revision_here() -> String {
     let mut git = Command::new("git");
     let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);

@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 /// Longest time that an attacker waits for a handshake to complete.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a replica's client port, after the replica has sent its welcome.
+/// A connection to a replica's client port. The replica has already sent its welcome.
 pub struct Wire {
     pub welcome: Welcome,
     pub reader: FrameReader<OwnedReadHalf>,

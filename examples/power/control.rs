@@ -20,8 +20,8 @@ const CUTS_MAX: u64 = 5;
 pub enum Control {
     /// The replicas acknowledge writes that are only in memory.
     InMemory,
-    /// The replicas acknowledge writes without a sync. A replica refuses its directory if the
-    /// marker of the directory requires data that the disk has lost.
+    /// The replicas acknowledge writes without a sync. After a power failure, a replica refuses to
+    /// start if the marker in its directory requires data that the disk has lost.
     Async,
     /// In the second half of the load, syncs have no effect on the disks of a majority.
     LyingDisks,
@@ -107,7 +107,7 @@ impl Control {
     }
 }
 
-/// Returns the middle of the time under load.
+/// Returns the time at the middle of the period under load.
 fn middle(recording: &Recording) -> u64 {
     let begin_ns = recording.ready_ns.unwrap_or(recording.to_ns);
     begin_ns.midpoint(recording.to_ns)
@@ -123,8 +123,8 @@ fn moments(recording: &Recording, chance: &mut Chance) -> Vec<u64> {
     moments
 }
 
-/// Makes images of all disks after the loss of all pending changes. Lets the replicas with lying
-/// disks start first.
+/// Makes images of all disks. The images contain none of the pending changes. Also determines that
+/// the replicas with lying disks start first.
 fn draw_images(
     cut: &mut Cut,
     playback: &Playback<'_>,

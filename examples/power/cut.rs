@@ -70,8 +70,8 @@ pub struct Cut {
     pub model: DiskModel,
     /// Time since the cluster was started, in ms.
     pub at_ms: f64,
-    /// Replicas that lost power. Each replica comes with the rule that determines which pending
-    /// changes its disk kept.
+    /// Replicas that lost power. Each replica is paired with a rule. The rule determines which
+    /// pending changes the replica's disk kept.
     pub survivals: Vec<(usize, Survival)>,
     /// Replicas that start first. The judge checks these replicas before the other replicas start.
     pub first: Vec<usize>,
@@ -256,9 +256,9 @@ async fn judge_part(
     judgement.read(fleet, running, history, at_ns).await
 }
 
-/// Draws the replicas that start first. If `is_joined` is false, these are all replicas, because
+/// Draws the replicas that start first. If `is_joined` is false, all replicas start first, because
 /// the first start of a cluster needs more than a majority. If only the replica `lost` has lost
-/// power, the replica `lost` is one of the first.
+/// power, the result always contains `lost`.
 pub fn draw_first(
     nodes: usize,
     kind: CutKind,

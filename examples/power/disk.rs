@@ -126,8 +126,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Creates a disk with these contents, which are durable. In a trace of this disk, all paths
-    /// are below `path`.
+    /// Creates a disk with the durable contents `contents`. In a trace of this disk, all paths are
+    /// below `path`.
     pub fn new(contents: &Tree, model: DiskModel, path: &Path, lies_from: Option<u64>) -> Disk {
         let mut disk = Disk {
             model,
@@ -166,8 +166,8 @@ impl Disk {
     }
 
     /// Performs an operation. An operation on an unknown file has no effect. A file is unknown if
-    /// the C library opened the file by itself, because the shim does not see this. All such files
-    /// are diagnostic logs.
+    /// the C library opened the file by itself, because the shim does not see such an open. Only
+    /// diagnostic logs are unknown.
     pub fn perform(&mut self, record: &TraceRecord) {
         match &record.operation {
             FileOperation::Open {

@@ -49,7 +49,7 @@ pub struct FailedStart {
 }
 
 impl FailedStart {
-    /// Returns an error if this machine, and not the store, has caused the failure.
+    /// Returns an error if the cause of the failure is this machine and not the store.
     pub fn check(&self) -> anyhow::Result<()> {
         let is_taken = self.words.contains("Address already in use");
         anyhow::ensure!(
@@ -98,8 +98,8 @@ impl Fleet {
         })
     }
 
-    /// Starts a replica on a disk with these contents. If `is_recorded`, the shim records its
-    /// operations.
+    /// Starts a replica on a disk with these contents. If `is_recorded`, the shim records the file
+    /// operations of the replica.
     pub fn start(&mut self, replica: usize, disk: &Tree, is_recorded: bool) -> anyhow::Result<()> {
         self.starts += 1;
         let home = self
@@ -150,7 +150,7 @@ impl Fleet {
         Ok(text)
     }
 
-    /// Returns the disk of a replica's last process.
+    /// Returns the path of the disk of a replica's last process.
     pub fn disk(&self, replica: usize) -> PathBuf {
         self.home(replica).join("disk")
     }
@@ -187,7 +187,7 @@ impl Fleet {
         trace::parse(Bytes::from(bytes))
     }
 
-    /// Checks that no replica has ended by itself.
+    /// Returns an error if a replica has ended by itself.
     pub fn all_run(&mut self) -> Result<(), FailedStart> {
         let mut ended = (0..self.replicas.len()).filter_map(|replica| self.ended(replica));
         ended.next().map_or(Ok(()), Err)

@@ -10,7 +10,8 @@ use leasehold_client::Version;
 
 use crate::chance::Chance;
 
-/// Size in bytes of the write's number, which precedes the filler in a value.
+/// Size in bytes of a write's number. A stored value consists of this number and the filler after
+/// it.
 const NUMBER_BYTES: usize = 8;
 
 /// A write of one key.
@@ -22,7 +23,7 @@ pub struct KeyWrite {
     pub filler: Option<usize>,
     /// Time of the request, in ns of the monotonic clock.
     pub sent_ns: u64,
-    /// Time of the answer, with the version in the answer; `None` without an answer.
+    /// Time of the answer, and the version that the answer contains; `None` if no answer came.
     pub acked: Option<(u64, Version)>,
 }
 
@@ -61,7 +62,7 @@ struct KeyHistory {
 }
 
 impl KeyHistory {
-    /// Whether a write of the key has no answer. If so, the key must not be written again.
+    /// Whether the key must not be written again, because one of its writes got no answer.
     fn is_retired(&self) -> bool {
         self.writes.iter().any(|write| write.acked.is_none())
     }
@@ -79,7 +80,8 @@ pub struct FoundValue {
 pub enum LossKind {
     /// An acknowledged write is lost: the key is missing, or has an older value.
     Lost,
-    /// The key has a value that nobody wrote, or an acknowledged value with another version.
+    /// The key has a value that was never written. Or the key has an acknowledged value, but not
+    /// the acknowledged version.
     Wrong,
 }
 
@@ -201,7 +203,8 @@ fn position(writes: &[&KeyWrite], key: &str, value: &Bytes) -> Option<usize> {
     (writes[index].value(key).as_ref() == Some(value)).then_some(index)
 }
 
-/// Checks that the version of an acknowledged value is the version in the acknowledgement.
+/// Checks the version that a reader found. If the write was acknowledged by `at_ns`, this version
+/// must be equal to the version in the acknowledgement.
 fn judge_version(key: &str, write: &KeyWrite, found: &FoundValue, at_ns: u64) -> Result<(), Loss> {
     match write.acked {
         Some((acked_ns, version)) if acked_ns <= at_ns && version != found.version => {

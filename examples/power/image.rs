@@ -14,7 +14,8 @@ use crate::tree::Tree;
 /// Size in bytes of a sector. A disk writes each sector atomically.
 const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: usize = 4096;
-/// Name of RocksDB's diagnostic log. This file holds no data, so its losses are not counted.
+/// Name of RocksDB's diagnostic log. Lost changes of this file are not counted, because the file
+/// holds no data.
 const DIAGNOSTIC_LOG: &str = "/LOG";
 
 /// Rule that determines which pending changes an image keeps.
@@ -54,14 +55,14 @@ pub struct Image {
     pub contents: Tree,
     /// Number of torn writes: writes of which the image has only a part.
     pub torn: u64,
-    /// Number of lost changes among the pending changes of folders.
+    /// Number of pending changes of folders that the image has lost.
     pub lost_entries: u64,
     /// One line for each torn write and for each lost change of a folder.
     pub notes: Vec<String>,
 }
 
 impl Image {
-    /// Creates the image of a disk that was not in use.
+    /// Creates the image of a disk that was not in use. The image has lost nothing.
     pub fn of(contents: &Tree) -> Image {
         Image {
             contents: contents.clone(),
@@ -96,11 +97,11 @@ struct ImageMaker<'a> {
     disk: &'a Disk,
     survival: Survival,
     chance: &'a mut Chance,
-    /// Number of the last change of folders that the image keeps, if the model is `journal`; `None`
-    /// if the model is `strict`.
+    /// Last change of folders that the image keeps, for the model `journal`; `None` for the model
+    /// `strict`.
     journal_end: Option<ChangeNumber>,
-    /// Files that were already created. This map keeps the files, because a file may have several
-    /// names.
+    /// Files that the image already contains. A file may have several names, but its contents must
+    /// be drawn only once.
     files: HashMap<NodeId, Tree>,
     image: Image,
 }
@@ -204,7 +205,7 @@ impl ImageMaker<'_> {
         self.image.notes.push(note);
     }
 
-    /// Keeps a random subset of the written units. Each kept unit gets a random one of its
+    /// Keeps a random subset of the written units. For each kept unit, draws one of the unit's
     /// versions.
     fn units(&mut self, changes: &[&FileChange], bytes: &mut Vec<u8>, unit: usize, path: &str) {
         let mut versions = UnitVersions::of(changes, bytes, unit);
@@ -250,8 +251,8 @@ impl ImageMaker<'_> {
 
 /// Versions of the units that pending changes wrote.
 struct UnitVersions {
-    /// All changes of each unit. A change is given by its index, and by the contents of the unit
-    /// after the change.
+    /// All versions of each unit. A version consists of the index of a change, and the contents of
+    /// the unit after this change.
     units: BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
     /// Contents of the file after all changes.
     full: Vec<u8>,

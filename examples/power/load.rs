@@ -121,7 +121,7 @@ impl Writer {
         found.unwrap_or_default()
     }
 
-    /// Performs one write. Returns whether it was acknowledged.
+    /// Performs one write. Returns true if the write was acknowledged.
     async fn write(&mut self, client: &Client) -> bool {
         let key = self.key();
         let removes = key.starts_with("hot/") && self.chance.percent(10);

@@ -27,7 +27,7 @@ pub struct Recording {
     pub replicas: Vec<Vec<ReplicaRun>>,
     pub from_ns: u64,
     pub to_ns: u64,
-    /// Time at which every replica had served a write; `None` if this never happened.
+    /// Time when every replica had served at least one write; `None` if this never happened.
     pub ready_ns: Option<u64>,
 }
 
@@ -53,8 +53,8 @@ impl Recording {
     }
 
     /// Draws moments at which the power fails, in ascending order. A third of the moments are
-    /// before `served_ns`, the time of the first acknowledgement. Many moments are close to a
-    /// change that a sync or a rename completes.
+    /// before `served_ns`, the time of the first acknowledgement. Many moments are shortly after a
+    /// large write, a sync or a rename.
     pub fn draw_moments(&self, count: usize, served_ns: u64, chance: &mut Chance) -> Vec<u64> {
         let all = self.replicas.iter().flatten().flat_map(|run| &run.trace);
         let after = |record: &&TraceRecord| record.at_ns >= self.from_ns;
@@ -81,7 +81,8 @@ impl Recording {
         moments
     }
 
-    /// Returns the disks at the beginning of the recording.
+    /// Returns the state of all disks at the beginning of the recording. For each replica,
+    /// `lies_from` returns the time from which syncs of the replica's disk have no effect.
     pub fn play(&self, model: DiskModel, lies_from: impl Fn(usize) -> Option<u64>) -> Playback<'_> {
         let replicas = self.replicas.iter().enumerate();
         let replicas = replicas.map(|(replica, runs)| ReplicaPlayback {

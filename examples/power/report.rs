@@ -64,14 +64,14 @@ pub struct PowerReport<'a> {
 }
 
 impl PowerReport<'_> {
-    /// Whether all power failures were without a violation, and the judge found a violation in each
-    /// control.
+    /// Whether the run succeeded: no power failure led to a violation, and in each control the
+    /// judge found a violation.
     pub fn is_good(&self) -> bool {
         self.cuts.iter().all(Cut::is_good) && self.controls.iter().all(|it| it.violation.is_some())
     }
 
-    /// Returns sums with their names. Some sums are over all power failures, and others are over a
-    /// group of power failures.
+    /// Returns named sums: first the sum over all power failures, and then one sum for each kind,
+    /// phase and model.
     fn sums(&self) -> Vec<(String, CutSums)> {
         let part = |name: &str, is_in: &dyn Fn(&Cut) -> bool| {
             let cuts = self.cuts.iter().filter(|cut| is_in(cut));

@@ -19,14 +19,14 @@ use crate::tree::Tree;
 /// the state.
 const SETTLES_MS: u64 = 800;
 
-/// One round of power failures: a cluster with recorded file operations, and its disks before the
-/// start.
+/// One round of power failures. In a round, a cluster starts on the disks `bases`, and its file
+/// operations are recorded.
 pub struct Round<'a> {
     pub plan: &'a Plan,
     pub number: u64,
     pub model: DiskModel,
     pub bases: Vec<Tree>,
-    /// Whether the disks are those of a new cluster.
+    /// Whether the disks in `bases` are those of a new cluster.
     pub is_first_start: bool,
     pub durability: &'static str,
     pub history: &'a SharedHistory,
@@ -148,7 +148,7 @@ impl RecordedCluster {
 }
 
 impl Round<'_> {
-    /// Creates a cut that is not judged yet.
+    /// Creates the description of a power failure. The judge has not judged this power failure yet.
     pub fn cut(&self, kind: CutKind, phase: CutPhase, at_ms: f64) -> Cut {
         Cut {
             number: 0,
@@ -186,9 +186,9 @@ impl Round<'_> {
         }
     }
 
-    /// Records the cluster under load for the time of the plan. During this time, single replicas
-    /// lose power. This happens `live_cuts` times in all. Returns the recording and these power
-    /// failures.
+    /// Records the cluster under load for the time of the plan. During this time, makes `live_cuts`
+    /// power failures. Each power failure hits a single replica. Returns the recording and the
+    /// power failures.
     pub async fn record(
         &self,
         live_cuts: usize,

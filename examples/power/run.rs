@@ -25,7 +25,8 @@ const LIVE_EVERY: usize = 5;
 /// One out of `NEW_EVERY` rounds begins with new disks. The other rounds begin with images of the
 /// disks from the previous round.
 const NEW_EVERY: u64 = 3;
-/// Percentage of the remaining power failures that hit only one replica.
+/// Percentage of recorded moments at which only one replica loses power. At the other moments, all
+/// replicas lose power.
 const ONE_PERCENT: u64 = 25;
 
 /// Disks for the next round.

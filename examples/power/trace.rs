@@ -37,7 +37,7 @@ pub enum FileOperation {
         descriptor: i32,
         bytes: usize,
     },
-    /// Beginning of a sync. The end of the sync has the same ticket.
+    /// Beginning of a sync. The matching `SyncEnd` has the same ticket.
     SyncBegin {
         descriptor: i32,
         ticket: u64,
@@ -72,7 +72,7 @@ impl Contents {
         }
     }
 
-    /// Writes the first `length` bytes into `file` at `offset`.
+    /// Writes the first `length` bytes of these contents into `file` at `offset`.
     pub fn put(&self, file: &mut Vec<u8>, offset: usize, length: usize) {
         if file.len() < offset + length {
             file.resize(offset + length, 0);
@@ -192,8 +192,8 @@ fn opened(descriptor: i32, flags: u64, path: String) -> FileOperation {
     }
 }
 
-/// Converts a reservation of space. With mode 0, the operation also extends the file. With mode 1
-/// (`FALLOC_FL_KEEP_SIZE`), the operation changes no contents.
+/// Converts a record of `fallocate`, which reserves space. Mode 0 also extends the file. Mode 1
+/// (`FALLOC_FL_KEEP_SIZE`) does not change the file's contents, so the result is `None`.
 fn extended(descriptor: i32, bytes: usize, mode: u64) -> anyhow::Result<Option<FileOperation>> {
     match mode {
         0 => Ok(Some(FileOperation::Extend { descriptor, bytes })),

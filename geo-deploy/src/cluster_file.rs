@@ -32,7 +32,7 @@ pub(crate) struct ClusterFile {
     pub node: Vec<Node>,
 }
 
-/// Section with the credentials by which replicas prove their identity.
+/// Section about the certificates by which replicas prove their identity.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Security {
     /// Directory of the replicas' certificates, relative to the directory of `cluster.toml`.

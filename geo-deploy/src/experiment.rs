@@ -75,7 +75,7 @@ pub struct Experiment {
     /// replaced.
     #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
     pub timing: TimingOverrides,
-    /// Replicas that receive acceptors' votes in addition to the leader.
+    /// Replicas to which acceptors send their votes, besides the leader.
     #[serde(default)]
     pub accept_replies: AcceptRepliesName,
     /// Requests that the clients send.
@@ -109,7 +109,7 @@ fn default_runs() -> u32 {
 }
 
 /// Intervals and timeouts of replicas, for example the timeout after which a silent leader is
-/// replaced. An omitted field has the default of `serve`.
+/// replaced. If a field is omitted, the default value of the command `serve` is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimingOverrides {
@@ -246,17 +246,19 @@ pub struct StrategyPlan {
     pub label: String,
     /// Name of the strategy.
     pub strategy: String,
-    /// Distribution of the keys under this strategy, if it differs from that of the workload.
+    /// Distribution of the keys under this strategy; `None` if the distribution of the workload is
+    /// used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
-    /// Replicas that receive acceptors' votes under this strategy, if they differ from those of the
-    /// experiment.
+    /// Replicas to which acceptors send their votes under this strategy, besides the leader. `None`
+    /// if the setting of the experiment is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_replies: Option<AcceptRepliesName>,
-    /// Faults that are injected under this strategy, if they differ from those of the experiment.
+    /// Faults that are injected under this strategy. An empty list means that the faults of the
+    /// experiment are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fault: Vec<FaultSpec>,
-    /// Strategies that replace this one while clients send requests, in order of time.
+    /// Changes to other strategies while clients send requests, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<StrategyChange>,
     /// Holders of each part of the key space, for the strategy `fixed`.
@@ -298,7 +300,8 @@ impl StrategyPlan {
         }
     }
 
-    /// Returns the replicas that receive acceptors' votes under this strategy.
+    /// Returns the replicas to which acceptors send their votes under this strategy, besides the
+    /// leader.
     pub fn accept_replies(&self, experiment: &Experiment) -> AcceptRepliesName {
         self.accept_replies.unwrap_or(experiment.accept_replies)
     }
@@ -309,7 +312,7 @@ impl StrategyPlan {
     }
 }
 
-/// [`Durability`] with the names that files and overrides use.
+/// The values of [`Durability`], under the names that files and overrides use.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Durability", rename_all = "lowercase")]
 pub(crate) enum DurabilityName {

@@ -31,7 +31,7 @@ use supervisor::Supervisor;
 
 /// Timeout for a request to end a cluster. The replicas have this time to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
-/// Timeout for a request to the supervisor, including the time in which replicas report their
+/// Timeout for a request to the supervisor. Replicas may need a part of this time to report their
 /// roles.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -60,7 +60,7 @@ pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settings of a supervisor, besides the experiment that describes its cluster.
+/// Settings of a supervisor. The experiment, which describes the cluster, is separate.
 #[derive(Clone, Debug)]
 pub struct SupervisorSettings {
     /// Path of the program for replicas. The program is started with `serve`.
@@ -72,13 +72,14 @@ pub struct SupervisorSettings {
     pub client_port: Option<u16>,
     /// Whether a replica is started again after its death.
     pub restart: bool,
-    /// Whether the cluster works without TLS: no process proves its identity, and nothing is
-    /// encrypted.
+    /// Whether the cluster works without TLS. If true, no process proves its identity, and nothing
+    /// is encrypted.
     pub insecure: bool,
 }
 
-/// Starts a cluster, and runs it until a request ends the cluster or `interrupted` completes. The
-/// experiment must have exactly one strategy, which is the strategy of the cluster.
+/// Starts a cluster and runs it. Ends the cluster when a request asks for it, or when `interrupted`
+/// completes. The experiment must have exactly one strategy, which becomes the strategy of the
+/// cluster.
 ///
 /// # Errors
 /// If a cluster is up in the directory already, if the data belongs to a cluster with other
@@ -118,8 +119,8 @@ pub async fn supervise(
     hold(supervisor, &plan, &settings.dir, interrupted).await
 }
 
-/// Runs a ready cluster until a request ends it or `interrupted` completes, and then ends its
-/// replicas.
+/// Runs a ready cluster until a request asks to end it, or until `interrupted` completes. Then ends
+/// the replicas of the cluster.
 async fn hold(
     mut supervisor: Supervisor<'_>,
     plan: &RunPlan<'_>,
@@ -169,8 +170,8 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Checks that a supervisor that does not answer has ended. The function takes the lock of the
-/// directory, which fails if the supervisor is still running.
+/// Checks that a supervisor has ended. The caller has received no answer from this supervisor. The
+/// check takes the lock of the directory, because this fails if the supervisor is still running.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(
@@ -190,8 +191,8 @@ fn gone_message(dir: &Path) -> String {
     )
 }
 
-/// Ends the cluster in `dir` and waits until it has ended. Returns the ports of replicas that still
-/// answer. These are replicas that were started by hand.
+/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which replicas
+/// still answer. A user has started these replicas by hand.
 ///
 /// # Errors
 /// If no cluster is up in `dir`, or its supervisor does not answer.
@@ -218,7 +219,7 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     Ok(state.still_open())
 }
 
-/// Returns a message about replicas that still run after the end of their cluster. The message is
+/// Returns a message about replicas that still run although their cluster has ended. The message is
 /// empty if there are no such replicas.
 pub fn orphans_message(left: &[ClientPort]) -> String {
     if left.is_empty() {

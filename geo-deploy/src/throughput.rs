@@ -43,7 +43,7 @@ pub struct ThroughputExperiment {
     /// Condition under which a write is durable.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
-    /// Time between two flushes of the state to disk, in ms.
+    /// Interval at which a replica writes its state to disk, in ms.
     pub checkpoint_ms: u64,
     /// Number of keys. All keys are equally popular.
     pub keys: u64,
@@ -58,8 +58,9 @@ pub struct ThroughputExperiment {
     /// Duration of the warm-up, in s. Nothing is measured in the warm-up. Clients read equally from
     /// all replicas, so that every replica gets about the same number of leases.
     pub warmup_s: f64,
-    /// Duration of each measurement, in s: first of reads, then of writes. In the 3 s before each
-    /// measurement, clients already send requests, but these requests are not measured.
+    /// Duration of each of the two measurements, in s. Reads are measured first, then writes.
+    /// Clients begin to send requests 3 s before each measurement, but these early requests are not
+    /// measured.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -107,7 +108,8 @@ pub struct OperationThroughput {
     pub per_s: f64,
     /// Number of failed operations.
     pub failed: u64,
-    /// Share of reads that the receiving replica answered under its own lease, from 0 to 1.
+    /// Share of local reads, from 0 to 1. A read is local if the replica that receives the request
+    /// answers it under its own lease.
     pub local_fraction: f64,
     /// Median latency, in µs.
     pub p50_us: f64,
@@ -121,8 +123,8 @@ pub struct OperationThroughput {
 }
 
 impl OperationThroughput {
-    /// Returns the rate, in operations a second, that would be possible if every replica had its
-    /// own processor. The rate is limited by the replica that uses the most processor time.
+    /// Returns the possible rate, in operations a second, if every replica had its own processor.
+    /// The replica that uses the most processor time limits this rate.
     pub fn at_a_processor_each(&self) -> f64 {
         if self.busiest_us > 0.0 {
             1e6 / self.busiest_us
@@ -153,7 +155,7 @@ pub fn list() -> Vec<(&'static str, String)> {
 
 impl ThroughputExperiment {
     /// Returns the throughput experiment `name`: the built-in experiment of this name, or the
-    /// experiment that the TOML file `name` describes. Returns `None` if there is neither.
+    /// experiment in the TOML file `name`. Returns `None` if neither exists.
     ///
     /// # Errors
     /// Returns an error if a field or an override is invalid.
@@ -167,9 +169,9 @@ impl ThroughputExperiment {
         Some(ThroughputExperiment::parse(name, &text).and_then(|it| it.with(sets)))
     }
 
-    /// Returns the text of a TOML file that describes a throughput experiment; `None` for any other
-    /// file. `None` is not an error, because the caller then searches for an experiment of another
-    /// kind. That search reports an error if the file cannot be read or is not TOML.
+    /// Returns the text of the TOML file `name`. Returns `None` if the file cannot be read, is not
+    /// TOML, or does not describe a throughput experiment. The caller then searches for an
+    /// experiment of another kind, and this search reports the error.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;
@@ -191,9 +193,9 @@ impl ThroughputExperiment {
         parsed.checked()
     }
 
-    /// Applies overrides of the form `key=value`, and returns the resulting experiment. A key is a
-    /// dotted field, or `strategies`. The value of `strategies` lists the cases to keep, by label
-    /// or by strategy.
+    /// Applies overrides of the form `key=value`, and returns the resulting experiment. A key is
+    /// `strategies` or a dotted field. The value of `strategies` lists the labels or strategies of
+    /// the cases to keep.
     fn with(self, sets: &[String]) -> Result<ThroughputExperiment, ExperimentError> {
         let changed = sets.iter().try_fold(self, |it, set| it.set(set));
         changed.and_then(ThroughputExperiment::checked)
@@ -305,8 +307,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Checks that the labels of the cases are valid names of directories, and that each case has a
-    /// label of its own. Also checks the settings that replicas must accept.
+    /// Checks the cases. Each case must have a label of its own that is a valid name of a
+    /// directory, and settings that replicas accept.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {
@@ -343,8 +345,8 @@ impl ThroughputExperiment {
         Ok(())
     }
 
-    /// Checks a case's cluster configuration in the same way as replicas do. The check uses made-up
-    /// addresses.
+    /// Checks a case's cluster configuration by the rules of the replicas. The configuration
+    /// contains made-up addresses for this check.
     fn check_cluster(&self, case: &Case) -> Result<(), ExperimentError> {
         let node = |(name, port): (&String, u16)| Node {
             name: name.clone(),

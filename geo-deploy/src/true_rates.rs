@@ -49,7 +49,8 @@ pub struct SitePlacementCost {
     pub writes_at_minimum: f64,
 }
 
-/// Latencies of operations on one key at each site, in ms, for one set of holders.
+/// Latencies of operations on one key with one set of holders. Each list contains one latency, in
+/// ms, for each site.
 #[derive(Clone, Debug)]
 struct HolderCosts {
     holders: SiteSet,
@@ -59,7 +60,8 @@ struct HolderCosts {
     mixed_ms: Vec<f64>,
 }
 
-/// Model that computes the latency for a choice of holders from the rates of a workload's requests.
+/// Model of a workload with known rates of requests. The model computes the latency for a choice of
+/// holders.
 pub struct PlacementModel<'a> {
     plan: &'a RunPlan<'a>,
     bounds: Bounds,
@@ -73,8 +75,9 @@ pub struct PlacementModel<'a> {
 }
 
 impl<'a> PlacementModel<'a> {
-    /// Creates the model of a plan. Returns `None` if there are too many keys or sets of sites to
-    /// examine. `client_ms` is the time that clients add to the latency of every operation.
+    /// Creates the model of a plan. Returns `None` if too many keys, or too many sets of sites,
+    /// would have to be examined. `client_ms` is the time, in ms, that clients add to the latency
+    /// of every operation.
     pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();
@@ -96,7 +99,8 @@ impl<'a> PlacementModel<'a> {
         })
     }
 
-    /// Returns the cost of the optimum: every key has the holders with the least mean latency.
+    /// Returns the cost of the optimum. In the optimum, each key has the holders with the lowest
+    /// mean latency for this key.
     pub fn optimum(&self) -> PlacementCost {
         let leader = SiteSet::one(self.plan.experiment.leader_index());
         let sets = (0..1 << self.streams.len()).map(SiteSet);
@@ -117,7 +121,8 @@ impl<'a> PlacementModel<'a> {
         sum.expected()
     }
 
-    /// Returns the cost of the holders that the plan's strategy would choose from the true rates.
+    /// Returns the cost of the holders that the plan's strategy would choose if it knew the true
+    /// rates.
     pub fn of_strategy(&self) -> PlacementCost {
         if self.plan.strategy.strategy == "cost" {
             return self.optimum();
@@ -139,7 +144,8 @@ impl<'a> PlacementModel<'a> {
         self.plan.topology().nearest_to(leader)
     }
 
-    /// For each site, returns the share of all operations that the site sends for `key`.
+    /// Returns, for each site, the share of all operations that are sent by this site and have the
+    /// key `key`.
     fn rates(&self, key: u64) -> Vec<f64> {
         let sites = self.streams.iter().zip(&self.shares);
         let rate = |(stream, share): (&SiteStream, &f64)| {
@@ -190,8 +196,8 @@ impl<'a> PlacementModel<'a> {
     }
 }
 
-/// Sum of the costs of all keys that have been added so far. The cost of each key is weighted by
-/// the rate of requests for the key.
+/// Sum of the costs of the keys that were added. The cost of each key is weighted by the rate of
+/// requests for this key.
 struct PlacementSum<'a> {
     of: &'a PlacementModel<'a>,
     minimum_ms: Vec<f64>,

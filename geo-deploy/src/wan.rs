@@ -38,7 +38,7 @@ use probe::{ProbePath, Probes};
 pub use link::{Link, LinkSettings};
 pub use network::{Lateness, NetworkReport, NetworkVerdict, PairReport};
 
-/// An emulated network that is running. When it is dropped, every connection is closed.
+/// A running emulated network. All its connections are closed when the value is dropped.
 #[derive(Debug)]
 pub struct Wan {
     names: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Wan {
     addresses: Vec<Vec<Option<SocketAddr>>>,
     /// Paths of the probes, one for each unordered pair of sites.
     paths: Vec<ProbePath>,
-    /// Delays and jitters of the links when the network was started.
+    /// Delays and jitters of the links at the start of the network.
     configured: Vec<PairSettings>,
     /// Listener at which probes are answered.
     echo: TcpListener,
@@ -57,7 +57,7 @@ pub struct Wan {
     relays: Option<BackgroundThread>,
 }
 
-/// A thread that ends when its sender is dropped.
+/// A thread that ends when the sender `shutdown` is dropped.
 #[derive(Debug)]
 struct BackgroundThread {
     shutdown: oneshot::Sender<()>,
@@ -73,8 +73,8 @@ impl BackgroundThread {
     }
 }
 
-/// Plan of a relay: the listener, the address to which the relay connects, and the links of both
-/// directions.
+/// Plan of a relay: its listener, the address to which it connects, and the links that delay the
+/// bytes of each direction.
 struct RelayPlan {
     listener: TcpListener,
     target: SocketAddr,
@@ -152,9 +152,9 @@ fn listen_for_probes(
 
 impl Wan {
     /// Starts relays for every ordered pair of sites. The delay of each direction is half of the
-    /// pair's round trip. `targets` are the addresses on which the sites' replicas accept
-    /// connections from peers, in the topology's order. A relay connects to its target only after a
-    /// connection to the relay has been made.
+    /// pair's round trip. `targets` are the addresses at which the replicas of the sites accept
+    /// connections from peers, in the topology's order. A relay connects to its target each time a
+    /// peer connects to the relay.
     ///
     /// # Errors
     /// If no port can be bound, or if the number of targets differs from the number of sites.
@@ -175,8 +175,8 @@ impl Wan {
         Wan::start_beside(topology, targets, settings, std::future::ready(()))
     }
 
-    /// Starts the network as [`Wan::start_with`] does, and also runs the task `beside` on the
-    /// relays' thread.
+    /// Starts the network as [`Wan::start_with`] does. The thread of the relays also runs the task
+    /// `beside`.
     fn start_beside(
         topology: &Topology,
         targets: &[SocketAddr],
@@ -246,8 +246,8 @@ impl Wan {
         }
     }
 
-    /// Starts to send probes between all pairs of sites, several times a second. Further calls have
-    /// no effect.
+    /// Starts to send probes between all pairs of sites, several times a second. A further call has
+    /// no effect, because the probes are already being sent.
     ///
     /// # Errors
     /// If a thread cannot be started, or a socket cannot be opened.
@@ -264,7 +264,7 @@ impl Wan {
     }
 
     /// Returns a report about the network, based on the probes that were sent between the times
-    /// `from` and `until`. Probes that a fault affected are omitted.
+    /// `from` and `until`. Does not use probes that a fault affected.
     pub fn network(&self, from: Instant, until: Instant) -> NetworkReport {
         let probes = self.probes.sent(&self.paths, from, until);
         NetworkReport::of(&self.configured, &probes)

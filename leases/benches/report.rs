@@ -4,10 +4,10 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::Tally;
 
-/// Number of keys. It is greater than the maximum number of keys that a tally counts.
+/// Number of keys. This is more than a tally can count.
 const KEYS: u64 = 200_000;
 
-/// Returns a tally after reads of every key. Some keys were read often.
+/// Returns a tally after every key was read. Some keys were read often.
 fn tally() -> Tally {
     let mut tally = Tally::new(16 << 20);
     for key in 0..KEYS {

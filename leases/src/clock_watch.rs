@@ -13,15 +13,14 @@ use std::time::Duration;
 use crate::time::Time;
 
 /// Duration over which readings are compared. After a divergence, clocks must agree for this
-/// duration before they are trusted again. A clock with a wrong rate is detected if its error over
-/// this duration exceeds the difference that `rho` and [`SLACK`] allow.
+/// duration before they are trusted again. A wrong rate is detected if it causes, within this
+/// duration, a larger error than `rho` and [`SLACK`] allow.
 const SPAN: Duration = Duration::from_secs(10);
-/// Allowed difference between two readings, in addition to the difference that `rho` allows. This
-/// difference is necessary because clocks are read one after the other, not at exactly the same
-/// time.
+/// Allowed difference between two readings, in addition to the difference that `rho` allows. Clocks
+/// are read one after the other, so readings differ slightly.
 const SLACK: Duration = Duration::from_millis(1);
-/// Maximum change of the wall clock for which the clock of leases stays trusted. After a pause of
-/// the machine, the change of the wall clock is greater than this maximum.
+/// Allowed difference between the wall clock and the clock of leases, in addition to the difference
+/// that `rho` allows. A pause of the machine causes a larger difference.
 const WALL_SLACK: Duration = Duration::from_millis(50);
 /// Minimum interval between two readings that are kept.
 const APART: Duration = Duration::from_millis(250);
@@ -31,7 +30,8 @@ const APART: Duration = Duration::from_millis(250);
 pub struct ClockReading {
     /// Reading of the clock that measures leases.
     pub now: Time,
-    /// Readings of the other clocks; `None` if they could not be read close enough to `now`.
+    /// Readings of the other clocks; `None` if these clocks could not be read at nearly the same
+    /// time as `now`.
     pub others: Option<OtherClocks>,
 }
 
@@ -39,16 +39,16 @@ pub struct ClockReading {
 /// clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherClocks {
-    /// Time since boot, by the clock that NTP steers. The time for which the machine was suspended
-    /// is included.
+    /// Time since boot, by the clock that NTP steers. This includes the time during which the
+    /// machine was suspended.
     pub steered_ns: u64,
     /// The wall clock.
     pub wall_ns: u64,
 }
 
 impl ClockReading {
-    /// Returns a reading of the clock that measures leases, without other clocks to compare it
-    /// with.
+    /// Returns a reading of only the clock that measures leases. There are no other clocks with
+    /// which it can be compared.
     pub fn alone(now: Time) -> ClockReading {
         ClockReading { now, others: None }
     }
@@ -67,8 +67,8 @@ struct AllClocks {
 pub struct Divergence {
     /// Name of the clock: `"steered"` or `"wall"`.
     pub clock: &'static str,
-    /// Time, in ns, by which the clock has advanced further than the clock of leases; negative if
-    /// the clock has advanced less.
+    /// Time, in ns, by which the other clock has advanced further than the clock of leases. The
+    /// time is negative if the other clock has advanced less.
     pub ahead_ns: i64,
     /// Duration over which the clocks diverged, measured by the clock of leases.
     pub within: Duration,
@@ -83,7 +83,7 @@ pub struct ClockWatch {
     kept: VecDeque<AllClocks>,
     /// Divergence that made the clock untrusted; `None` if the clock is trusted.
     divergence: Option<Divergence>,
-    /// Whether the latest verdict for the replica was that the clock is not trusted.
+    /// Whether the clock was untrusted in the last verdict that the replica received.
     reported_untrusted: bool,
 }
 

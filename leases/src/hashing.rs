@@ -22,8 +22,8 @@ struct Secret {
     others: SharedSeed,
 }
 
-/// Secret of every thread, until [`seed_thread`] replaces it. The numbers are arbitrary: the first
-/// digits of pi.
+/// Secret that every thread uses until [`seed_thread`] replaces it. The numbers are arbitrary: the
+/// first digits of pi.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
@@ -33,9 +33,9 @@ thread_local! {
     static SECRET: Cell<&'static Secret> = const { Cell::new(&KNOWN) };
 }
 
-/// Creates a secret from the random numbers in `drawn`. Maps that this thread creates from now on
-/// use this secret to hash keys. A map keeps its secret, even if the map moves to another thread.
-/// The secret is never freed, so this function should be called once for a node.
+/// Creates a secret from the random numbers in `drawn`. Maps that this thread creates later use
+/// this secret to hash keys. A map keeps its secret, even if the map moves to another thread. The
+/// secret is never freed, so a node should call this function only once.
 pub fn seed_thread(drawn: [u64; 2]) {
     let [start, others] = drawn;
     let secret = Secret {
@@ -66,7 +66,7 @@ impl BuildHasher for SeededState {
     }
 }
 
-/// Formats the hasher without its secret, which must not get into logs.
+/// Formats the hasher without its secret, because the secret must not appear in logs.
 impl Debug for SeededState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seeded")

@@ -81,7 +81,7 @@ impl RoundTrips {
         others
     }
 
-    /// Whether `other` has a different number of replicas or a clearly different round trip. The
+    /// Whether the two differ in the number of replicas, or clearly differ in a round trip. A
     /// difference is clear if it is greater than 5% of the longer round trip plus half a
     /// millisecond.
     pub fn is_far_from(&self, other: &RoundTrips) -> bool {
@@ -95,17 +95,18 @@ impl RoundTrips {
 pub enum Replies {
     /// Acceptors reply to the leader and to the origin (Castro's optimization).
     LeaderAndOrigin,
-    /// Acceptors reply to the leader, which notifies the origin.
+    /// Acceptors reply only to the leader, and the leader notifies the origin.
     LeaderOnly,
 }
 
-/// Latencies that follow from distance, under one leader.
+/// Latencies that result from the distances between replicas, under one leader.
 #[derive(Clone, Debug)]
 pub struct Distance {
     rtts: RoundTrips,
     leader: ReplicaId,
-    /// Times in ms, with a row for each collector and a column for each replica. Each time begins
-    /// when the leader sends a message, and ends when the replica's reply arrives at the collector.
+    /// Times in ms, with a row for each collector and a column for each replica. A time is the
+    /// duration from the sending of a message by the leader to the arrival of the replica's reply
+    /// at the collector.
     arrivals: Vec<f64>,
     /// For each collector, the time, in ms, until the collector has received the replies of the
     /// fastest majority.
@@ -173,9 +174,9 @@ impl Distance {
         }
     }
 
-    /// Returns the time, in ms, for which replica `at` holds back reads of a key because of a write
-    /// by a client at `origin`. The time begins when `at` learns of the write. The time ends when
-    /// `at` learns that the write is committed. `holders` hold the key.
+    /// Returns the time, in ms, for which a write by a client at `origin` blocks reads of the key
+    /// at replica `at`. This time begins when `at` learns of the write, and ends when `at` learns
+    /// that the write is committed. `holders` are the holders of the key.
     pub fn blocked_ms(
         &self,
         at: ReplicaId,
@@ -198,8 +199,8 @@ impl Distance {
         self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)
     }
 
-    /// Returns the time, in ms, until `collector` has received enough replies. The time begins when
-    /// the leader sends the Accepts.
+    /// Returns the time, in ms, from the sending of the Accepts by the leader until `collector` has
+    /// received enough replies.
     fn gather_ms(&self, collector: ReplicaId, holders: ReplicaSet) -> f64 {
         let n = self.rtts.n();
         let demanded = holders.intersection(ReplicaSet::all(n)).iter();

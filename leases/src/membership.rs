@@ -44,14 +44,15 @@ impl Membership {
         self.voters.len()
     }
 
-    /// Returns the size of a majority. This is the smallest size at which every two groups of
-    /// voters overlap.
+    /// Returns the size of a majority: the smallest size at which every two groups of voters have a
+    /// voter in common.
     #[inline]
     pub fn majority(self) -> usize {
         smallest_overlapping(self.len())
     }
 
-    /// Whether the voters in `set` are a majority. Members of `set` that do not vote are ignored.
+    /// Whether the voters in `set` are a majority. Replicas in `set` that are not voters are
+    /// ignored.
     #[inline]
     pub fn is_quorum(self, set: ReplicaSet) -> bool {
         set.intersection(self.voters).len() >= self.majority()
@@ -70,8 +71,8 @@ impl Membership {
     }
 
     /// Returns the number of other replicas that must have made a promise to a voter before the
-    /// voter reads locally. These replicas and the voter form a majority, so every majority that
-    /// accepts a write includes one of them.
+    /// voter may read locally. Together with the voter, these replicas form a majority. Every
+    /// majority that accepts a write therefore includes one replica of this group.
     #[inline]
     pub fn grantors_needed(self) -> usize {
         let needed = self.len() / 2;
@@ -89,8 +90,8 @@ pub fn majority(n: usize) -> usize {
     smallest_overlapping(n)
 }
 
-/// Rule H22: half of an even number of voters is no majority, because the other half would then be
-/// a majority as well.
+/// Rule H22: half of an even number of voters is not a majority, because the other half would also
+/// be a majority.
 #[inline]
 fn smallest_overlapping(n: usize) -> usize {
     if off(Rule::H22EvenHalf) {

@@ -12,8 +12,7 @@ pub const COMPILED_IN: bool = cfg!(feature = "mutants");
 
 macro_rules! rules {
     ($($name:ident: $hazard:literal, $without:literal;)*) => {
-        /// A rule that a mutant disables. The number in the rule's name is the number of the
-        /// hazard.
+        /// A rule that a mutant disables. The rule's name contains the number of its hazard.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule {
             $(
@@ -124,8 +123,8 @@ pub const fn off(_: Rule) -> bool {
     false
 }
 
-/// Whether at least one rule is disabled in this thread. If so, assertions about consequences of
-/// the rules are skipped, because the oracles and directed tests should detect a mutant.
+/// Whether at least one rule is disabled in this thread. If true, assertions about consequences of
+/// the rules are skipped, so that an oracle or a directed test detects the mutant.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated() -> bool {

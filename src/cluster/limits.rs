@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use leasehold_wire::StatusReply;
 
-/// Names of the counters from which the line for one limit is made.
+/// Names of the counters for one limit. The table has a line for each limit.
 struct Row {
     what: &'static str,
     /// Name of the counter that contains the value of the limit.
     limit: &'static str,
     unit: &'static str,
-    /// Counter of the used part of the limit: the name of the counter, and the divisor for the
-    /// value of the counter.
+    /// Counter of the amount that is in use, out of the limit. The pair contains the name of the
+    /// counter, and the divisor for its value.
     taken: Option<(&'static str, f64)>,
-    /// Counters that grow when the limit takes effect, as pairs: the name of the counter, and a
-    /// word for the counted events.
+    /// Counters that grow when the limit takes effect. Each pair contains the name of a counter,
+    /// and a word for the events that it counts.
     acted: &'static [(&'static str, &'static str)],
 }
 

@@ -200,8 +200,8 @@ fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     vec![line + ".", demand(answers)]
 }
 
-/// Describes the demand (the counts of requests) that replicas have stored, and the cost of
-/// reporting this demand to the leader.
+/// Describes the stored counts of requests (the demand). Also describes how many bytes a second
+/// replicas need to report their counts to the leader.
 fn demand(answers: &[Answer]) -> String {
     let most = |name: &str| {
         let statuses = answers.iter().flatten().flatten();

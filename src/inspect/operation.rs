@@ -12,8 +12,8 @@ struct OperationParts<'a> {
     name: &'static str,
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
-    /// Keys or fields with their values, for operations on several keys or fields. The values are
-    /// `None` if the operation has no values.
+    /// Pairs of a key or field and its value. Only operations on several keys or fields have such
+    /// pairs. The values are `None` if the operation has no values.
     items: Vec<(&'a [u8], Option<&'a [u8]>)>,
     /// Names and values of further arguments.
     arguments: Vec<(&'static str, String)>,

@@ -200,12 +200,13 @@ pub fn file_of(segment: SegmentId) -> String {
     format!("log/{segment}.seg")
 }
 
-/// Returns a life as text. A life is a random number. Lives are only compared for equality.
+/// Returns the life of a data directory as text. The life is a random number. Lives are only
+/// compared for equality.
 pub fn life_text(life: u64) -> String {
     format!("{life:016x}")
 }
 
-/// Returns a count with the name of the counted things, such as `2 slots`.
+/// Returns a number and the name of the counted things, such as `2 slots`.
 pub fn counted(count: usize, name: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {name}{ending}")

@@ -94,8 +94,8 @@ pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Resul
 }
 
 /// Connects to the leader, because only the leader knows the demand. Returns the connection and the
-/// status that the leader reports. If several addresses are given, tries one after another until
-/// the leader is found.
+/// status that the leader reports. If the first replica that answers is not the leader, tries the
+/// given addresses in order.
 async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusReply)> {
     let first = connector.connect().await?.client;
     let status = first.raw().status(with_demand()).await?;

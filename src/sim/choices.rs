@@ -60,12 +60,13 @@ impl ChoiceArgs {
     }
 }
 
-/// All parameters of a campaign, with defaults where the user made no choice.
+/// All parameters of a campaign. Parameters that the user did not choose have their defaults.
 #[derive(Clone, Debug)]
 pub struct ResolvedChoices {
     seconds: u64,
     rate: u32,
-    /// Strategies with which runs begin. If the list is empty, runs begin with all strategies.
+    /// Strategies with which runs may begin. If the list is empty, runs may begin with any
+    /// strategy.
     strategies: Vec<String>,
     replicas: Option<u8>,
     drift_ppm: u32,

@@ -56,12 +56,12 @@ pub fn run(
     )
 }
 
-/// Number of seeds in which an oracle detected a violation, for each oracle that the control does
-/// not test.
+/// Violations that do not count for the control. The map contains, for each oracle, the number of
+/// seeds in which this oracle detected such a violation.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Returns a function that runs a seed. The seed fails only if one of the oracles `judges` detects
-/// a violation. Violations that other oracles detect are counted in `others`.
+/// Returns a function that runs a seed. The seed fails if an oracle in the list `judges` detects a
+/// violation. If another oracle detects the violation, it is only counted in `others`.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

@@ -21,7 +21,7 @@ pub struct CampaignSummary {
     code: &'static str,
     /// All parameters of the campaign, each with the name of its flag.
     choices: Vec<(&'static str, String)>,
-    /// First seed of the campaign. The last seed is the one before `next`.
+    /// First seed of the campaign. The last seed is `next` - 1.
     from: u64,
     next: u64,
     cluster_hours: f64,
@@ -153,9 +153,8 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows for four subjects: reads close to the end of a lease, the longest time from
-    /// the healing of all faults until all operations were answered, the time that the campaign
-    /// took, and the digest of the campaign's events.
+    /// Returns rows about four subjects: reads close to a lease's end, the longest wait for answers
+    /// after all faults are healed, the processor time, and the digest.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         vec![

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::frozen::assert_frozen;
 use super::support::Place;
 
-/// Adds the paths of all keys in a JSON value. In a path, `[]` stands for any item of a list.
+/// Adds the path of every key in a JSON value to `keys`. In a path, `[]` stands for any item of a
+/// list.
 pub fn keys_of_json(path: &str, value: &Value, keys: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {

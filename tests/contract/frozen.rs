@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Compares `names` with the frozen names in `file`. If the environment requests it, writes the
-/// file instead.
+/// Compares `names` with the frozen names in `file`. If the environment variable `CONTRACT` is
+/// `write`, writes the names to the file instead.
 ///
 /// # Panics
 /// Panics if a name is only in one of the two lists.

@@ -10,7 +10,7 @@ use super::files::keys_of_json;
 use super::frozen::assert_frozen;
 use super::support::{Place, RunningCommand, ports, signal, until};
 
-/// Starts a replica that is a cluster by itself, with this log filter.
+/// Starts the only replica of a cluster. The replica uses the log filter `filter`.
 fn start<'a>(place: &'a Place, filter: &str) -> (String, RunningCommand<'a>) {
     let port = ports(2);
     let config = format!(
@@ -125,7 +125,7 @@ fn json_of_a_stopped_node() {
     assert_frozen("inspect.txt", &names);
 }
 
-/// Operators have these filters in their service units and scripts.
+/// Log filters that operators use in service units and scripts must keep their effect.
 #[test]
 fn filters_of_the_log() {
     for filter in [

@@ -8,7 +8,8 @@ use super::support::Place;
 
 const NODE: &str = "[[node]]\nname = \"A\"\nclient = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\n";
 
-/// Adds the keys that a parser lists when it finds an unknown key.
+/// Adds keys to `names`: the keys that a parser lists in its error message `said` about an unknown
+/// key.
 fn add_accepted(names: &mut BTreeSet<String>, table: &str, said: &str) {
     let (_, accepted) = said
         .split_once("expected ")
@@ -58,7 +59,8 @@ fn defaults_of_a_configuration() {
     assert_frozen("defaults.txt", &defaults.map(name).collect());
 }
 
-/// The values are frozen, too, so that an experiment of the same name remains the same experiment.
+/// Not only the names of an experiment's settings are frozen, but also their values. So an
+/// experiment with the same name remains the same experiment.
 #[test]
 fn experiments() {
     let place = Place::new();

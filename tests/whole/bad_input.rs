@@ -507,7 +507,7 @@ fn a_number_that_a_flag_does_not_take_is_refused_by_the_flags_name() {
         .refused(&["--address and --site"]);
 }
 
-/// Standard output may be a full disk, or a pipe that its reader has closed.
+/// Standard output may go to a file on a full disk, or to a pipe that its reader has closed.
 #[test]
 fn what_cannot_be_printed_ends_a_command_without_a_panic() {
     for line in ["completions bash", "exp show fig6", "exp list"] {

@@ -47,8 +47,8 @@ fn a_falsified_history_is_noticed() {
     place.assert_no_process_left();
 }
 
-/// Checks that a loss of data is found. The replicas write their logs only at checkpoints, and make
-/// none. So they lose all data when all of them are killed.
+/// Checks that a loss of data is found. The replicas write their logs only at checkpoints, and no
+/// checkpoint happens during the test. So all data is lost when all replicas are killed.
 #[test]
 fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
     let place = Place::new();

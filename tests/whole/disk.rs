@@ -9,9 +9,9 @@ use super::support::{Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
-/// Line of the shell that limits the size of every file to three mebibytes. Beyond this, the kernel
-/// refuses writes, as it does on a disk that has failed. By default it also sends a signal that
-/// ends the process.
+/// Line of the shell that limits the size of every file to three mebibytes. If a write exceeds this
+/// limit, the kernel refuses the write, as on a failed disk. By default, the kernel also sends a
+/// signal that ends the process.
 const LIMITED: &str = "ulimit -f 6144; exec \"$0\" \"$@\"";
 
 #[test]
@@ -135,7 +135,8 @@ fn a_replica_without_inodes_goes_on_when_there_are_some_again() {
 }
 
 /// Checks that a replica ends when its directory is taken away, and starts again when the directory
-/// is back. If `writes`, the replica notices the loss at a write, otherwise when it is told to end.
+/// is back. If `writes` is true, the replica notices the loss at a write. If `writes` is false, the
+/// replica notices the loss when it is told to end.
 fn taken_away(take: impl Fn(&Place), put_back: impl Fn(&Place), writes: bool) {
     let place = Place::new();
     let port = ports(2);

@@ -234,8 +234,8 @@ fn sockets(process: u32) -> usize {
     targets.filter(is_socket).count()
 }
 
-/// Maximum number of unauthenticated connections on a peer port: the places for such peers, and as
-/// many connections with handshakes that are being abandoned.
+/// Maximum number of unauthenticated connections on a peer port. Half of these connections have a
+/// place. The handshakes of the other half are being abandoned.
 const STRANGERS: usize = 2 * 48;
 
 #[test]
@@ -255,8 +255,8 @@ fn connections_on_the_peers_port_whose_place_another_has_are_closed() {
     cluster.done();
 }
 
-/// Starts a replica that is a cluster by itself. The process may open only few files at first, but
-/// it raises this soft limit itself.
+/// Starts the only replica of a cluster. At first, the process may open only few files. The replica
+/// raises this soft limit itself.
 fn serve_with_few_files(place: &Place, port: u16) -> std::process::Child {
     let config = format!(
         "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\

@@ -216,7 +216,7 @@ fn a_log_shows_operations_facts_and_configurations() {
         .misused(&["--log"]);
 }
 
-/// Nobody reads the rest of a long output, so the command ends early, and without an error.
+/// A command ends early and without an error if the reader of its output stops reading.
 #[test]
 fn a_reader_of_a_log_may_stop_early() {
     let place = stopped();

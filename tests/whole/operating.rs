@@ -123,7 +123,7 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     cluster.done();
 }
 
-/// Returns the command that undoes a change, as the program printed it.
+/// Returns the command that undoes a change. The program printed this command.
 fn printed_fix(printed: &str) -> &str {
     let found = printed.split_once("mend: `leasehold ");
     let found = found.and_then(|(_, rest)| rest.split('`').next());

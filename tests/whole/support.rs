@@ -42,7 +42,7 @@ impl CommandOutput {
         self.fails_with(1, parts);
     }
 
-    /// Asserts that a replica ended with an error that starting it again cannot cure.
+    /// Asserts that a replica ended with a permanent error: another start would fail, too.
     pub fn refused_for_good(self, parts: &[&str]) {
         self.fails_with(78, parts);
     }

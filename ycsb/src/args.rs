@@ -18,7 +18,8 @@ pub enum Invocation {
 pub struct YcsbArgs {
     /// Phase: load or run.
     pub phase: Phase,
-    /// Properties from the files, then from the arguments.
+    /// Properties from the files and the arguments. If both set a property, the argument takes
+    /// precedence.
     pub properties: Properties,
     /// Warnings about ignored parts of the command line, with the reasons.
     pub warnings: Vec<String>,

@@ -126,8 +126,8 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// Returns the addresses in turn, without end. Each address comes with its site, and with the index
-/// of this site.
+/// Returns an iterator that repeats the addresses without end. Each address comes with its site,
+/// and with the index of this site.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {

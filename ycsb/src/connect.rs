@@ -295,8 +295,8 @@ fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
     names.map(String::as_str).collect()
 }
 
-/// Returns the replica at each address; `None` if the replica is not known. If exactly one address
-/// does not answer, and exactly one known replica was found at no address, this replica is assumed
+/// Returns the replica at each address; `None` if the replica is not known. If only one address
+/// does not answer, and only one known replica is still without an address, this replica is assumed
 /// to be at this address.
 fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     let name = |found: &Result<ReplicaInfo, String>| Some(found.as_ref().ok()?.replica.clone());

@@ -46,8 +46,8 @@ pub struct Settings {
     pub export_file: Option<String>,
     /// `hdrhistogram.percentiles`: percentiles to report, in percent.
     pub percentiles: Vec<f64>,
-    /// `hdrhistogram.output.path`: prefix of the names of the histogram files; `None` unless
-    /// `hdrhistogram.fileoutput` is true.
+    /// `hdrhistogram.output.path`: prefix of the names of the histogram files; `None` if
+    /// `hdrhistogram.fileoutput` is false.
     pub histogram_files: Option<String>,
     /// `hdrhistogram.interval`: length of the intervals in the histogram files.
     pub histogram_every: Duration,
@@ -289,8 +289,8 @@ fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyErr
     }
 }
 
-/// Returns the number of threads of the operating system. By default there are as many as the
-/// connections can keep busy, but at most half the number of processors. The other processors are
+/// Returns the number of threads of the operating system. By default, the number of connections
+/// determines the number of threads, up to half the number of processors. The other processors are
 /// left to other programs, such as a cluster under test.
 fn cores(properties: &Properties, connections: u64) -> Result<usize, PropertyError> {
     if properties.text("leasehold.cores").is_some() {

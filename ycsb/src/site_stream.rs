@@ -76,8 +76,8 @@ impl SiteStream {
         (kind, self.order.apply(rank))
     }
 
-    /// Gives the keys the order of popularity of `site`. This is for workloads in which popularity
-    /// moves from one site to another.
+    /// Changes the order of popularity of the keys to the order of `site`. This is for workloads in
+    /// which popularity moves from one site to another.
     pub fn move_to(&mut self, site: u64) {
         self.order = site_order(self.order.len(), site, self.seed);
     }

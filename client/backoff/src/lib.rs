@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// A failure is early if it occurs within this time after the replica was chosen.
 const EARLY: Duration = Duration::from_secs(600);
-/// Half of the time for which a replica must be healthy without a break after its first early
-/// failure. Each further early failure doubles the required time.
+/// Base of the waiting time. After its first early failure, a replica must be healthy for twice
+/// this time without a break. Each further early failure doubles the required time.
 const BASE: Duration = Duration::from_secs(5);
 /// A replica that has been healthy for this time without a break may always be chosen again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);

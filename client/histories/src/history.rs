@@ -37,8 +37,8 @@ impl ValueId {
     }
 
     /// Returns the id of the write that stored these bytes; `None` if no write stored them. Every
-    /// byte is compared. If a value is cut off, but at least its first eight bytes are left, the
-    /// result is `None` or an id that no write has.
+    /// byte is compared. For a value that was cut off after eight or more bytes, the result is
+    /// `None`, or an id that no write has.
     pub fn from_value(value: &[u8]) -> Option<ValueId> {
         let (head, rest) = value.split_first_chunk::<8>()?;
         let same = |part: &[u8]| part == &head[..part.len()];
@@ -53,8 +53,8 @@ impl ValueId {
     }
 }
 
-/// Returns the mask for values of `bytes` bytes; 0 for eight bytes. A mask is combined with an id.
-/// The difference of two masks is much larger than the difference of two ids, so that values of
+/// Returns a number that depends on the length of a value; 0 for eight bytes. The id of the value
+/// is stored as `id ^ length_mask(bytes)`. Two masks differ much more than two ids, so values of
 /// different lengths are not confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)

@@ -17,7 +17,7 @@ pub(crate) struct Call<'a> {
     pub(super) id: u64,
     pub(super) reply: oneshot::Receiver<Result<Response, CallError>>,
     pub(super) sent: &'a AtomicBool,
-    /// Whether it is certain that the request has not been sent.
+    /// True if the request has certainly not been sent.
     pub(super) never_left: bool,
     pub requested_at: Instant,
 }

@@ -57,11 +57,11 @@ pub(crate) struct DeadReplica {
     pub since: Instant,
     /// The latest reason why the replica is dead.
     pub reason: String,
-    /// Whether the replica sends greetings again, but must not be used yet. Such a replica has not
-    /// answered a request yet, or has been answering requests for too short a time.
+    /// Whether the replica sends greetings again, but must not be used yet. Either the replica has
+    /// not answered a request yet, or it has been answering requests for too short a time.
     pub greeted: bool,
-    /// Refusal of this client's token, from the answer to the last greeting; `None` if the token
-    /// was not refused.
+    /// Refusal of this client's token, if the replica answered the last greeting with a refusal;
+    /// otherwise `None`.
     pub refusal: Option<leasehold_wire::Error>,
 }
 
@@ -92,8 +92,8 @@ struct CallTable {
     suspicion: String,
     /// Time at which data last arrived from the server.
     last_heard: Instant,
-    /// Delays the next use of the replica, if the replica died soon after the client had begun to
-    /// use the replica again.
+    /// Back-off of the replica. The replica must wait before its next use, if it died soon after
+    /// the client had begun to use it again.
     backoff: FlapBackoff,
     closed: bool,
 }
@@ -114,7 +114,7 @@ pub(crate) struct Candidate {
     pub distance: Duration,
     /// Number of calls under way.
     pub calls: usize,
-    /// Number of the calls under way that have not been written yet.
+    /// Number of calls under way that have not been written to the connection yet.
     pub unsent: u64,
 }
 
@@ -131,17 +131,16 @@ pub(crate) struct Connection {
     suspected: Notify,
     /// Notified when the last call has ended.
     emptied: Notify,
-    /// Number of missed reads, and number of missed writes. This replica has missed a request if it
-    /// left the request unanswered and another replica answered the request. The number of reads is
-    /// reset when this replica answers a read. The number of writes is reset when this replica
-    /// answers a write.
+    /// Number of missed reads, and number of missed writes. A request is missed if this replica
+    /// left it unanswered, but another replica answered it. An answer of this replica to a read
+    /// resets the number of missed reads. An answer to a write resets the number of missed writes.
     missed: [AtomicU32; 2],
 }
 
-/// Limit for missed reads, and for missed writes (see `missed`). When missed reads reach this
-/// limit, it is assumed that the replica answers no reads, although it answers other requests. The
-/// same holds for writes. For instance, a replica may serve reads although its writes do not reach
-/// the leader.
+/// Limit for the number of missed reads, and for the number of missed writes (see `missed`). At
+/// this limit, the client assumes that the replica answers no reads (or no writes) any more. Reads
+/// and writes are counted separately, because a replica may still serve reads when its writes do
+/// not reach the leader.
 const MISSED_MAX: u32 = 3;
 
 impl Connection {
@@ -199,8 +198,9 @@ impl Connection {
         }
     }
 
-    /// Returns true if the replica sends greetings again, but must not be used yet. Such a replica
-    /// has not answered a request yet, or has been answering requests for too short a time.
+    /// Returns true if the replica sends greetings again, but must not be used yet. Either the
+    /// replica has not answered a request yet, or it has been answering requests for too short a
+    /// time.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
@@ -220,8 +220,8 @@ impl Connection {
         self.table().last_heard
     }
 
-    /// Queues a request. If `hint` is set, the request also asks for a hint. When the call is
-    /// dropped, the flag `sent` is set if the request may have reached the server.
+    /// Queues a request. If `hint` is set, the request also asks for a hint. The flag `sent` is set
+    /// when the call is dropped, if the request may have reached the server by then.
     pub fn enqueue<'a>(
         &'a self,
         body: request::Body,
@@ -405,8 +405,8 @@ impl Connection {
         }
     }
 
-    /// Makes a dead replica usable before its back-off is over. This method is for the case that
-    /// this replica serves and no other replica does.
+    /// Makes a dead replica usable before its back-off is over. The method is called if this
+    /// replica serves and no other replica does.
     pub fn return_early(&self) {
         let was = self.table().revive(self.began);
         if let Some(since) = was {
@@ -493,8 +493,8 @@ impl Connection {
         }
     }
 
-    /// Marks the connection as idle and returns true, if the connection is up and has no calls.
-    /// Otherwise returns false.
+    /// If the connection is up and has no calls, marks it as idle and returns true. Otherwise
+    /// returns false.
     pub fn retire(&self) -> bool {
         let mut table = self.table();
         let retires = table.calls.is_empty() && matches!(table.state, ConnectionState::Up);

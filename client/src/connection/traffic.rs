@@ -4,8 +4,8 @@ use super::{Connection, Link};
 use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
-/// Size in bytes at which a write to the socket is large enough, so that no further request is
-/// added to the write.
+/// Size limit of one write to the socket, in bytes. After the write has reached this size, no
+/// further request is added to it.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Reason why a connection ended.

@@ -12,7 +12,7 @@ use tokio_util::codec::{Decoder, Encoder};
 /// Number of bytes that are read from a socket at a time. An idle connection keeps a buffer of this
 /// size.
 const READ_BYTES: usize = 32 << 10;
-/// Maximum capacity of a write buffer that is kept. A buffer that grew larger in a burst is freed.
+/// Maximum capacity of a write buffer that is kept after a flush. A larger buffer is freed.
 const WRITE_BYTES_KEPT: usize = 1 << 20;
 
 /// A `tokio_util` codec for frames, which decodes messages of type `In` and encodes messages of

@@ -19,7 +19,8 @@ pub use crate::tls::Channel;
 #[cfg(feature = "tls")]
 use crate::tls::ReadProgress;
 
-/// Maximum capacity, in bytes, of a buffer that is kept for later data.
+/// Maximum capacity, in bytes, of an empty buffer that is kept for later data. A larger buffer is
+/// freed.
 const KEPT_BYTES: usize = 16 << 10;
 /// Maximum amount of plaintext, in bytes, that is copied before it is sealed.
 const COPIED_BYTES: usize = 64 << 10;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use leasehold_wire::{TOKEN_BYTES_MAX, TOKEN_MARK};
 
-/// Minimum length of a path that is taken for a token. A path is taken for a token, given by
-/// mistake, if it also begins like a token.
+/// Minimum length of a path that looks like a token. A path that is at least this long and begins
+/// like a token is refused, because a token was probably given by mistake.
 const LIKE_A_TOKEN_BYTES: usize = 40;
 /// Permission bits that give rights on a file to the file's group and to other users.
 const OF_OTHERS: u32 = 0o077;

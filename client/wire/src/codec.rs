@@ -40,9 +40,9 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Returns a hint for the error's text if the prefix is the beginning of a TLS record, and not a
-/// length. A TLS record begins with its type and version (RFC 8446 §5.1). These bytes cannot be a
-/// valid length, because such a length would be above the limit.
+/// Returns a hint for the text of an error if the prefix is the beginning of a TLS record;
+/// otherwise an empty text. A TLS record begins with its type and version (RFC 8446 §5.1). These
+/// bytes cannot be a valid length, because the length would be above the limit.
 fn hint(length: usize) -> &'static str {
     match u32::try_from(length).map(u32::to_be_bytes) {
         Ok([0x14..=0x17, 3, ..]) => {

@@ -48,7 +48,7 @@ const COMMAND_OPERATIONS: Range<u32> = 4..12;
 /// PutFields, and the entries of a MultiPut. Each pair is the field number of the operation, and
 /// the field number inside the operation.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
-/// Field number of the repeated field in a change of leases.
+/// Field number of the list of holders in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
 /// Operations of `Command` that have parts. Each entry is the number of the operation, the number
 /// of the repeated field, and a name.
@@ -126,8 +126,8 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 }
 
 /// Returns the refusal of a request that has too many parts or fields; `None` for other requests.
-/// If an operation is encoded in several pieces, the parts of all pieces are added up. Superfluous
-/// fields are counted, too, because the decoder would merge or skip each of them.
+/// An operation may be encoded in several pieces. In this case, the parts of all pieces are added
+/// up. Superfluous fields are also counted, because the decoder would merge or skip each of them.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
@@ -361,7 +361,7 @@ mod tests {
         assert!(error.message.contains("request has more"), "{error:?}");
     }
 
-    /// Returns frames full of fields of two bytes each. No other bytes take longer to decode. The
+    /// Returns frames full of fields of two bytes each. Such frames take the longest to decode. The
     /// fields of a frame belong to a message, belong to a string, or are unknown.
     fn empty_fields() -> [Vec<u8>; 4] {
         let full = |field: [u8; 2]| field.repeat(FRAME_BYTES_MAX / 2 - 20);

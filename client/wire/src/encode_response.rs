@@ -9,7 +9,7 @@ use super::{
     FRAME_BYTES_MAX, FrameError, Hint, Outcome, Response, Value, Version, encode_frame, outcome,
 };
 
-/// Maximum number of bytes before the value in a response. It is also the maximum number of bytes
+/// Maximum number of bytes before the value in a response. The same maximum holds for the bytes
 /// after the value.
 const AROUND_BYTES: usize = 64;
 

@@ -21,19 +21,19 @@ pub const COMMAND_PARTS_MAX: usize = 1024;
 /// this many parts from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
 /// Maximum difference between a write's sequence number and its low-water mark. For each session, a
-/// replica keeps the results of all writes in this range, 24 bytes each. The replica stores all of
-/// these results whenever a result is added. A client with more writes in flight uses several
-/// sessions.
+/// replica keeps the results of all writes in this range, with 24 bytes for each result. Whenever a
+/// result is added, the replica stores all results of the session again. A client with more writes
+/// in flight uses several sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
 
 /// Maximum length of an encoded command in bytes. The rest of a frame is for the data that replicas
 /// add when they forward the command.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses a request that no replica can execute for any client. These requests are refused:
-/// commands that [`validate`] refuses, commands with more than [`COMMAND_PARTS_MAX`] parts, writes
-/// with a session that would keep too many results, and operators' requests with names or keys that
-/// are too long.
+/// Refuses a request that every replica would refuse, regardless of the client. A command is
+/// refused if [`validate`] refuses it, or if it has more than [`COMMAND_PARTS_MAX`] parts. A write
+/// is refused if its session would have to keep too many results. An operator's request is refused
+/// if its names or keys are too long.
 ///
 /// # Errors
 /// The same errors as [`validate`]. The message does not quote fields that are too long.
@@ -72,7 +72,7 @@ fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes those checks of [`validate_body`] that need no session.
+/// Checks an operation in the same way as [`validate_body`], but without a session.
 ///
 /// # Errors
 /// The same errors as [`validate`].
@@ -362,7 +362,8 @@ mod tests {
         assert!(validate(&Command::default()).is_err());
     }
 
-    /// Older versions accepted more parts from clients, and such commands are in their logs.
+    /// Older versions accepted more parts from clients. So the logs of replicas may contain such
+    /// commands.
     #[test]
     fn replicas_take_more_parts_of_each_other_than_of_clients() {
         let entries = |parts| Op::multi_put(vec![entry("k", 1); parts]);

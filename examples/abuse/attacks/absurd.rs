@@ -109,7 +109,7 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
 }
 
 /// Returns messages with the present ballot, and with absurd replicated clocks, slots and probes.
-/// The attacker also sends these messages on the connection on which it claims to be the leader.
+/// On one connection, the attacker claims to be the leader. These messages are sent there, too.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

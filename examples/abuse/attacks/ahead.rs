@@ -18,10 +18,11 @@ use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of pairs of connections for each replica. The first connection of each pair leads to this
-/// replica.
+/// Number of pairs of connections for each replica. In each pair, the first connection is opened to
+/// this replica, and the second one to the next replica.
 const PAIRS: u64 = 2;
-/// Number of merges that each connection sends in one round.
+/// Sequence number of the last command in a round. Each connection sends two merges fewer than this
+/// number.
 const MERGES: u64 = 2_000;
 /// Minimum duration of a round. Without pauses between rounds, even small merges would keep the
 /// machine busy.
@@ -126,8 +127,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Returns the record, which is written as a whole. The record is not built field by field, because
-/// the necessary merges would be so large that they would have to wait at the replica.
+/// Returns the record that a round writes in one put. If merges added the fields one by one, the
+/// merges would be so large that they would have to wait at the replica.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));

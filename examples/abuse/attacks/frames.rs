@@ -19,7 +19,7 @@ const UNKNOWN: u8 = 15 << 3 | 2;
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Sends frames of 64 KiB to a replica on 33 connections. The frames contain only an unknown field.
-/// Each connection always has more data than the replica reads from it at a time.
+/// On each connection, the attacker always sends more data than the replica reads in one step.
 pub async fn needless(target: &Target) -> anyhow::Result<Figures> {
     let mut frame = BytesMut::new();
     frame.put_u32(64 << 10);

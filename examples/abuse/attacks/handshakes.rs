@@ -42,8 +42,8 @@ pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Opens connections to every port. Each connection sends only `sent`. The result of each task is
-/// true if the replica has not closed the task's connection in time.
+/// Opens connections to every port. Each connection sends only `sent`, and has a task of its own.
+/// The result of a task is true if the replica has not closed the connection in time.
 fn hold(target: &Target, sent: &'static [u8]) -> Vec<JoinHandle<bool>> {
     let ports = target.clients.iter().chain(&target.peers);
     let each = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
@@ -104,7 +104,8 @@ async fn is_left_open(address: &str, sent: &[u8]) -> bool {
         .is_err()
 }
 
-/// Returns true if the replica welcomes a hello of 5 KiB. An unknown field makes the hello so long.
+/// Returns true if the replica welcomes a hello of 5 KiB. The hello is this long because it
+/// contains an unknown field.
 async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     let mut short = BytesMut::new();
     encode_frame(&hello(None), &mut short)?;

@@ -61,7 +61,7 @@ fn most(refusal: &str) -> Option<u64> {
 }
 
 /// Sends multi-puts of tiny keys. In the first half of the attack, one multi-put is in flight at a
-/// time; in the second half, many are.
+/// time. In the second half, many multi-puts are in flight at the same time.
 pub async fn multi_puts(target: &Target) -> anyhow::Result<Figures> {
     let parts = Parts::allowed(&target.clients[0]).await?;
     let answers = Rc::new(Answers::default());

@@ -189,7 +189,7 @@ pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     outcome((0..100).map(send).collect(), end).await
 }
 
-/// Keeps all connections open until the end of the attack.
+/// Waits until all connections are made, and keeps them open until the end of the attack.
 async fn outcome(
     tasks: Vec<JoinHandle<anyhow::Result<RawConnection>>>,
     end: Instant,

@@ -22,8 +22,8 @@ pub const FEW: u64 = 4;
 /// Large number of records of each shape. A replica needs a long time to write all of them.
 pub const MANY: u64 = 64;
 
-/// Number and size of the fields of a record. Even with the merged field, both shapes are within
-/// the limits for records that accept merges: 256 KiB and 1,024 fields.
+/// Number and size of the fields of a record. A record accepts merges only up to 256 KiB and 1,024
+/// fields. The records of both shapes stay within these limits after the merges.
 struct Shape {
     name: &'static str,
     fields: usize,
@@ -43,8 +43,8 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Returns the key of the record that `number` selects. Successive numbers select the shapes in
-/// turn. Within each shape, they select the `records` records in turn.
+/// Returns the key of the record that `number` selects. Successive numbers select the two shapes
+/// alternately. The numbers of one shape select the `records` records of this shape in turn.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;
@@ -77,7 +77,7 @@ pub async fn prepare(target: &Target, records: u64) -> anyhow::Result<Figures> {
     Ok(Figures::new())
 }
 
-/// Sends merges to every replica without a pause: when one is answered, the next one is sent.
+/// Sends merges to every replica without a pause. When a merge is answered, the next one is sent.
 pub async fn merge(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let end = target.end();
     let answers = Rc::new(Answers::default());

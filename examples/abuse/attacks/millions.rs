@@ -23,9 +23,9 @@ const UNANSWERED_MAX: u64 = 4;
 /// Number of reads per second at each replica after the keys are loaded.
 const READS_A_SECOND: u64 = 20_000;
 /// Number of keys that are requested at each replica, one after another. After the last key, the
-/// first key is requested again. A replica stores the demand until its next report to the leader,
-/// in limited space (16 MiB by default). The demand for all of these keys does not fit into this
-/// space. So after a few seconds the space is full before every report.
+/// first key is requested again. Until its next report to the leader, a replica stores the demand
+/// in limited space (16 MiB by default). This space is too small for the demand for all of these
+/// keys. So after a few seconds, the space is full before every report.
 pub(super) const ASKED_KEYS: u64 = 262_144;
 /// Number of keys per second that are requested at each replica. Each report of the replica frees
 /// space for only 4,000 to 8,000 keys.

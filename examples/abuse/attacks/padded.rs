@@ -17,7 +17,8 @@ const STEP: Duration = Duration::from_millis(10);
 const SMALL_A_STEP: u64 = 20;
 /// Size of the small padding, in bytes. Replicas accept this size.
 const SMALL_PADDING: usize = 4_000;
-/// Interval, in steps, between two puts with far more padding.
+/// Number of steps from one put with large padding to the next. The large padding is far larger
+/// than the small padding.
 const STEPS_OF_LARGE: u64 = 10;
 const LARGE_PADDING: usize = 1 << 20;
 /// Tag of the field with the padding. Requests have no such field in any version.

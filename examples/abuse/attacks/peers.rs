@@ -173,8 +173,8 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<
         .collect()
 }
 
-/// Sends proposals in the name of the leader. They contain a value that no client wrote, or too
-/// large a jump of the replicated clock.
+/// Sends proposals in the name of the leader. A proposal contains a value that no client wrote, or
+/// advances the replicated clock too far.
 pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let (mut delivered, mut refused, mut attempt) = (0.0, 0.0, 0);

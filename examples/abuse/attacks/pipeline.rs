@@ -32,7 +32,7 @@ impl Answers {
         }
     }
 
-    /// Returns the number of answers, and the number of those answers that were refusals.
+    /// Returns the number of answers, and the number of refusals among these answers.
     pub fn counts(&self) -> (u64, u64) {
         (self.answered.get(), self.refused.get())
     }

@@ -25,8 +25,8 @@ const SENDS_FOR: Duration = Duration::from_secs(1);
 const BURST_EVERY: Duration = Duration::from_millis(20);
 /// Number of requests in a burst.
 const BURST: u64 = 50;
-/// One request in this number of requests is for the large value. The other requests are for the
-/// small value.
+/// One request in this number of requests reads the large value. All other requests read a key that
+/// does not exist.
 const LARGE_ONE_IN: u64 = 10;
 const LARGE_BYTES: usize = 100_000;
 /// Maximum number of bytes of a handshake.

@@ -14,8 +14,8 @@ use crate::cluster::LEADER;
 
 /// Index of a replica that holds no lease if only the leader holds leases.
 const FOLLOWER: usize = LEADER + 1;
-/// Number of small requests in a batch. As under load, one system call can transfer several
-/// requests of a batch.
+/// Number of small requests in a batch. One system call can transfer several requests of a batch,
+/// as happens under load.
 const BATCH: usize = 8;
 /// Maximum number of entries in a batch of larger requests.
 const BATCH_ENTRIES: usize = 10_000;

@@ -38,9 +38,9 @@ pub fn tokens(input: &[u8]) {
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
-/// Decodes two prefixes, and then a greeting or a request. The length of each prefix precedes the
-/// prefix. Asserts that, for each key or range of the request, the rights of a token that may read
-/// these prefixes agree with the prefixes.
+/// Decodes two prefixes, and then a greeting or a request. In the input, the length of each prefix
+/// precedes the prefix. A token may read keys with these prefixes. Asserts that the token's rights
+/// are correct for each key or range of the request.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();
@@ -129,7 +129,8 @@ pub fn rights(input: &[u8]) {
     }
 }
 
-/// Returns true if the key is reserved for clients that search for a replica that responds.
+/// Returns true if the key is reserved for probes. A client sends a probe to find a replica that
+/// responds.
 fn is_reserved(key: &Bytes) -> bool {
     *key == PROBE_KEY
 }

@@ -54,8 +54,8 @@ pub struct Cluster {
     now: Time,
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
-    /// Messages from the liar to the victim that were stored here and not delivered. `None` if such
-    /// messages are delivered.
+    /// Messages from the liar to the victim. Such messages are stored here instead of being
+    /// delivered. `None` if the messages are delivered.
     pub captured: Option<VecDeque<Envelope>>,
     /// Answers to clients. Each answer is stored with the replica that sent the answer.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
@@ -63,7 +63,7 @@ pub struct Cluster {
     pub accepted: Vec<Value>,
 }
 
-/// The process of one replica, which carries out the replica's outputs.
+/// The simulated process of one replica. This process carries out the outputs of the replica.
 struct NodeHost<'a>(&'a mut Cluster, ReplicaId, FencedAnswers);
 
 impl Host for NodeHost<'_> {
@@ -227,8 +227,8 @@ impl Cluster {
         self.flying.clear();
     }
 
-    /// Gives one input to a replica, and processes everything that follows from the input. No time
-    /// passes during this.
+    /// Gives one input to a replica, and delivers all messages that follow from the input. The
+    /// clock does not advance.
     pub fn give(&mut self, id: ReplicaId, input: Input) {
         self.input(id, input);
         self.deliver_all();

@@ -66,8 +66,8 @@ pub fn topology(input: &[u8]) {
     }
 }
 
-/// Decodes an experiment with overrides. In the input, a line of `---` follows the experiment, and
-/// then each line is one override.
+/// Decodes an experiment with overrides. The input contains the experiment, a line of `---`, and
+/// then one override in each line.
 pub fn experiment(input: &[u8]) {
     let text = text(input);
     let (text, sets) = text.split_once("\n---\n").unwrap_or((&text, ""));

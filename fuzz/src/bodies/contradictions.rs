@@ -10,7 +10,7 @@ use std::panic::{
 };
 use std::sync::Once;
 
-/// Expected panics. Each entry has the message of a panic, and the lie of a replica that causes the
+/// Expected panics. Each entry contains a part of the panic's message, and the lie that causes the
 /// panic.
 const EXPECTED: &[(&str, &str)] = &[
     (

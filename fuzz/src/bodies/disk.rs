@@ -12,8 +12,8 @@ use leasehold_wire::Entry;
 use super::{decode_round_trip, peer};
 use crate::memory::{self, per_byte};
 
-/// Maximum memory for each byte of a row, in bytes. The row of a slot contains the value of an
-/// envelope. The row of a session contains outcomes.
+/// Maximum memory for each byte of a row, in bytes. The limit is the sum of two limits, because the
+/// row of a slot contains an envelope's value, and the row of a session contains outcomes.
 const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
 
 /// Decodes the input as the contents of each kind of row.
@@ -47,7 +47,7 @@ fn assert_round_trip<T: PartialEq + std::fmt::Debug>(
 }
 
 /// Decodes a row. The first byte of the input is the length of the row's key. The second byte
-/// selects a bit of the row. This bit is changed, as by a faulty disk.
+/// selects a bit of the row. The body inverts this bit, in order to imitate a faulty disk.
 pub fn disk_rows(input: &[u8]) {
     let [length, lost, rest @ ..] = input else {
         return;

@@ -14,11 +14,11 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::memory;
 
 /// Maximum memory for each byte of a frame, in bytes. A reader holds the bytes that have arrived,
-/// and reserves four times as many. The buffer at least doubles when it grows. While it grows, the
-/// old and the new buffer exist at the same time.
+/// and reserves four times as much memory for further bytes. The buffer at least doubles when it
+/// grows. While it grows, the old and the new buffer exist at the same time.
 const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
-/// Reads frames. The first byte of the input is the number of bytes that arrive at a time.
+/// Reads frames. The first byte of the input determines how many bytes arrive at a time.
 pub fn frames(input: &[u8]) {
     let Some((&most, stream)) = input.split_first() else {
         return;
@@ -57,8 +57,9 @@ fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usi
     found
 }
 
-/// Asserts that the returned frames follow each other in the stream. Also asserts that the next
-/// frame, which was not returned, is incomplete, and that it is refused if it is too long.
+/// Asserts that the returned frames follow each other in the stream. Also checks the rest of the
+/// stream. The rest must not contain a complete frame. It must be refused as too long if the next
+/// frame would be too long, and only then.
 fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     for &(length, checksum) in frames {
         let (prefix, rest) = stream.split_first_chunk().expect("a frame has a prefix");

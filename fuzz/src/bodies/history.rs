@@ -12,8 +12,8 @@ const PER_BYTE: usize = size_of::<leasehold_histories::HistoryEvent>() / 4;
 const JUDGED_EVENTS_MAX: usize = 64;
 const CHECKSUM_BYTES: usize = 4;
 
-/// Decodes the file of a history. Then replaces the checksum by the correct one, and decodes the
-/// file again.
+/// Decodes the file of a history. Then corrects the checksum of the file, and decodes the file
+/// again.
 pub fn history(input: &[u8]) {
     read(input);
     let length = input.len().saturating_sub(CHECKSUM_BYTES);

@@ -11,8 +11,8 @@ use crate::memory;
 
 const LIFE: u64 = 7;
 const SEGMENT: SegmentId = SegmentId(1);
-/// Maximum memory for each byte of a segment, in bytes. The smallest entry has 17 bytes. It may
-/// need its own block in the index, and a block has about 3 KiB.
+/// Maximum memory for each byte of a segment, in bytes. The smallest entry has 17 bytes. Each entry
+/// may need its own block in the index, and a block has about 3 KiB.
 const PER_BYTE: usize = 512;
 
 /// Reads the input as a segment, and as the records of a group with correct checksums.

@@ -16,8 +16,8 @@ use crate::memory;
 
 /// Maximum number of messages of one input.
 const FRAMES_MAX: usize = 64;
-/// Maximum memory, in bytes, that three replicas may use for a step of time and the requests in
-/// this step.
+/// Maximum memory, in bytes, that three replicas may use for one call of `pass`: time passes, and
+/// clients send requests.
 const STEP_BYTES: usize = 256 << 10;
 /// Maximum memory for each byte of a message, in bytes. Other messages, and the logs, queues and
 /// disks of two replicas, contain copies of the message.
@@ -122,7 +122,8 @@ pub mod seeds {
     /// Value of the byte before a frame. This value selects a wait of about one second. Clients
     /// send no requests during this wait.
     const QUIET: u8 = 63;
-    /// First bytes of inputs. They select each leader, with and without the third member.
+    /// First bytes of inputs. These bytes select every combination: each of the three leaders, and
+    /// the third member connected or cut off.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];
 
     /// Returns messages of an honest member, and messages that a lying member might send. The
@@ -250,8 +251,9 @@ pub mod seeds {
         )
     }
 
-    /// Returns writes for each of the next slots and for the last decided slot. Also returns
-    /// messages that contradict a committed slot above a slot that is not committed.
+    /// Returns writes for the last decided slot and for later slots. Other messages say that a slot
+    /// above an uncommitted slot is committed. Then later writes contradict the value of this
+    /// committed slot.
     fn commands(leader: Ballot, later: Ballot, top: Slot) -> Vec<Message> {
         let news = |above: u64| LogNews {
             commit_point: Slot(top.0 + u64::from(above == 0)),

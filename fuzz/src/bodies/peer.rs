@@ -8,8 +8,9 @@ use leasehold_wire::split_frame;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// Maximum memory for each byte of a message, in bytes. It is computed for the largest element that
-/// a list can have, and includes the form into which the replica's core converts this element.
+/// Maximum memory for each byte of a message, in bytes. The limit is computed from the largest
+/// element that a list can have. The limit also includes the memory of the converted element in the
+/// replica's core.
 pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<ReportedEntry>();
 
 /// Decodes the greetings of both sides of a connection, and envelopes.

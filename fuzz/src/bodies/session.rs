@@ -72,7 +72,7 @@ const GRANTS: [Grant; 7] = [
 /// Keys that have values before the client connects.
 const STORED: [&str; 6] = ["a/1", "a/2", "b/1", "b/x1", "c", "open/1"];
 
-/// Replicas in which the keys have values, and the tokens that the replicas accept.
+/// Replicas in which the keys of `STORED` have values, and the tokens that the replicas accept.
 #[derive(Clone)]
 struct SessionFixture {
     cluster: Cluster,

@@ -70,8 +70,8 @@ pub fn length_histogram(input: &[u8]) {
     }
 }
 
-/// Decodes an interval log. Then decodes the input as the only histogram of another log, once
-/// uncompressed and once compressed.
+/// Decodes an interval log. Then makes two more logs, and decodes them. Each of them has one
+/// histogram: the input itself in the first log, and the compressed input in the second log.
 pub fn interval_log(input: &[u8]) {
     sums(input);
     sums(line(input).as_bytes());

@@ -126,8 +126,8 @@ impl RunFiles {
         })
     }
 
-    /// Checks, for each site, that the history has about as many measured operations as the summary
-    /// reports.
+    /// Checks that the history fits the summary. For each site, both must contain about the same
+    /// number of measured operations.
     pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;

@@ -41,9 +41,9 @@ pub struct RunForecast {
     pub plan: Option<HolderPlan>,
     /// Replica that led during the run.
     pub leader: ReplicaId,
-    /// Mean latencies and shares of local reads that were measured in the run.
+    /// Mean latencies and shares that were measured in the run.
     pub measured: Means,
-    /// Number of operations that were counted for the demand.
+    /// Number of operations from which the demand was computed.
     pub operations: f64,
     /// Forecasts for every combination of a strategy and a leader. They are based on the demand of
     /// this run.

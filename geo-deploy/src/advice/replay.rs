@@ -16,8 +16,8 @@ use crate::backend::{RunPlan, key_name};
 /// Time between two reports of a replica.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
 
-/// Returns the site of the client that sent the operation. The site follows from the ID of the
-/// history's process.
+/// Returns the site of the client that sent the operation. This function derives the site from the
+/// process ID in the history.
 pub(super) fn site_of(event: &HistoryEvent, sites: usize) -> usize {
     event.process as usize % sites
 }

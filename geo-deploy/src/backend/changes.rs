@@ -69,20 +69,20 @@ impl RunPlan<'_> {
     }
 }
 
-/// Returns, for each change within the measured interval, the outcome of the reads that the change
-/// should not have affected. `operations` are all operations of a run, in order of their starts.
-/// `events` are the events that replicas announced.
+/// Returns the outcome of certain reads for each change within the measured interval: the reads
+/// that the change should not have affected. `operations` are all operations of a run, in order of
+/// their starts. `events` are the events that replicas announced.
 ///
 /// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key both before
 /// and after the change. Before the change, the site must hold the key under the last
-/// configuration. After the change, the site must hold the key under the configurations that follow
-/// within one reconfiguration period (or until the next change). Within one such period, replicas
-/// choose the holders for the new strategy once.
+/// configuration. After the change, the site must hold the key under the configurations of the next
+/// reconfiguration period. This period may be cut short by the next change. Within one period,
+/// replicas choose the holders for the new strategy once.
 ///
-/// On every backend, kept keys are inferred from reads. A key is kept if two reads of the site were
-/// local: its last read of the key before the change, and its last read of the key in the period
-/// after the change. Reads soon after a new configuration are ignored here, because they may have
-/// been served under a promise of the previous configuration.
+/// On every backend, kept keys are inferred from reads. Two reads of the key by the site must be
+/// local: the last read before the change, and the last read in the period after the change. Reads
+/// soon after a new configuration are ignored here, because a promise of the previous configuration
+/// may still have permitted these reads.
 pub(super) fn switch_reads(
     plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
@@ -115,9 +115,9 @@ pub(super) fn switch_reads(
 }
 
 /// Returns the number of reads of kept keys after a change, and the number of these reads that were
-/// not local. `times_ns` contains four times. The second time is the time of the change. Reads
-/// between the first two times show whether a site held the key before the change. Reads between
-/// the last two times show whether a site held the key after the change.
+/// not local. `times_ns` contains four points in time; the second is the time of the change. Reads
+/// between the first two points show whether a site held the key before the change. Reads between
+/// the last two points show whether a site held the key after the change.
 fn of_change(
     change: &StrategyChange,
     operations: &[(Sample, u64)],

@@ -23,8 +23,8 @@ pub(crate) enum FaultTransition {
     End(usize),
 }
 
-/// State of the cluster when a fault begins: the roles of the replicas, and the replicas that may
-/// hold a lease on each key.
+/// State of the cluster when a fault begins: the roles of the replicas, and for each key the
+/// replicas that may hold a lease on the key.
 #[derive(Debug)]
 pub(crate) struct ClusterSnapshot {
     pub(crate) leader: Option<usize>,
@@ -34,7 +34,7 @@ pub(crate) struct ClusterSnapshot {
     pub(crate) lease_holders: LeaseHolders,
 }
 
-/// Replicas that may have held a lease on each key when a fault began.
+/// For each key, the replicas that may have held a lease on the key when a fault began.
 #[derive(Clone, Debug)]
 pub(crate) enum LeaseHolders {
     /// The replicas were not asked about leases.
@@ -67,9 +67,9 @@ struct StartedFault {
 #[derive(Debug, Default)]
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
-    /// Time in ns at which each fault began, and the replicas that may have held a lease on each
-    /// key at that time. The faults are in order of time. The list is empty if the replicas were
-    /// not asked about leases at one of the faults.
+    /// Time in ns at which each fault began, and, for each key, the replicas that may have held a
+    /// lease on the key at that time. The faults are in order of time. The list is empty if the
+    /// query about leases was omitted at one of the faults.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -144,7 +144,8 @@ impl<'a> RunFaults<'a> {
         Ok(effects)
     }
 
-    /// Stores the replicas that may have held a lease on each key when the fault `index` began.
+    /// Stores, for each key, the replicas that may have held a lease on the key when the fault
+    /// `index` began.
     pub(crate) fn set_lease_holders(&mut self, index: usize, lease_holders: LeaseHolders) {
         if let Some(started) = self
             .started

@@ -39,8 +39,8 @@ impl HistoryProcess {
     }
 }
 
-/// Assigns IDs to processes. The remainder of an ID divided by the number of sites is the index of
-/// the process's site.
+/// Assigns IDs to processes. If an ID is divided by the number of sites, the remainder is the index
+/// of the process's site.
 #[derive(Debug)]
 pub(crate) struct ProcessNumbers {
     /// For each site, the number of processes that have been created so far.

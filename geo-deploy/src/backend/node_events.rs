@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::RunPlan;
 use crate::run::RunEvent;
 
-/// A line of a replica's events file. Fields of the line that a report does not show are ignored.
+/// A line of a replica's events file. Only the fields that a report shows are parsed.
 #[derive(Deserialize)]
 struct EventLine {
     unix_ms: u64,

@@ -101,8 +101,9 @@ fn durations_s(plan: &RunPlan<'_>) -> (f64, f64) {
     )
 }
 
-/// Returns the longest time, in s, that an operation at a site takes without faults. The longest
-/// operation is a write that every replica must acknowledge, and that waits for another such write.
+/// Returns the longest time, in s, that an operation at a site takes without faults. This operation
+/// is a write that every replica must acknowledge. The write also waits for an earlier write of the
+/// same kind.
 fn usual_s(plan: &RunPlan<'_>, site: usize) -> f64 {
     let topology = plan.topology();
     let bounds = Bounds::new(topology, plan.experiment.leader_index());

@@ -16,8 +16,8 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// Number of keys of each site that are candidates in the search for the most popular key of all
-/// sites. The candidates of a site are its most popular keys.
+/// Number of candidates of each site in the search for the most popular key of all sites. The
+/// candidates of a site are its most popular keys.
 const CANDIDATES: u64 = 100;
 
 /// Plan by which a backend executes one run of one strategy.

@@ -30,7 +30,7 @@ pub(crate) const READERS: usize = 10;
 pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written was read \
      once more: the history that was judged includes these reads";
 
-/// Operation that was answered, failed or was abandoned.
+/// An operation that has ended, because it was answered, failed or was abandoned.
 pub(crate) struct OperationRecord<'a> {
     pub(crate) site: usize,
     pub(crate) process: u32,
@@ -150,10 +150,10 @@ impl Recorder {
         }
     }
 
-    /// Returns the share of local reads, and the share of writes with their minimum latency, that
-    /// perfect bookkeeping would have reached. Both shares are computed for the operations with
-    /// indexes from `first` (inclusive) to `after` (exclusive). The bookkeeping also counts the
-    /// operations before `first`. Returns `None` if the strategy is not `quorum`.
+    /// Returns the shares that perfect bookkeeping would have reached: the share of local reads,
+    /// and the share of writes with their minimum latency. Both shares are computed for the
+    /// operations with indexes from `first` (inclusive) to `after` (exclusive). The bookkeeping
+    /// also counts the operations before `first`. Returns `None` if the strategy is not `quorum`.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
@@ -212,8 +212,8 @@ fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
     operations.map(|(_, key)| part(*key) as u8).collect()
 }
 
-/// Returns the sites that may have held a lease on the key of each operation; an empty list if they
-/// are not known for every operation.
+/// Returns, for each operation, the sites that may have held a lease on the operation's key.
+/// Returns an empty list if the sites are not known for every operation.
 fn leased_to(operations: &[(Sample, u64)], outcomes: &FaultOutcomes) -> Vec<SiteSet> {
     let holders = |(sample, key): &(Sample, u64)| {
         outcomes.leased_to(*key, sample.start_ns + sample.latency_ns)

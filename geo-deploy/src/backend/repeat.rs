@@ -75,7 +75,7 @@ fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
 }
 
 /// Removes the events outside the measured interval of a run. Also removes the results of perfect
-/// bookkeeping. These results are defined only for a single run.
+/// bookkeeping, because these results are defined only for a single run.
 fn only_measured(mut ran: RunResult) -> RunResult {
     let MeasuredInterval { start_s, end_s } = ran.run.measured.unwrap_or_default();
     ran.events

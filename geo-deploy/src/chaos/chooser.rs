@@ -24,7 +24,7 @@ pub const COLD: Range<u64> = 48..2048;
 pub const GROUP_KEYS: u64 = 4;
 /// The first key of the first group.
 const GROUPS_FROM: u64 = 10_000;
-/// Probability that an operation on a hot or cold key uses a hot key.
+/// Probability that a client chooses a hot key instead of a cold key.
 const HOT_SHARE: f64 = 0.7;
 /// Maximum number of key states that a client remembers.
 const BELIEFS_MAX: usize = 4096;

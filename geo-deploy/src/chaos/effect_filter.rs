@@ -37,7 +37,7 @@ impl EffectFilter<'_> {
 
     /// Returns the possible effects. Omits effects on processes that do not run. Omits effects
     /// after which a replica would be started on a full disk. Omits effects after which a majority
-    /// would be down, unless the fault takes down all replicas together.
+    /// would be down. Such effects are kept only if the fault takes down all replicas together.
     pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {
@@ -76,7 +76,8 @@ impl EffectFilter<'_> {
         self.is_up(site) && since.is_ok_and(|since| since >= OPENED)
     }
 
-    /// Whether the replica's disk has room at the end of the fault, when the replica is started.
+    /// Whether the replica's disk will have room when the fault ends and the replica is started
+    /// again.
     fn will_have_room(&self, site: usize) -> bool {
         let full_until_s = self.full_until(site);
         full_until_s.is_none_or(|full_until_s| self.until_s > Some(full_until_s))

@@ -43,8 +43,8 @@ struct WritePair {
     at_ns: u64,
 }
 
-/// Returns the last pair of successive writes of one key. The key is the hottest one that has such
-/// a pair, so that many other operations happen at about the same time.
+/// Returns the last pair of successive writes of one key. Chooses the hottest key that has such a
+/// pair, because many other operations on a hot key happen at about the same time.
 fn last_write_pair(history: &History) -> Option<WritePair> {
     let mut writes: BTreeMap<u64, Vec<(u64, u64, ValueId)>> = BTreeMap::new();
     for event in history.events() {

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SCAN_KEYS: u64 = 1000;
 /// Key that is written to see whether a replica accepts writes. No client uses this key.
 const PROBE: u64 = 9_999;
-/// ID of the first client that reads at the end of a round. The clients that send requests during
+/// Lowest ID of the clients that read at the end of a round. The clients that send requests during
 /// the round have lower IDs.
 const READERS_FROM: u32 = 1 << 16;
 

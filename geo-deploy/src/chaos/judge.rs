@@ -27,8 +27,7 @@ pub struct Judgement {
     pub transactions: usize,
     /// Number of groups that were judged.
     pub groups: usize,
-    /// Reasons why checks had no result, for example that a check took too long. There is one
-    /// reason for each check that had no result.
+    /// One reason for each check that had no result, for example that the check took too long.
     pub undecided: Vec<String>,
     /// Descriptions of violations: answers that a correct store could not have given, and histories
     /// that the checkers found to be incorrect.

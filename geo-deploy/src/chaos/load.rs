@@ -36,12 +36,12 @@ const SESSION_OPERATIONS: u64 = 400;
 /// on each group.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// Ratio of all clients at a site to those that use groups of keys.
+/// At each site, one out of `GROUPED_EVERY` clients uses groups of keys.
 const GROUPED_EVERY: usize = 4;
-/// Ratio of all clients at a site to the roaming clients.
+/// At each site, one out of `ROAMING_EVERY` clients is a roaming client.
 const ROAMING_EVERY: usize = 3;
-/// Divisor of a client's timeout. If a roaming client has no answer after its timeout divided by
-/// `ROAM_AFTER`, it sends the request to another replica, too.
+/// Determines when a roaming client also sends its request to another replica: after its timeout
+/// divided by `ROAM_AFTER`, if no answer has arrived.
 const ROAM_AFTER: u32 = 4;
 
 /// Settings of the load: the rate of operations, the number of clients, and the addresses of the

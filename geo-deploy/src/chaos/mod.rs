@@ -40,8 +40,8 @@ use crate::backend::local::{DownReason, LocalCluster, ProcessEvent};
 use crate::experiment::Experiment;
 use crate::topology::Topology;
 
-/// Returns the default experiment: the settings of a round's cluster, and the strategies. Each
-/// round uses the next strategy.
+/// Returns the default experiment. It contains the settings of a round's cluster, and the
+/// strategies. Each round uses the next strategy.
 ///
 /// # Errors
 /// Returns an error only if the file that is built into this program is invalid.

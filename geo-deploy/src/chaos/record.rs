@@ -17,7 +17,8 @@ const WRONG_MAX: usize = 20;
 /// Outcome of an operation.
 #[derive(Clone, Debug)]
 pub enum OperationOutcome {
-    /// The operation was answered. The parts are the effects on each key according to the answer.
+    /// The operation was answered. The parts are the effects on each key that follow from the
+    /// answer.
     Answered(Parts),
     /// The operation was not answered. It may have been executed, or may be executed later. The
     /// parts are the possible effects on each key.
@@ -201,8 +202,8 @@ impl RoundRecord {
         total
     }
 
-    /// Returns the operations on groups as one history for a file. The history has an event for
-    /// each key of an operation.
+    /// Returns one history of all operations on groups, which can be written to a file. The history
+    /// has an event for each key of an operation.
     pub fn grouped(&self) -> History {
         let mut history = History::new();
         for transaction in self.groups.values().flatten() {

@@ -81,7 +81,7 @@ pub struct OperationRequest {
     pub keys: Vec<u64>,
     /// Values to write, one for each key.
     pub values: Vec<ValueId>,
-    /// State of the key that a compare-and-swap expects. Other kinds of operations ignore this
+    /// Expected state of the key, for a compare-and-swap. Other kinds of operations ignore this
     /// field.
     pub expected: Belief,
 }
@@ -126,8 +126,8 @@ impl OperationRequest {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }
 
-    /// Returns the possible effects of this operation if it was never answered. These are all
-    /// writes of the operation.
+    /// Returns all writes of this operation. If the operation was never answered, these writes are
+    /// its possible effects.
     pub fn possible_effects(&self) -> Parts {
         self.effects(true)
     }

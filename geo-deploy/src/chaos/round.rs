@@ -27,7 +27,8 @@ use crate::fault::FaultSpec;
 /// Settings that are the same for all rounds of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program that is started with `serve`; usually this program itself.
+    /// Program of the replicas, which is started with the command `serve`; usually this program
+    /// itself.
     pub program: PathBuf,
     /// Directory that contains a separate directory for each running round.
     pub dir: PathBuf,
@@ -39,8 +40,8 @@ pub struct Settings {
     pub schedule: ScheduleSettings,
     /// Intended number of operations a second, over all clients.
     pub rate: f64,
-    /// Way in which each record is falsified, as a test of the judge; `None` for a run without such
-    /// a test.
+    /// Kind of falsification, if each record is falsified in order to test the judge; `None` for a
+    /// run without such a test.
     pub self_test: Option<Falsification>,
 }
 

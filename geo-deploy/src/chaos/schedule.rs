@@ -110,7 +110,7 @@ impl FaultGenerator<'_> {
     }
 
     /// Returns a random end for a fault that begins at `at_s`. The logarithm of the fault's
-    /// duration is uniformly distributed, so that short faults are as likely as long ones.
+    /// duration is uniformly distributed, because short faults should be as likely as long ones.
     fn until(&mut self, at_s: f64, shortest_s: f64, longest_s: f64) -> f64 {
         let times = longest_s / shortest_s.max(0.001);
         let length_s = shortest_s * times.powf(self.rng.random::<f64>());

@@ -62,9 +62,9 @@ pub enum MeasurementWindow {
 }
 
 impl WorkloadSpec {
-    /// Returns the interval in which operations are measured. In an open loop, numbers of requests
-    /// are converted to durations. The duration for a number of requests is the time in which each
-    /// client of the site with the lowest rate sends this many requests.
+    /// Returns the interval in which operations are measured. In an open loop, this function
+    /// converts a number of requests into a duration. The duration ends when each client of the
+    /// site with the lowest rate has sent this many requests.
     pub fn window(&self) -> MeasurementWindow {
         if let Some(seconds) = self.seconds {
             let warmup_s = self.warmup_s.unwrap_or(0.0);

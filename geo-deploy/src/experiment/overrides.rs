@@ -22,8 +22,8 @@ const ALIASES: [(&str, &str); 8] = [
     ("clients", "workload.clients"),
 ];
 
-/// Names of the optional fields of `[timing]`. The names must be listed here, because the effective
-/// experiment contains only those fields that are set.
+/// Names of the optional fields of `[timing]`. The names are listed here, because an experiment
+/// does not contain its omitted fields.
 const TIMING_FIELDS: [&str; 4] = [
     "heartbeat_ms",
     "election_timeout_ms",

@@ -1,8 +1,8 @@
 //! Descriptions of accepted values in plain words. They replace the names of Rust types in the
 //! parser's messages.
 
-/// Names that the parser's messages use for types. Each name is paired with a description of the
-/// accepted values. Longer names are listed first.
+/// The parser's names for types, as they appear in its messages. Each name is paired with a
+/// description of the accepted values. Longer names are listed first.
 const TYPES: [(&str, &str); 17] = [
     ("usize", WHOLE),
     ("u64", WHOLE),
@@ -25,8 +25,8 @@ const TYPES: [(&str, &str); 17] = [
 const WHOLE: &str = "a whole number, 0 or more";
 const TEXT: &str = "a text";
 
-/// Names that the parser's messages use for the kind of a found value. Each name is paired with a
-/// description.
+/// The parser's names for the kind of a found value, as they appear in its messages. Each name is
+/// paired with a description.
 const FOUND: [(&str, &str); 7] = [
     ("string ", "the text "),
     ("integer ", "the whole number "),
@@ -37,9 +37,8 @@ const FOUND: [(&str, &str); 7] = [
     ("datetime", "a date"),
 ];
 
-/// Rewrites the parser's message in the words of [`TYPES`] and [`FOUND`]. A message of another form
-/// is not changed. Messages of other forms are this program's own messages and lists of the
-/// accepted values.
+/// Rewrites a message of the parser with the descriptions from [`TYPES`] and [`FOUND`]. Messages of
+/// other forms are not changed. They are this program's own messages, and lists of accepted values.
 pub(super) fn words(message: &str) -> String {
     if let Some((found, expected)) = split(message, "unknown variant ") {
         return format!("there is no {found}, and {expected} is expected");

@@ -3,7 +3,7 @@
 use leasehold_replica::settings::AcceptReplies;
 use serde::{Deserialize, Serialize};
 
-/// Replicas that receive an acceptor's vote in addition to the leader.
+/// Replicas to which an acceptor sends its vote, besides the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRepliesName {
@@ -12,7 +12,8 @@ pub enum AcceptRepliesName {
     /// Every replica that is the origin of a command in the batch receives votes.
     #[default]
     Origin,
-    /// Every replica receives votes. Holders detect commits by themselves, as in Roster.
+    /// Every replica receives votes. Holders detect commits by themselves, as in the protocol
+    /// Roster.
     All,
 }
 

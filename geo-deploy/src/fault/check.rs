@@ -108,9 +108,9 @@ fn check_targets(
     Ok(())
 }
 
-/// Checks that at least one site is left at the far end of the failing links. A target does not
-/// count, because a site has no link to itself. A role is compared only by its name, because the
-/// sites with this role are not known before the fault begins.
+/// Checks that the failing links have at least one far end. A target does not count as a far end,
+/// because a site has no link to itself. A role is compared only by its name, because the sites
+/// with this role are not known before the fault begins.
 fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
     let everyone = fault.target.contains(&FaultTarget::All);
     require(

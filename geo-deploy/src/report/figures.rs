@@ -52,8 +52,8 @@ fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
     }
 }
 
-/// Returns the file name of a run's time line. Characters of the run's label that file names should
-/// not have are replaced.
+/// Returns the file name of a run's time line. The name contains the run's label. Special
+/// characters of the label are replaced.
 pub(super) fn timeline_name(run: &StrategyRun) -> String {
     format!("timeline-{}", file_name(&run.label))
 }

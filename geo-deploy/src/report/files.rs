@@ -40,8 +40,8 @@ pub(super) fn cdf_csv(report: &ExperimentReport, digests: &[Digest]) -> String {
     csv
 }
 
-/// Removes steps with almost equal latencies. If several steps differ by less than half a percent,
-/// only the last of these steps is kept.
+/// Removes steps with almost equal latencies. If the latencies of several steps differ by less than
+/// half a percent, only the last of these steps is kept.
 pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let mut group_start = f64::NEG_INFINITY;

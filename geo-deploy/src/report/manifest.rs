@@ -60,7 +60,8 @@ impl Manifest {
         }
     }
 
-    /// Returns the revision. If the source code differed from the revision, a note is appended.
+    /// Returns the revision, shortened for display. A note is appended if the source code differed
+    /// from the revision.
     pub(super) fn revision_shown(&self) -> String {
         let short: String = self.revision.chars().take(12).collect();
         match self.dirty {

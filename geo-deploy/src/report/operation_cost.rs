@@ -12,7 +12,8 @@ use super::{ExperimentReport, StrategyRun};
 /// Messages and processor time of a run's replicas, and waiting times of held reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OperationCost {
-    /// Setting that determines which replicas receive votes. The leader always receives votes.
+    /// Setting that determines to which replicas votes are sent. Votes are always sent to the
+    /// leader.
     pub accept_replies: &'static str,
     /// Number of local reads that waited for a write in flight (held reads).
     pub held: u64,
@@ -24,7 +25,7 @@ pub struct OperationCost {
     pub held_p50_ms: f64,
     /// 99th percentile of the waiting time of held reads, in ms.
     pub held_p99_ms: f64,
-    /// Total waiting time divided by the number of all answered reads, in ms.
+    /// Total waiting time of held reads, in ms, divided by the number of all answered reads.
     pub held_ms_per_read: f64,
     /// Number of messages between replicas, divided by the number of operations of the whole run
     /// (warm-up included).

@@ -57,25 +57,25 @@ pub struct Outage {
     pub leased: Option<bool>,
     /// Whether the clients' own site is one of the failed sites.
     pub at_failed_site: bool,
-    /// Number of operations of the group that were due at some time in the window of the fault.
+    /// Number of operations of the group that were due at some time during the fault's window.
     pub due: u64,
     /// Number of due operations that failed.
     pub failed: u64,
     /// Number of due operations that timed out.
     pub timed_out: u64,
-    /// Length of the outage, in s: the longest time in which an operation was due, but no operation
-    /// succeeded.
+    /// Length of the outage, in s: the longest time during which no operation succeeded, while at
+    /// least one operation was due.
     pub outage_s: f64,
     /// Longest wait, in s: the longest time for which a single operation was due.
     pub longest_s: f64,
     /// Upper bound on both the outage and the longest wait, in s; `None` if no bound is guaranteed.
     pub bound_s: Option<f64>,
-    /// Median latency, in ms, of the site's reads or writes before the fault, over all keys. These
-    /// operations started after the previous fault (or the beginning of the run) and before this
-    /// fault.
+    /// Median latency, in ms, of the site's reads or writes before the fault, over all keys.
+    /// Includes operations that started after the previous fault. If there was no previous fault,
+    /// includes operations from the beginning of the run.
     pub median_before_ms: Option<f64>,
-    /// Median latency, in ms, of the site's reads or writes after the fault, over all keys. These
-    /// operations started in the last third of the fault's window.
+    /// Median latency, in ms, of the site's reads or writes after the fault, over all keys.
+    /// Includes operations that started in the last third of the fault's window.
     pub median_after_ms: Option<f64>,
 }
 
@@ -169,11 +169,14 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
     all
 }
 
-/// Splits the operations of a site and class into three groups: operations on keys that were leased
-/// to a failed site, other operations, and operations for which the holders are not known. The
-/// first group also contains writes that were in flight through a failed replica, because the
-/// client sends these writes again. A leader that has received a write twice can report the result
-/// only after it has executed all earlier slots, and some of these slots may be blocked.
+/// Splits the operations of a site and class into three groups:
+/// - operations on keys that were leased to a failed site,
+/// - other operations,
+/// - operations for which the holders are not known.
+///
+/// The first group also contains writes that were in flight through a failed replica, because the
+/// client sends such a write again. A leader that receives a write twice reports the result only
+/// after it has executed all earlier slots. Some of these slots may be blocked.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -257,8 +260,8 @@ impl FaultWindow {
         }
     }
 
-    /// Returns the observed outage; `None` if no operation was due. In a returned outage, the
-    /// caller must set the medians, and the fields that describe the group.
+    /// Returns the observed outage; `None` if no operation was due. The caller must then set the
+    /// medians, and the fields that describe the group.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
         let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();
@@ -293,8 +296,8 @@ impl FaultWindow {
         (before, median_ms(ops, third, self.end))
     }
 
-    /// Returns the length of the outage, in ns: the longest time in which an operation was due, but
-    /// no operation succeeded.
+    /// Returns the length of the outage, in ns: the longest time during which no operation
+    /// succeeded, while at least one operation was due.
     fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
         // At equal times, ends come before starts: a client that sends its next request immediately
         // was not waiting in between.

@@ -17,9 +17,9 @@ pub struct PlacementComparison {
     pub strategy: PlacementCost,
     /// Cost if every key had its best holders.
     pub optimum: PlacementCost,
-    /// True if the computed costs must be compared with the mean of the sites' measured means. This
-    /// is the case for a closed loop. If false, the costs must be compared with the measured mean
-    /// over all operations.
+    /// Whether the computed costs must be compared with the mean of the sites' measured means. This
+    /// is necessary for a closed loop. If false, the computed costs must be compared with the
+    /// measured mean over all operations.
     pub measured_by_site: bool,
 }
 

@@ -7,8 +7,8 @@ use super::tables::bookkeeping_minimum;
 use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
 use crate::wan::NetworkReport;
 
-/// Tolerance, in percentage points, when the share of local reads is compared with the share under
-/// perfect bookkeeping.
+/// Maximum difference, in percentage points, by which a measured share of local reads may fall
+/// below the share under perfect bookkeeping. A greater difference is reported.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
 /// Returns one sentence with the result, for the title.
@@ -117,8 +117,8 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Returns a text about the exceeded bounds on outages in a run: the number of these bounds, and
-/// the case with the largest excess.
+/// Describes the bounds on outages that a run exceeded: their number, and the case with the largest
+/// excess.
 fn broken_bounds(run: &RunSummary) -> Option<String> {
     let excess = |o: &Outage| {
         o.bound_s
@@ -198,7 +198,8 @@ pub(super) fn notes(report: &ExperimentReport) -> Vec<String> {
 }
 
 /// Returns findings that must not be overlooked: a history that is not linearizable, failed
-/// operations, a network that differs from the requested one, and the notes of the runs.
+/// operations, a difference between the measured and the requested network, and the notes of the
+/// runs.
 pub(super) fn warnings(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(ended) = &report.incomplete {
@@ -262,7 +263,7 @@ fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     })
 }
 
-/// Returns the number of configuration changes for each run in which the holders changed.
+/// Returns one text for each run in which the holders changed: the number of configuration changes.
 pub(super) fn configurations(report: &ExperimentReport) -> Vec<String> {
     let of_run = |run: &StrategyRun| {
         let changes = report.events.iter().filter(|event| {
@@ -443,7 +444,8 @@ pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) ->
     paragraphs
 }
 
-/// Describes the bounds of the strategies with fixed holders.
+/// Returns the note that explains the columns of the tables: the bound of a strategy with fixed
+/// holders, and the minimum over all strategies.
 pub(super) fn tables_note(summary: &ExperimentSummary) -> String {
     let several = summary.runs.iter().flat_map(|run| &run.sites);
     let example = several

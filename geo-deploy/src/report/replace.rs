@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use leasehold_histories::history::History;
 
-/// Names of files in a report. The report of a throughput experiment has only some of these files.
-/// Every other report has all of them.
+/// Names of the files in a report. A report of a throughput experiment contains only some of these
+/// files. All other reports contain all of them.
 const NAMES: [&str; 7] = [
     "manifest.json",
     "summary.json",
@@ -25,12 +25,12 @@ const SOMETIMES: [&str; 3] = ["timeline.csv", "outages.csv", "course.csv"];
 /// an interrupted experiment.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// Creates the directory `out` if necessary. Checks that a report and these histories can be
-/// written to the directory.
+/// Creates the directory `out` if necessary. Checks that a report and the files `histories` can be
+/// written to `out`.
 ///
 /// # Errors
-/// Returns an error if the directory cannot be written, or if a file with one of the names does not
-/// belong to an earlier report.
+/// Returns an error if the directory cannot be written. Also returns an error if the report or a
+/// history would overwrite a file that does not belong to an earlier report.
 pub fn prepare(out: &Path, histories: &[String]) -> anyhow::Result<()> {
     std::fs::create_dir_all(out).with_context(|| {
         format!(
@@ -48,8 +48,8 @@ pub fn prepare(out: &Path, histories: &[String]) -> anyhow::Result<()> {
     refuse_others(&out.join(INCOMPLETE), histories)
 }
 
-/// Returns an error if the report or one of these histories would overwrite a file that does not
-/// belong to a report.
+/// Returns an error if the report or one of the files `histories` would overwrite a file that does
+/// not belong to a report.
 fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
     let of_others = |name: &str| {
         let name = dir.join(name);
@@ -135,8 +135,8 @@ fn is_history(path: &Path) -> anyhow::Result<bool> {
     History::is_in(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Returns the files of the previous report that are not among the new files. Files of a report are
-/// recognized by their names and contents.
+/// Returns the outdated files: files of the previous report that are not among the new files. A
+/// file of a report is recognized by its name and contents.
 fn leftovers(out: &Path, new: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut old = Vec::new();
     if holds_report(out) {

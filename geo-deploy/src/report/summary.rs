@@ -30,16 +30,15 @@ pub struct ExperimentSummary {
     pub backend: String,
     /// Seed of the experiment.
     pub seed: u64,
-    /// Description of the tolerance. A write is at its minimum latency if the latency exceeds the
-    /// lower bound for this write by at most the tolerance.
+    /// Tolerance, as a text. A write is at its minimum latency if its latency exceeds the lower
+    /// bound for the write by at most the tolerance.
     pub minimum_tolerance: String,
     /// Summaries of the runs, one for each strategy.
     pub runs: Vec<RunSummary>,
 }
 
 /// Summary of one strategy's run. Latencies and shares are computed from the answered operations of
-/// the measured interval. For operations that failed or timed out, the summary has only their
-/// number.
+/// the measured interval. Operations that failed or timed out are only counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunSummary {
     /// Label in tables and plots.
@@ -76,15 +75,14 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of all writes that had their minimum latency.
     pub min_latency_fraction: f64,
-    /// Mean latencies that are computed from the true rates of requests: one for the strategy's
-    /// choice of holders, and one for the best choice of holders.
+    /// Mean latencies, computed from the true rates of requests. There is one mean for the holders
+    /// that the strategy chooses, and one mean for the best holders.
     pub true_rates: Option<PlacementComparison>,
-    /// Adaptation to each change of the clients' requests: the time until the strategy's mean
-    /// latency was about as low as before the change.
+    /// Adaptation to each change of the clients' requests: the time until the mean latency was
+    /// about as low as before the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapting: Vec<Adaptation>,
-    /// Reads that a change of strategy should not have affected. There is one entry for each
-    /// change.
+    /// For each change of strategy, the reads that the change should not have affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchReads>,
     /// Summaries of the parts of the key space, if there are several.
@@ -99,8 +97,8 @@ pub struct RunSummary {
     /// All outages that faults caused for clients (`outages.csv`).
     #[serde(skip)]
     pub outages: Vec<Outage>,
-    /// Summaries of the outages. There is one summary for each combination of fault, site and group
-    /// of operations. Faults with the same description are combined.
+    /// Summaries of the outages. Faults with the same description are combined. There is one
+    /// summary for each combination of description, site and group of operations.
     #[serde(rename = "outages", skip_serializing_if = "Vec::is_empty")]
     pub outage_groups: Vec<OutageGroup>,
     /// Counters by name, summed over all replicas.
@@ -161,13 +159,13 @@ pub struct ReadSummary {
     /// under its lease (`held` alone).
     pub held_fraction: f64,
     /// Share of reads that would have been local under quorum leases with perfect bookkeeping;
-    /// `None` if that was not computed.
+    /// `None` if this share was not computed.
     pub bookkeeping_fraction: Option<f64>,
     /// Share of reads that took less than 10 ms, regardless of the replica that served them.
     pub under_10ms_fraction: f64,
-    /// Lower bounds on the latency of reads at this site, in ms. The bounds follow from the
-    /// distances between sites. There is one bound for each set of holders that the strategy fixes.
-    /// Empty if the strategy learns the holders.
+    /// Lower bounds on the latency of reads at this site, in ms, which follow from the distances
+    /// between sites. There is one bound for each set of holders that the strategy fixes. The list
+    /// is empty if the strategy learns the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,
@@ -179,7 +177,7 @@ pub struct ReadSummary {
     pub p99_ms: f64,
     /// Longest latency, in ms.
     pub max_ms: f64,
-    /// Number of reads by the path on which they were served.
+    /// Number of reads on each path. The path states how a read was served.
     pub by_path: BTreeMap<&'static str, u64>,
 }
 
@@ -192,18 +190,18 @@ pub struct WriteSummary {
     pub failed: u64,
     /// Number of writes that were not answered in time.
     pub timed_out: u64,
-    /// Share of writes at their minimum latency. The latency of these writes exceeds `bound_ms` by
-    /// at most the tolerance in the summary.
+    /// Share of writes at their minimum latency. The latency of such a write exceeds `bound_ms` by
+    /// at most the tolerance that the summary states.
     pub min_latency_fraction: f64,
     /// Share of writes that would have had their minimum latency under quorum leases with perfect
-    /// bookkeeping; `None` if that was not computed.
+    /// bookkeeping; `None` if this share was not computed.
     pub bookkeeping_fraction: Option<f64>,
     /// Lower bound on the latency of writes at this site under every strategy, in ms. This is the
     /// latency of a write under a leader lease.
     pub bound_ms: f64,
-    /// Lower bounds on the latency of writes at this site, in ms. The bounds follow from the
-    /// distances between sites. There is one bound for each set of holders that the strategy fixes.
-    /// Empty if the strategy learns the holders.
+    /// Lower bounds on the latency of writes at this site, in ms, which follow from the distances
+    /// between sites. There is one bound for each set of holders that the strategy fixes. The list
+    /// is empty if the strategy learns the holders.
     pub bounds_ms: Vec<f64>,
     /// Mean latency, in ms.
     pub mean_ms: f64,

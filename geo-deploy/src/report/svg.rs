@@ -15,9 +15,9 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
-    /// Pale form of a series' colour, mixed from this colour and the colour of the background. The
-    /// pale colour is opaque, so that lines below it are hidden, and PDFs of the same drawing are
-    /// identical.
+    /// Pale form of a series' colour: a mixture of this colour and the background's colour. The
+    /// mixture is opaque, so that it hides the lines below it. Opaque colours also make repeated
+    /// PDFs of the same drawing identical.
     Pale(usize),
     /// A colour slightly darker than the background.
     Shade,
@@ -36,7 +36,7 @@ pub(super) const SERIES_DARK: [&str; SERIES] = [
     "#5ab4f0", "#ff8a4c", "#35c9a3", "#e79acb", "#f0c04a", "#a7b0bd",
 ];
 
-/// Percentage of a series' colour in the pale form of this colour.
+/// Share of a series' colour in the pale form of this colour, in percent.
 const PALE_PERCENT: u32 = 45;
 
 /// Returns the pale form of a colour `#rrggbb` on white.
@@ -145,7 +145,7 @@ pub(super) struct Svg {
     height: f64,
     title: String,
     body: String,
-    /// Path that is being drawn. Further parts are added to this path as long as they have the same
+    /// Path that is being drawn. A further part is added to this path if the part has the same
     /// style.
     path: String,
     style: String,
@@ -343,8 +343,8 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// Draws a part of a path. Parts with the same style are joined into one SVG element, because
-    /// time lines have thousands of parts.
+    /// Draws a part of a path. Consecutive parts with the same style are joined into one SVG
+    /// element, because time lines have thousands of parts.
     fn join(&mut self, style: String, part: std::fmt::Arguments<'_>) {
         if style != self.style {
             self.close_path();

@@ -11,8 +11,9 @@ use super::tolerance::Tolerance;
 use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
-/// Maximum relative difference at which two mean latencies of a part of the key space are regarded
-/// as equal. The second latency is from a run in which the part's strategy applies to all keys.
+/// Maximum relative difference between two mean latencies that are regarded as equal. The first
+/// mean is that of a part of the key space. The second mean is that of the same part in a run in
+/// which the part's strategy applies to all keys.
 const AS_ALONE: f64 = 0.02;
 
 /// Returns a table with a line for each change of strategy; `None` if no strategy was changed.
@@ -150,8 +151,8 @@ fn figures<'a>(
     }
 }
 
-/// Returns a table with a line for each part and run. Each part is shown next to the same part in
-/// another run, in which the part's strategy applies to all keys.
+/// Returns a table with a line for each part and run. The line also shows the same part in another
+/// run, in which the part's strategy applies to all keys.
 pub(super) fn parts_table(summary: &ExperimentSummary) -> Option<Table> {
     let title =
         "Parts of the key space, each beside the same keys in the run where its strategy is alone";

@@ -115,8 +115,8 @@ fn site(figures: &SiteSummary) -> Vec<String> {
     ]
 }
 
-/// Returns tables of means, percentiles and paths. These values do not fit into the tables of
-/// [`per_run`].
+/// Returns tables of the means, percentiles and paths, because the tables of [`per_run`] have no
+/// space for them.
 pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     let columns = [
         "site",
@@ -264,7 +264,7 @@ fn dash() -> String {
 }
 
 /// Returns a table of the requested round trips. If round trips were measured, the table has a line
-/// for every pair of sites, and it also shows the results of the probes in each run.
+/// for every pair of sites, and also shows the measured round trips of each run.
 pub(super) fn network(report: &ExperimentReport) -> Table {
     let networks = report
         .runs

@@ -14,7 +14,7 @@ use super::table::{Table, grouped, percent};
 use super::{page, render};
 use crate::throughput::{Case, CaseThroughput, OperationThroughput, ThroughputExperiment};
 
-/// Throughput in the paper (Fig. 8): reads and writes a second, in thousands.
+/// Throughput of each case in the paper (Fig. 8): reads a second and writes a second, in thousands.
 const PAPER: [(&str, bool, f64, Option<f64>); 4] = [
     ("leader", true, 149.0, Some(132.0)),
     ("all", true, 617.0, Some(125.0)),

@@ -11,13 +11,13 @@ use super::summary::{ExperimentSummary, is_local};
 use super::table::{Table, ms};
 use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
-/// Maximum length, in s, of a stretch of time for which a mean is shown.
+/// Maximum length, in s, of one stretch of time. The report shows the mean of each stretch.
 const STRETCH_S: f64 = 5.0;
-/// Maximum ratio of the mean latency after a change to the mean latency before the change. If this
-/// ratio is not exceeded, the strategy is as good as before.
+/// Ratio of the mean latency after a change to the mean latency before the change. A strategy is as
+/// good as before if its ratio is at most this value.
 const AS_BEFORE: f64 = 1.1;
-/// Maximum time, in reconfiguration periods, until the strategy `cost` is as good as before a
-/// change.
+/// Time within which the strategy `cost` must be as good as before a change, in reconfiguration
+/// periods.
 const PERIODS_MAX: f64 = 2.0;
 
 /// A deliberate change by clients or operators. A fault is not such a change.
@@ -73,14 +73,14 @@ pub struct Adaptation {
     /// Greatest mean latency of a stretch of time after the change, in ms.
     pub worst_ms: f64,
     /// Time in s from the change to the first stretch in which the strategy was as good as before;
-    /// `None` if there is no such stretch. The strategy is as good as before in a stretch if
-    /// neither of two means exceeds the steady mean by more than a tenth: the mean latency of this
-    /// stretch, and the mean latency from this stretch to the next change.
+    /// `None` if there is no such stretch. For such a stretch, two means are examined: the mean
+    /// latency of the stretch, and the mean latency from the stretch to the next change. Both
+    /// exceed the steady mean by at most a tenth.
     pub back_after_s: Option<f64>,
     /// The time `back_after_s`, in reconfiguration periods.
     pub back_after_periods: Option<f64>,
-    /// Whether the strategy was as good as before within the required time; `None` if no time is
-    /// required for this strategy.
+    /// Whether the strategy was as good as before within the required time; `None` if there is no
+    /// required time for this strategy.
     pub kept: Option<bool>,
 }
 
@@ -121,8 +121,8 @@ fn period_s(report: &ExperimentReport) -> f64 {
     report.experiment.lease.reconfigure().as_secs_f64()
 }
 
-/// Divides the measured interval into stretches of time. The last stretch may be shorter than the
-/// others; if it is much shorter, it is omitted.
+/// Divides the measured interval into stretches of time with the same length. If less than half a
+/// stretch remains at the end, this rest is omitted. Otherwise, the rest is the last stretch.
 pub(super) fn time_slices(report: &ExperimentReport, run: &StrategyRun) -> Vec<TimeSlice> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let start_s = run.measured.unwrap_or_default().start_s;

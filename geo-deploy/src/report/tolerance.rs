@@ -2,8 +2,9 @@
 
 use super::ExperimentReport;
 
-/// Maximum difference between the latency of a write at its minimum and the lower bound for this
-/// write. The maximum is the greater of an absolute and a relative value.
+/// Tolerance of the minimum latency. A write is at its minimum latency if its latency exceeds its
+/// lower bound by at most the tolerance. The tolerance is the greater of an absolute and a relative
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,
@@ -11,9 +12,9 @@ pub(super) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Returns the tolerance for a report. In virtual time, the tolerance covers a round trip
-    /// within a site and a sync. With real processes on one machine, the tolerance also covers
-    /// delays of the scheduler, the timers and the disk.
+    /// Returns the tolerance for a report. In virtual time, the tolerance is large enough for a
+    /// round trip within a site and a sync. With real processes, the tolerance is also large enough
+    /// for delays of the scheduler, the timers and the disk.
     pub(super) fn of(report: &ExperimentReport) -> Tolerance {
         match report.backend.as_str() {
             "sim" => Tolerance {

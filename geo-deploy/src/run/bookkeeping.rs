@@ -21,8 +21,8 @@ use foldhash::fast::FixedState;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 use crate::topology::Topology;
 
-/// One operation of a run. A list of operations contains the operations of all sites, in the order
-/// in which they were issued.
+/// One operation of a run. Lists of operations contain the operations of all sites, in the order in
+/// which clients issued them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuedOperation {
     /// Site at which the operation was issued, by index in the topology.
@@ -31,14 +31,14 @@ pub struct IssuedOperation {
     pub is_read: bool,
     /// ID of the key.
     pub key: u64,
-    /// Whether the operation is in the measured interval. Reads before the interval are not
-    /// measured, but the bookkeeping includes these reads.
+    /// Whether the operation is in the measured interval. Perfect bookkeeping also counts reads
+    /// before this interval.
     pub measured: bool,
 }
 
-/// For each site, the share of local reads and the share of writes at their minimum latency, under
-/// perfect bookkeeping. Shares are from 0 to 1. A share is 0 if no operation of the site was
-/// measured.
+/// Shares of operations at each site under perfect bookkeeping: the share of local reads, and the
+/// share of writes at their minimum latency. Shares are from 0 to 1. A share is 0 if no operation
+/// of the site was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
     /// For each site, the share of the site's reads that its own replica would have served.
@@ -48,8 +48,8 @@ pub struct Bookkeeping {
     pub writes_at_minimum: Vec<f64>,
 }
 
-/// Maximum difference, in ms, between the latency of a write at its minimum and the bound under a
-/// leader lease.
+/// Tolerance of the minimum latency, in ms. A write is at its minimum latency if its latency
+/// exceeds the bound under a leader lease by at most this value.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 #[derive(Clone, Copy, Default)]
@@ -104,13 +104,13 @@ pub fn bookkeeping(
     }
 }
 
-/// Number of reads so far, for each key and site. These numbers determine the holders of a key.
+/// Counts of reads so far, for each key and site. The counts determine the holders of each key.
 struct Ledger {
     bounds: Bounds,
     n: usize,
     leader: usize,
-    /// Sites other than the leader's, the nearest to the leader first. If two sites have the same
-    /// number of reads, the site that is earlier in this list is preferred.
+    /// All sites except the leader's, the nearest to the leader first. If two sites have the same
+    /// number of reads, the site that is earlier in this list is preferred as a holder.
     nearest: Vec<usize>,
     /// For each key, the index of its first entry in `counts`.
     rows: HashMap<u64, usize, FixedState>,
@@ -229,9 +229,9 @@ mod tests {
         assert_eq!(found.local_reads[0], 1.0);
     }
 
-    /// Returns the operations of the paper's workload. Keys are drawn from 100,000 keys by a Zipf
-    /// distribution with exponent 0.99. The ranks of the keys differ between sites. Each site has
-    /// ten clients, and these clients send operations in turn.
+    /// Returns the operations of the paper's workload. A Zipf distribution with exponent 0.99
+    /// chooses the key of each operation from 100,000 keys. The ranks of the keys differ between
+    /// sites. Each site has ten clients, which send operations in turn.
     fn paper_stream(
         reads: f64,
         requests: u64,

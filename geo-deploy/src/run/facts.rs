@@ -43,8 +43,8 @@ impl HistoryVerdict {
     }
 }
 
-/// Event during a run, such as an election, a new configuration or the end of a lease. The function
-/// [`StrategyRun::fault_events`] makes events from the faults in [`StrategyRun::faults`].
+/// Event during a run, such as an election, a new configuration or the end of a lease. Events of
+/// faults are made by [`StrategyRun::fault_events`] from [`StrategyRun::faults`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEvent {
     /// Label of the run in which the event occurred; `None` if the event concerns all runs.
@@ -67,7 +67,8 @@ impl RunEvent {
     pub const FAULT_END: &str = "fault-end";
     /// A replica starts an election, or becomes the leader.
     pub const ELECTION: &str = "election";
-    /// A new lease configuration is in force. Such events are frequent, and do not disturb clients.
+    /// A new lease configuration comes into force. Events of this kind are frequent, and do not
+    /// disturb clients.
     pub const CONFIGURATION: &str = "configuration";
     /// The leases of a failed replica have expired, or the replica has released them.
     pub const LEASE_END: &str = "lease-end";
@@ -97,13 +98,13 @@ pub struct FaultSpan {
     /// Time at which the fault ended, in seconds since the run began; `None` if it lasted to the
     /// end of the run.
     pub until_s: Option<f64>,
-    /// The sites at which replicas or links failed, by index in the topology.
+    /// Sites at which replicas or links failed, by index in the topology.
     pub sites: SiteSet,
     /// Action of the fault and its targets, for example "kill OR". Reports treat faults with the
     /// same text as repetitions of one fault.
     pub text: String,
-    /// Upper bounds on the outage for the clients of each site, by the site's index in the
-    /// topology; empty if no bound is guaranteed.
+    /// Upper bounds on the outage, one for the clients of each site. The index is the site's index
+    /// in the topology. The list is empty if no bound is guaranteed.
     pub bounds: Vec<OutageBound>,
 }
 
@@ -136,24 +137,24 @@ pub struct StrategyRun {
     pub issued: u64,
     /// All operations that started in the measured interval, including failed operations.
     pub samples: Vec<Sample>,
-    /// For each sample, the sites that held a lease on the sample's key when a fault began. This
-    /// fault is the last one that began before the end of the operation, or the first fault of the
-    /// run if none had begun by then. Empty if the holders are not known.
+    /// For each sample, the sites that held a lease on the sample's key when a certain fault began.
+    /// This fault is the last fault that began before the operation ended. If no fault had begun by
+    /// then, the first fault of the run is used. The list is empty if the holders are not known.
     pub leased_to: Vec<SiteSet>,
-    /// First key of each part of the key space. The first part begins at key 0. A change of
-    /// strategy applies to a key range, and further parts begin at both ends of this range. If
-    /// there are fewer than two entries, the key space has no parts.
+    /// First key of each part of the key space. The first part begins at key 0. Each change of
+    /// strategy applies to a key range, and one part begins at each end of this range. If the list
+    /// has fewer than two entries, the key space has no parts.
     pub parts: Vec<u64>,
-    /// For each sample, the index in `parts` of the part that contains the sample's key. Empty if
-    /// there is only one part.
+    /// For each sample, the part of the key space that contains the sample's key, as an index in
+    /// `parts`. The list is empty if there is only one part.
     pub part_of: Vec<u8>,
-    /// For each change of strategy, in order of time, the reads that should have been local despite
-    /// the change.
+    /// For each change of strategy, in order of time, the reads that the change should not have
+    /// affected.
     pub switches: Vec<SwitchReads>,
     /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
-    /// Measured intervals of the repeated runs that were joined, one after the other, into this
-    /// result. Empty if the strategy was run once.
+    /// Measured intervals of the repeated runs. The repeated runs were joined, one after the other,
+    /// into this result. The list is empty if the strategy was run once.
     pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,
@@ -176,8 +177,8 @@ pub struct StrategyRun {
     /// Median round trip in ms for each pair of sites, as measured by probes in the measured
     /// interval; `None` if there were no probes.
     pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
-    /// Comparison of the configured network with the one that probes measured; `None` if there were
-    /// no probes.
+    /// Comparison of the configured network with the network that the probes measured; `None` if
+    /// there were no probes.
     pub network: Option<NetworkReport>,
 }
 
@@ -190,7 +191,7 @@ impl StrategyRun {
     }
 
     /// Returns the part of this result that belongs to one of the repeated runs. `number` is the
-    /// sequence number of this run, from 1. Times in the result are unchanged.
+    /// sequence number of this run, from 1. The times of the joined result are kept.
     ///
     /// # Panics
     /// If there is no run with this number.
@@ -248,9 +249,8 @@ impl StrategyRun {
     }
 }
 
-/// Sorts runs into the order of all tables and drawings. Strategies with fixed holders come first,
-/// from the fewest holders to the most. Strategies that choose their holders come last. Runs of the
-/// same strategy keep their order.
+/// Sorts runs by strategy, in the order of all tables and drawings: `none`, `leader`, `all`,
+/// `fixed`, `quorum`, `cost`, others. Runs of the same strategy keep their order.
 pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
     let order = ["none", "leader", "all", "fixed", "quorum", "cost"];
     let place = |run: &StrategyRun| order.iter().position(|name| *name == run.strategy);
@@ -266,8 +266,8 @@ pub struct SwitchReads {
     pub at_s: f64,
     /// Strategy after the change.
     pub to: String,
-    /// Number of reads in the settling time after the change. Only keys that the reading site held
-    /// both before and after the change are included.
+    /// Number of reads in the settling time after the change. Only reads of keys that the reading
+    /// site held both before and after the change are counted.
     pub reads: u64,
     /// Number of reads in `reads` that were not local.
     pub lost: u64,

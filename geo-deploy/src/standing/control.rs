@@ -18,8 +18,8 @@ use crate::fault::{FaultSpec, FaultTarget};
 
 /// Timeout for reading or writing a line, both in the supervisor and in its clients.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of connections that are served at the same time; other connections wait. The
-/// number is limited because the WAN needs file descriptors, too.
+/// Maximum number of connections that are served at the same time; other connections wait. There is
+/// a limit because connections use file descriptors, which the emulated network also needs.
 const CONNECTIONS_MAX: usize = 64;
 /// Maximum length of a request, in bytes. This length is enough for a fault that targets every site
 /// of the largest cluster.
@@ -41,8 +41,8 @@ pub enum ControlRequest {
     Begin {
         /// The fault to begin.
         fault: FaultSpec,
-        /// Key for the role `holder`: the role means a holder of this key. If the key is `None`,
-        /// the role means a holder of the hottest key.
+        /// Key that determines the targets with the role `holder`: such a target is a holder of
+        /// this key. `None` means the hottest key.
         key: Option<String>,
     },
     /// Start replicas that are down.
@@ -95,11 +95,12 @@ pub struct NodeReport {
 pub struct FaultReport {
     /// ID of the fault. A request to heal the fault contains this ID.
     pub number: u64,
-    /// Action and targets of the fault. The roles that the request named are in brackets.
+    /// Action and targets of the fault. If the request named a role, the role is in brackets.
     pub text: String,
     /// Time since the fault began, in s.
     pub for_s: f64,
-    /// Time until the fault ends by itself, in s; `None` if it does not end by itself.
+    /// Time until the fault ends by itself, in s; `None` if the fault lasts until a request ends
+    /// it.
     pub ends_in_s: Option<f64>,
 }
 

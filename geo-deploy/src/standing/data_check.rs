@@ -85,8 +85,8 @@ fn check_settings(
     )
 }
 
-/// Returns the settings that are part of a cluster's data. The keys of the table are the setting
-/// names that operators use.
+/// Returns the settings that are part of a cluster's data. The key of each entry is the name that
+/// operators use for the setting.
 fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
     let mut lease = lease.clone();
     if lease.strategy.as_deref() == Some("quorum") {
@@ -113,7 +113,7 @@ mod tests {
                        t_lease_ms = 1000\nt_guard_ms = 750\nrenew_ms = 150\n\
                        reconfigure_ms = 10000\ngrace_ms = 2000\nrho = 0.001\n";
 
-    /// Returns a directory with the files that exist after a cluster with these sites was started.
+    /// Returns a directory with the same files as after the start of a cluster with these sites.
     fn begun(sites: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let nodes = sites.iter();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Number of consecutive deaths after which a replica stays down.
 const DEATHS_MAX: u32 = 5;
-/// Running time after which the earlier deaths of a replica are forgotten.
+/// Running time after which a replica counts as recovered. Its earlier deaths are then forgotten.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 /// Restart policy of one replica. The policy depends on the past starts and deaths of the replica.
@@ -20,7 +20,7 @@ pub(super) struct RestartPolicy {
     enabled: bool,
     started: Instant,
     deaths: u32,
-    /// True if the replica reported that it cannot run until a problem is solved.
+    /// True if the replica reported a problem because of which it cannot run.
     refused: bool,
     due: Option<Instant>,
 }
@@ -54,15 +54,15 @@ impl RestartPolicy {
         self.due = (self.enabled && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
-    /// Records the replica's report that it cannot run. The replica is not started again until a
-    /// request starts it, because it would end for the same reason.
+    /// Records the replica's report that it cannot run. The replica would end again for the same
+    /// reason, so only a request starts it again.
     pub fn refused(&mut self, now: Instant) {
         self.reset(now);
         self.refused = true;
     }
 
-    /// Returns true if the replica should be started again now. For each death, only one call
-    /// returns true.
+    /// Returns true if the replica should be started again now. Returns true only once for each
+    /// death.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {
@@ -72,7 +72,7 @@ impl RestartPolicy {
         due
     }
 
-    /// Returns a text that tells users whether and when the replica is started again after its
+    /// Returns a text for users that states whether and when the replica is started again after its
     /// death.
     pub fn words(&self, now: Instant, site: &str) -> String {
         match self.due {

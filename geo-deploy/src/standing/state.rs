@@ -17,8 +17,8 @@ use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
 use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
-/// Maximum time from the death of a supervisor to the end of its replicas. This is the time for a
-/// planned end (at most 2 s) plus the time for closing the storage.
+/// Maximum time from the death of a supervisor to the end of its replicas. A replica needs this
+/// time for a planned end (at most 2 s) and for closing its storage.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Address at which the clients of a site connect.
@@ -113,8 +113,8 @@ impl ClusterState {
         })
     }
 
-    /// Replaces the file in one step, so that no process sees an incomplete file. Other users
-    /// cannot read the file, because the file contains the token.
+    /// Replaces the file `state.json` in one step, so that no process sees an incomplete file. Only
+    /// the owner can read the file, because it contains the token.
     pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, new) = (ClusterState::path(dir), dir.join("state.json.new"));
         let write = || {
@@ -131,7 +131,8 @@ impl ClusterState {
         write().with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Removes the file. It is no error if another command has already removed it.
+    /// Removes the file `state.json`. It is no error if another command has already removed the
+    /// file.
     pub(super) fn remove(dir: &Path) -> io::Result<()> {
         match std::fs::remove_file(ClusterState::path(dir)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -153,9 +154,9 @@ impl ClusterState {
         control::ask(self.control, &self.token, request, within)
     }
 
-    /// Waits until the replicas of a dead supervisor have ended, but no longer than
-    /// [`ORPHANS_END_WITHIN`]. Returns the ports of the replicas that still run. These are replicas
-    /// that were started by hand.
+    /// Waits until the replicas of a dead supervisor have ended, but at most for
+    /// [`ORPHANS_END_WITHIN`]. Returns the ports at which replicas still run. A user has started
+    /// these replicas by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
@@ -230,7 +231,8 @@ impl Lock {
         Ok(Lock(file))
     }
 
-    /// Takes the lock that keeps other runs out of `dir`. No lock file is created in `dir`.
+    /// Takes the lock that prevents other runs in `dir`. The lock applies to `dir` itself, so no
+    /// lock file is created.
     ///
     /// # Errors
     /// If another run has the lock.
@@ -246,8 +248,8 @@ impl Lock {
     }
 }
 
-/// Tries to lock the file, and returns true on success. The function tries several times, because
-/// another command that tests the lock may hold it for a moment.
+/// Tries to lock the file, and returns true on success. Tries several times, because another
+/// command may hold the lock for a moment to test it.
 fn is_locked(file: &File) -> bool {
     (0..10).any(|attempt| {
         if attempt > 0 {

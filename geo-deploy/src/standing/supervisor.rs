@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Active fault: its ID, a description, and the effects that are undone when the fault ends.
 struct NumberedFault {
     number: u64,
-    /// Description of the fault: the action, the targets, and the roles that the request named.
+    /// Description of the fault: the action, the targets, and the roles that the request contained.
     text: String,
     effects: Vec<Effect>,
     began: Instant,
@@ -41,8 +41,8 @@ pub(super) struct Supervisor<'a> {
     rng: Pcg64Mcg,
 }
 
-/// Result of a request: the lines of the answer to the client, or the reason why the request is
-/// refused.
+/// Result of a request: the lines of the answer to the client, or the reason why the supervisor
+/// refuses the request.
 type ActionResult = Result<Vec<String>, String>;
 
 impl<'a> Supervisor<'a> {
@@ -62,8 +62,8 @@ impl<'a> Supervisor<'a> {
         &self.cluster
     }
 
-    /// Serves requests until a request asks to end the cluster. Returns the sender for the response
-    /// to that request.
+    /// Serves requests until a client asks to end the cluster. Returns the sender for the response
+    /// to this client.
     pub async fn run(&mut self, mut requests: Receiver<PendingRequest>) -> Option<ReplySender> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,8 +102,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles events of processes, starts replicas that are due to be started again, and ends
-    /// faults at their end times.
+    /// Handles events of processes, starts the replicas for which the restart is due, and ends the
+    /// faults for which the end is due.
     fn poll(&mut self, now: Instant) {
         for (site, happened) in self.cluster.poll() {
             let name = self.name(site);
@@ -189,8 +189,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Stores the effects of a fault, so that the end of the fault can undo them. Returns the lines
-    /// of the answer to the client.
+    /// Stores the effects of a fault, so that they can be undone when the fault ends. Returns the
+    /// lines of the answer to the client.
     fn remember(&mut self, fault: &FaultSpec, text: String, effects: Vec<Effect>) -> Vec<String> {
         let of_process = !fault.action.affects_links() && fault.action != FaultAction::FillDisk;
         let sites = self.names_of(&effects);
@@ -255,8 +255,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Removes an effect that a user has undone, so that the effect is not undone again when its
-    /// fault ends.
+    /// Removes an effect that a user has undone from the active faults. The end of the fault then
+    /// does not undo this effect again.
     fn forget(&mut self, inverse: Effect) {
         for active in &mut self.faults {
             active
@@ -295,8 +295,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Ends the fault at this index of the list of faults. Returns the lines of the answer to the
-    /// client.
+    /// Ends the fault at the index `place` in the list of faults. Returns the lines of the answer
+    /// to the client.
     fn undo(&mut self, place: usize) -> Vec<String> {
         let NumberedFault {
             number,
@@ -391,7 +391,7 @@ fn affects_link(effect: Effect) -> bool {
     matches!(effect, Effect::Fail { .. } | Effect::Mend { .. })
 }
 
-/// Returns the command that undoes an action on a process.
+/// Returns a note for users that states how to undo an action on a process.
 fn undo_hint(action: FaultAction, sites: &str) -> String {
     let nodes = sites.replace(", ", " ");
     match action {
@@ -404,7 +404,8 @@ fn undo_hint(action: FaultAction, sites: &str) -> String {
     }
 }
 
-/// Returns an error if a fault is invalid. The message uses the names of the command's options.
+/// Returns an error if a fault is invalid. The message names the command's options for the invalid
+/// parts.
 fn check(fault: &FaultSpec, topology: &Topology) -> Result<(), String> {
     if let Some(s) = fault.until_s
         && !(s > 0.0 && s <= fault::TIME_S_MAX)

@@ -162,7 +162,8 @@ fn one_of(
 }
 
 impl From<Topology> for TopologyFile {
-    /// Lists every pair of sites once, under the site that comes first in the topology.
+    /// Lists each pair of sites once. The pair is listed under the site that comes first in the
+    /// topology.
     fn from(topology: Topology) -> TopologyFile {
         let names: Vec<String> = topology.sites.into_iter().map(|site| site.name).collect();
         let mut rows: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();

@@ -54,8 +54,8 @@ impl TimerQueue {
         .await;
     }
 
-    /// Wakes each waiting task when it is due. The caller must run this function as a separate
-    /// task, because the function never returns.
+    /// Wakes each waiting task when it is due. The caller must spawn this function as a task of its
+    /// own, because the function returns only after an error.
     pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;
@@ -187,8 +187,8 @@ mod timer {
 
     use tokio::sync::Notify;
 
-    /// Timer of the asynchronous runtime. It has a resolution of only a millisecond, but is
-    /// available on every system.
+    /// Timer of the asynchronous runtime. Its resolution is only a millisecond, but it is available
+    /// on every system.
     pub(super) struct RuntimeTimer {
         due: Cell<Option<Instant>>,
         changed: Notify,

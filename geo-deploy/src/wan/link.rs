@@ -59,8 +59,8 @@ pub struct Link {
 
 #[derive(Debug)]
 struct TransmitState {
-    /// Time by which all accepted bytes have left the sender. This time follows from the bandwidth
-    /// of the link.
+    /// Time at which the sender will have sent all accepted bytes. This time results from the
+    /// bandwidth of the link.
     sent_by: Option<Instant>,
     rng: Pcg64Mcg,
 }
@@ -82,8 +82,8 @@ impl Link {
         self.settings.borrow().clone()
     }
 
-    /// Changes the settings for bytes that arrive from now on. A cut takes effect
-    /// immediately.
+    /// Changes the settings of the link. The change applies to bytes that arrive later, but a cut
+    /// takes effect immediately.
     pub fn change(&self, change: impl FnOnce(&mut LinkSettings)) {
         self.settings.send_modify(change);
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -130,16 +130,16 @@ impl Link {
         let _ = settings.wait_for(|settings| !settings.cut).await;
     }
 
-    /// Locks the state, also after another thread panicked while it held the lock. Such a panic
-    /// does no harm, because the state is consistent after every statement.
+    /// Locks the state. Another thread may have panicked while it held the lock. This does no harm,
+    /// because the state is consistent after every statement.
     fn state(&self) -> MutexGuard<'_, TransmitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TransmitState {
-    /// Returns a random number of losses for a chunk of `bytes` bytes: the number of transmissions
-    /// in a row that fail. A transmission fails if at least one packet of the chunk is lost.
+    /// Returns a random number of failed transmissions before a chunk of `bytes` bytes is
+    /// transmitted. A transmission fails if at least one packet of the chunk is lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
             return 0;

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// Maximum median lateness of messages, in ms, in a valid network. In reports, a latency "at its
-/// minimum" may exceed the lower bound by up to the same value, 1 ms.
+/// Maximum median lateness of messages, in ms, in a valid network. The value is the same as the
+/// tolerance for a latency "at its minimum" in reports.
 const LATE_P50_MS_MAX: f64 = 1.0;
-/// Maximum of the 99th percentile of the lateness, in ms, in a valid network. If the percentile is
-/// greater, more than 1% of the messages waited for a processor for longer than one time slice of
-/// the scheduler (3 to 4 ms).
+/// Maximum of the 99th percentile of the lateness, in ms, in a valid network. Above this maximum,
+/// more than 1% of the messages waited for a processor for longer than one time slice of the
+/// scheduler (3 to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
 /// Minimum number of probes for a verdict. With fewer probes, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;
@@ -22,8 +22,8 @@ const PROBES_MIN: usize = 20;
 pub struct NetworkReport {
     /// Round trips of every pair of sites that has a completed probe.
     pub pairs: Vec<PairReport>,
-    /// Lateness of the probes of all pairs: the round-trip time in excess of the configured delay
-    /// and jitter, in ms.
+    /// Lateness of the probes of all pairs, in ms. The lateness of a probe is its round-trip time
+    /// minus the configured delay and jitter.
     pub late: Lateness,
     /// Verdict that follows from the lateness.
     pub verdict: NetworkVerdict,
@@ -48,7 +48,7 @@ pub struct PairReport {
     pub p99_ms: f64,
 }
 
-/// Lateness of probes: the measured round-trip time minus the configured one, in ms.
+/// Lateness of probes, in ms: the measured round-trip time minus the configured round-trip time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Lateness {
     /// Number of probes over all pairs of sites.
@@ -59,21 +59,21 @@ pub struct Lateness {
     pub p99_ms: f64,
 }
 
-/// Verdict on whether the emulated network matched the configured network, so that the results of a
-/// run are valid.
+/// Verdict on an emulated network. The results of a run are valid only if the emulated network
+/// matched the configured network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {
     /// Results are valid for the configured network.
     Valid,
-    /// Results are not valid, because the machine was too busy.
+    /// The results are not valid, because the machine was too busy for the network.
     Invalid,
-    /// Too few probes came back over links without faults, so the validity is unknown.
+    /// The validity is unknown, because too few probes came back over links without faults.
     Unknown,
 }
 
-/// Settings of a pair of links without faults: the sites, the sum of both directions' delays, and
-/// the jitter of each direction.
+/// Settings of a pair of sites without faults: the two sites, the sum of both directions' delays,
+/// and the jitter of each direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairSettings {
     pub pair: (usize, usize),
@@ -185,9 +185,8 @@ fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Returns the quantile `q`, in ms, of the sum of both directions' jitter. `q` must be at least one
-/// half. The jitter of each direction is uniformly distributed between 0 and the maximum for this
-/// direction.
+/// Returns the quantile `q` of the sum of both directions' jitter, in ms. `q` must be at least one
+/// half. Each jitter is uniformly distributed between 0 and the maximum for its direction.
 fn jitter_ms(settings: &PairSettings, q: f64) -> f64 {
     let (a, b) = (ms(settings.jitter.0), ms(settings.jitter.1));
     let (less, more) = (a.min(b), a.max(b));

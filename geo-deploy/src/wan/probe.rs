@@ -19,8 +19,8 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::link::Link;
 
-/// Time between two probes of a pair of sites. At this interval there are over a hundred probes in
-/// half a minute, and only a few wake-ups a second.
+/// Time between two probes of a pair of sites. With this interval, half a minute contains over a
+/// hundred probes, but only a few wake-ups occur each second.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Path of a probe: a pair of sites, the relay to the echo server, and the links of both
@@ -33,7 +33,7 @@ pub(super) struct ProbePath {
     pub back: Arc<Link>,
 }
 
-/// Probe with its send time, and its round-trip time if it has come back.
+/// One probe: its send time and, after it has come back, its round-trip time.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub pair: (usize, usize),
@@ -68,9 +68,9 @@ impl Probe {
 pub(super) struct Probes(Mutex<Vec<Probe>>);
 
 impl Probes {
-    /// Returns the probes that were sent in the given time. Omits probes that were sent over links
-    /// with cuts or losses, and probes during which the settings of a link changed. Includes
-    /// overdue probes: the round-trip time of such a probe is the time since the probe was sent.
+    /// Returns the probes that were sent between `from` and `until`. Does not return probes over
+    /// links with cuts or losses, or probes during which the settings of a link changed. For an
+    /// overdue probe, the round-trip time is the time since the probe was sent.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);
@@ -118,8 +118,8 @@ impl Probes {
         probe.sound &= probe.changes == path.changes();
     }
 
-    /// Locks the list, also after another thread panicked while it held the lock. Such a panic does
-    /// no harm, because the list is consistent after every statement.
+    /// Locks the list. Another thread may have panicked while it held the lock. This does no harm,
+    /// because the list is consistent after every statement.
     fn lock(&self) -> MutexGuard<'_, Vec<Probe>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -29,8 +29,8 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Starts the relays' thread. The thread ends when `stopped` is resolved, or when the sender of
-/// `stopped` is dropped. The task `beside` runs on the same thread. In tests, `beside` keeps the
-/// thread busy.
+/// `stopped` is dropped. The thread also runs the task `beside`, with which tests keep the thread
+/// busy.
 pub(super) fn spawn(
     plans: Vec<RelayPlan>,
     stopped: oneshot::Receiver<()>,
@@ -93,7 +93,8 @@ async fn accept(
     }
 }
 
-/// Forwards the bytes of one connection until either end closes it.
+/// Forwards the bytes of one connection in both directions, until the target closes its half or an
+/// error occurs.
 async fn connect(
     sender: TcpStream,
     target: SocketAddr,

@@ -17,7 +17,7 @@ struct HolderLatencies {
     served_by: Vec<Option<ReplicaId>>,
     write_ms: Vec<f64>,
     at_minimum: Vec<bool>,
-    /// Time, in ms, that reads at a holder wait for a write. There is a row for each holder, and a
+    /// Time, in ms, that a write blocks reads at a holder. There is a row for each holder, and a
     /// column for each origin of the write.
     blocked_ms: Vec<Vec<f64>>,
 }
@@ -61,9 +61,9 @@ impl HolderLatencies {
     }
 }
 
-/// Returns the mean, over all moments, of the time until the newest open interval ends. At a moment
-/// without an open interval, this time is 0. Each interval has the length `length`. Intervals begin
-/// at random times, at the rate `rate`.
+/// Returns the mean of the remaining time of the newest open interval, over all moments. If no
+/// interval is open, the remaining time is 0. All intervals have the length `length`. Intervals
+/// begin at random times, at the rate `rate`.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }
@@ -76,7 +76,8 @@ pub(super) struct ForecastSum<'a> {
     /// Forecast for each origin. Until the forecast is finished, latencies and shares are stored as
     /// sums.
     sites: Vec<SiteForecast>,
-    /// For each replica, the rate of writes to keys that the replica holds, in operations a second.
+    /// For each replica, the rate of writes, in operations a second, to the keys that the replica
+    /// holds.
     stalled: Vec<f64>,
 }
 
@@ -92,7 +93,8 @@ impl<'a> ForecastSum<'a> {
         }
     }
 
-    /// Adds the keys of `group`, with `holders` as their holders.
+    /// Adds the forecast for the keys of `group` to the sums, with `holders` as the holders of
+    /// these keys.
     pub(super) fn add(&mut self, group: &KeyGroup, holders: ReplicaSet) {
         let (distance, conditions) = (self.distance, self.conditions);
         let by_holders = self.by_holders.entry(holders);

@@ -21,7 +21,7 @@ pub enum HolderPlan {
     Quorum,
     /// Each key is held by the set of replicas with the lowest cost.
     Cost,
-    /// Holders stay as they are. This is the plan for ranges for which the operator chose holders.
+    /// Holders do not change. This plan is for ranges in which the operator chose the holders.
     AsNow,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct PlanChooser {
     plan: HolderPlan,
     leader: ReplicaId,
     n: usize,
-    /// The replicas other than the leader, nearest to the leader first.
+    /// All replicas except the leader, the nearest to the leader first.
     nearest: Vec<ReplicaId>,
     unlisted: UnlistedHolders,
     costs: Costs,
@@ -118,7 +118,7 @@ impl PlanChooser {
     }
 }
 
-/// Converts a non-negative count to an integer. The integers have the same order as the counts.
+/// Converts a non-negative count to an integer. A greater count results in a greater integer.
 fn ordered(count: f32) -> u32 {
     count.to_bits()
 }

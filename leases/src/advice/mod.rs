@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Maximum, in ms, by which the latency of a write at its minimum exceeds the lowest latency of all
-/// strategies.
+/// Tolerance of the minimum latency, in ms. A write is at its minimum latency if it exceeds the
+/// lowest latency of all strategies by at most this value.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions for a forecast, in addition to the demand.
@@ -33,14 +33,14 @@ pub struct Conditions {
     pub rtts: RoundTrips,
     /// Replicas to which acceptors send their replies.
     pub replies: Replies,
-    /// Time that is added to every operation, in ms: the round trip between a client and its
-    /// replica.
+    /// Time, in ms, that is added to the latency of every operation: the round trip between a
+    /// client and the client's own replica.
     pub client_ms: f64,
     /// Time that a disk needs to make a write durable, in ms.
     pub sync_ms: f64,
     /// Holders of keys that no client has read, under the strategy `quorum`.
     pub unlisted: UnlistedHolders,
-    /// Preference with which the strategy `cost` chooses holders.
+    /// Weights and limits with which the strategy `cost` chooses holders.
     pub preference: Preference,
 }
 
@@ -62,9 +62,9 @@ pub struct Forecast {
     pub local: f64,
     /// Share of writes with the minimum latency that is possible under this leader.
     pub at_minimum: f64,
-    /// For each replica, the share of writes that would be delayed if the replica failed. These
-    /// writes would wait until the leases of the failed replica end. The leader's share is stated
-    /// as 0: if the leader failed, all writes would wait for a new leader, under every plan.
+    /// For each replica, the share of writes that would be delayed if this replica failed. A
+    /// delayed write waits until the leases of the failed replica end. The leader's share is always
+    /// 0, because its failure delays all writes under every plan.
     pub stalled: Vec<f64>,
     /// For each replica, the forecast for its clients.
     pub sites: Vec<SiteForecast>,
@@ -88,16 +88,16 @@ pub struct SiteForecast {
 }
 
 impl Forecast {
-    /// Returns the replica with the largest share in [`stalled`](Self::stalled), and this share.
-    /// Returns `None` if all shares are 0.
+    /// Returns the replica with the largest share in [`stalled`](Self::stalled), together with this
+    /// share. Returns `None` if all shares are 0.
     pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
         let all = self.stalled.iter().enumerate();
         let worst = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)))?;
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// Returns the number of replicas, the leader not included, with a share of 0 in
-    /// [`stalled`](Self::stalled). If one of these replicas fails alone, no write is delayed.
+    /// Returns the number of replicas, without the leader, that have a share of 0 in
+    /// [`stalled`](Self::stalled). If only one of these replicas fails, no write is delayed.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)
@@ -164,7 +164,7 @@ pub fn forecast(
     sum.forecast(plan)
 }
 
-/// Returns the forecast with the lowest mean latency. If several have the same lowest latency,
+/// Returns the forecast with the lowest mean latency. If several forecasts have this latency,
 /// returns the first of them.
 pub fn best(forecasts: &[Forecast]) -> Option<&Forecast> {
     let all = forecasts.iter();

@@ -19,8 +19,8 @@ use crate::types::ReplicaSet;
 /// Maximum number of keys in a profile that is sent in a message.
 pub const KEYS_MAX: usize = 4096;
 
-/// Maximum count of numbers (rates, counts and weights) in a profile that is sent in a message.
-/// This many numbers have a size of 1 MiB.
+/// Maximum number of values (rates, counts and weights) in a profile that is sent in a message.
+/// This number of values has a size of 1 MiB.
 const NUMBERS_MAX: usize = 1 << 18;
 
 /// Keys with the same demand.
@@ -113,8 +113,8 @@ impl Profile {
         &self.unrequested
     }
 
-    /// Returns the number of operations from which the profile was made. Operations that have been
-    /// forgotten are not included.
+    /// Returns the number of operations on which the profile is based. Operations that the demand
+    /// has forgotten are not included.
     pub fn operations(&self) -> f64 {
         self.operations
     }
@@ -125,8 +125,8 @@ impl Profile {
 pub struct ProfileBuilder {
     n: usize,
     keys_max: usize,
-    /// Keys with the highest priorities. There is one key more than the profile will contain. The
-    /// key with the lowest priority is at the top.
+    /// Keys with the highest priorities, with the lowest of these priorities at the top. The heap
+    /// contains one key more than the profile will contain.
     sampled: BinaryHeap<SampledGroup>,
     operations: f64,
 }
@@ -185,10 +185,9 @@ impl ProfileBuilder {
     }
 
     /// Returns the profile of the keys that were added. `unrequested` represents the keys that no
-    /// client has requested. The number of reads in `unrequested` must be 0 for every origin.
-    /// `totals` are the rates of all operations for each origin, in operations a second. The
-    /// expected rates of the added keys are scaled so that the rates of all keys add up to
-    /// `totals`.
+    /// client has requested. Its number of reads must be 0 for every origin. `totals` are the rates
+    /// of all operations, one for each origin, in operations a second. The expected rates of the
+    /// added keys are scaled so that the rates of all keys add up to `totals`.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
         let threshold = if self.sampled.len() > self.keys_max {
             self.sampled.pop().map_or(0.0, |sampled| sampled.priority)
@@ -255,7 +254,7 @@ impl PartialOrd for SampledGroup {
 }
 
 impl Ord for SampledGroup {
-    /// Orders groups by descending priority, so that the group with the lowest priority is the
+    /// Orders groups by descending priority. The group with the lowest priority is therefore the
     /// greatest.
     fn cmp(&self, other: &SampledGroup) -> Ordering {
         other.priority.total_cmp(&self.priority)

@@ -6,12 +6,13 @@ use super::{KeyGroup, Profile, ProfileBuilder};
 use crate::demand::{Demand, Estimator};
 use crate::types::ReplicaSet;
 
-/// Minimum number of unrequested keys that a profile assumes. There is a minimum because clients
-/// may also request keys that do not exist. With this many keys, each single key is requested so
+/// Minimum number of unrequested keys that a profile assumes. The minimum exists because clients
+/// may also request keys that do not exist. With this number of keys, each key is requested so
 /// rarely that its reads do not wait for its writes.
 const UNREQUESTED_MIN: usize = 1000;
 
-/// A pass over all keys in the demand, in steps. Between steps, the leader can do its other work.
+/// A pass over all keys in the demand. The pass consists of steps, so that the leader can do other
+/// work between two steps.
 #[derive(Clone, Debug)]
 pub struct ProfilePass {
     estimator: Estimator,
@@ -32,9 +33,9 @@ impl ProfilePass {
         }
     }
 
-    /// Looks at up to `keys` more keys. Returns whether all keys have been looked at. `holders`
-    /// returns the holders of a key. Keys that are added to or removed from the demand between two
-    /// steps may be missed or included twice.
+    /// Looks at the next keys, at most `keys`. Returns whether the pass is complete. `holders`
+    /// returns the holders of a key. If keys are added to or removed from the demand between two
+    /// steps, a key may be missed or included twice.
     pub fn look(
         &mut self,
         demand: &Demand,
@@ -51,7 +52,7 @@ impl ProfilePass {
         end == demand.len()
     }
 
-    /// Returns the profile, after all keys have been looked at. `keys` is the total number of keys.
+    /// Returns the profile. The pass must be complete. `keys` is the total number of keys.
     /// `holders` are the holders of the keys that no client has requested.
     pub fn finish(self, demand: &Demand, keys: usize, holders: ReplicaSet) -> Profile {
         let keys = keys.saturating_sub(demand.len()).max(UNREQUESTED_MIN) as f32;

@@ -10,9 +10,9 @@ use crate::types::{Key, ReplicaSet};
 pub struct ConfigChange {
     /// Changes for whole ranges, applied one after the other before `keys` is applied.
     pub ranges: Vec<RangeChange>,
-    /// Holders of single keys, grouped by set of holders.
+    /// Holders of single keys. Keys with the same set of holders are grouped.
     pub keys: Vec<(ReplicaSet, Vec<Key>)>,
-    /// Replicas that hold no key, regardless of the other fields (suspects, §3.7).
+    /// Replicas that hold no key, whatever the other fields say (suspects, §3.7).
     pub excluded: Option<ReplicaSet>,
     /// New durations and drift bound.
     pub params: Option<LeaseParams>,
@@ -26,9 +26,8 @@ pub struct RangeChange {
     /// Strategy of the range. The strategy proposed this change, and will also propose later
     /// changes.
     pub strategy: Option<StrategySpec>,
-    /// Holders of keys that are not listed, as a set of replicas. A role such as "the leader"
-    /// instead of the set is not sufficient, because a new leader must respect the lease of the old
-    /// leader.
+    /// Holders of keys that are not listed, as a set of replicas. A role such as "the leader" must
+    /// not replace this set, because a new leader must respect the lease of the old leader.
     pub defaults: Option<ReplicaSet>,
     /// Whether all listed keys of the range are removed from the list.
     pub clear: bool,
@@ -50,8 +49,8 @@ impl ConfigChange {
         }
     }
 
-    /// Returns the change for exactly the keys of `range`. If there is no such change yet, an empty
-    /// one is added.
+    /// Returns the change for exactly the keys of `range`. Adds an empty change if there is none
+    /// yet.
     pub fn of_range(&mut self, range: &KeyRange) -> &mut RangeChange {
         let known = self.ranges.iter().position(|change| change.range == *range);
         let index = known.unwrap_or_else(|| {

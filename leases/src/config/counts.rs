@@ -71,7 +71,7 @@ impl HolderCounts {
         }
     }
 
-    /// Whether `other` includes at least as many keys as these counts, for every set of holders.
+    /// Whether each count is at most as large as the count in `other` for the same set of holders.
     pub(super) fn is_within(&self, other: &HolderCounts) -> bool {
         let in_other = |holders| other.0.get(holders).copied().unwrap_or(0);
         self.0

@@ -16,13 +16,14 @@ use crate::types::{ConfigId, ReplicaSet};
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Frame {
     pub(super) id: ConfigId,
-    /// The newest configuration that removed the listed keys of some range.
+    /// The newest configuration that removed the listed keys of at least one range.
     pub(super) cleared: ConfigId,
     pub(super) policies: Arc<RangeMap<Policy>>,
-    /// Whether some range has a strategy that depends on demand. If so, reads and writes must be
-    /// counted.
+    /// Whether at least one range has a strategy that depends on demand. If true, reads and writes
+    /// must be counted.
     pub(super) wants_demand: bool,
-    /// Whether a listed key may be included in the counts of two ranges, because a range was split.
+    /// Whether the counts of two ranges may both include the same listed key, because a range was
+    /// split.
     pub(super) counted_twice: bool,
     /// Replicas that hold every possible key.
     pub(super) universal: ReplicaSet,
@@ -49,10 +50,12 @@ impl Frame {
         }
     }
 
-    /// Returns the configuration that results from applying `change` to this configuration. Invalid
-    /// parts of the change are ignored, because a peer wrote the change: replicas that do not
-    /// exist, durations that cannot work, and all changes of ranges if there would be too many
-    /// ranges. The caller must add the holders of single keys to the result.
+    /// Returns the configuration that results if `change` is applied to this configuration. The
+    /// caller must add the holders of single keys to the result.
+    ///
+    /// Invalid parts of the change are ignored, because a peer wrote the change. Invalid parts are
+    /// replicas that do not exist, and durations that cannot work. If there would be too many
+    /// ranges, all changes of ranges are invalid.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -85,8 +88,8 @@ impl Frame {
     }
 
     /// Sets the excluded replicas. A suspect receives no further promises under earlier
-    /// configurations, because the earlier configurations assigned keys to the suspect (§3.7). The
-    /// rule also applies if the suspect's own log lags.
+    /// configurations, because these assigned keys to the suspect (§3.7). This rule also applies if
+    /// the suspect has not received the newest configuration.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;
@@ -100,15 +103,15 @@ impl Frame {
         self.policies.get(key)
     }
 
-    /// Derives the replicas that hold every key. Requires that the counts include all listed keys.
+    /// Derives the replicas that hold every key. The counts must include all listed keys.
     pub(super) fn derive_universal(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
         let everywhere = ranges.reduce(ReplicaSet::intersection);
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
     }
 
-    /// Replaces the policies by `policies`. The caller ensures that `policies` have the same
-    /// ranges, and that their counts include each listed key once.
+    /// Replaces the policies by `policies`. The caller ensures that `policies` have the same ranges
+    /// as before, and that their counts include each listed key once.
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;

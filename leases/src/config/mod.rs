@@ -38,20 +38,20 @@ use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
-/// Holder sets of one listed key, in ascending order of configuration. Each set is stored with the
-/// configuration that introduced the set.
+/// Sets of holders of one listed key, in ascending order of configuration. Each set is paired with
+/// the configuration that introduced it.
 type Versions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
 
 /// The configurations that are still needed on this replica.
 #[derive(Clone, Debug)]
 pub struct Configs {
     members: Membership,
-    /// Frames in ascending order of their consecutive ids; never empty. The first frame belongs to
-    /// the oldest configuration that is kept.
+    /// Frames of the configurations that are kept, in ascending order. Their ids are consecutive.
+    /// There is always at least one frame.
     frames: VecDeque<Frame>,
     keys: GrowingIndexMap<Key, Versions>,
-    /// For each configuration, the keys that it changed. Superseded versions of these keys must
-    /// still be dropped.
+    /// For each configuration, the keys that the configuration changed. The superseded versions of
+    /// these keys have not been dropped yet.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
     /// Current pass over all listed keys; `None` if no pass is under way.
     sweep: Option<Sweep>,
@@ -65,8 +65,8 @@ impl Hash for Configs {
     }
 }
 
-/// The holder sets of one key. The view looks the key up once, and can then return the holders
-/// under every configuration.
+/// Holders of one key under every configuration. The key is looked up only once, when the view is
+/// created.
 #[derive(Clone, Copy)]
 pub struct KeyView<'a> {
     configs: &'a Configs,
@@ -75,8 +75,8 @@ pub struct KeyView<'a> {
 }
 
 impl KeyView<'_> {
-    /// Whether the contents of configuration `id` are kept on this replica. Without the contents,
-    /// this replica cannot determine which replicas a grant under `id` protects.
+    /// Whether the contents of configuration `id` are kept on this replica. Only then can this
+    /// replica determine which replicas a grant under `id` protects.
     #[inline]
     pub fn knows(&self, id: ConfigId) -> bool {
         self.configs.frame(id).is_some()
@@ -102,9 +102,9 @@ impl KeyView<'_> {
     }
 }
 
-/// Rule H12: every configuration has its own default holders. An older configuration does not use
-/// the default holders of the newest configuration, because these may omit an older leader that
-/// still has a lease.
+/// Rule H12: every configuration has its own default holders. The default holders of the newest
+/// configuration must not be used for an older configuration. The reason is that the newest set may
+/// omit an older leader that still has a lease.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
     if off(Rule::H12NamedLeader) {
@@ -141,7 +141,7 @@ impl Configs {
     }
 
     /// Returns the durations under configuration `id`. If `id` is older than all configurations
-    /// that are kept, returns the durations under the oldest of these.
+    /// that are kept, returns the durations under the oldest configuration that is kept.
     #[inline]
     pub fn params(&self, id: ConfigId) -> &LeaseParams {
         &self.frame(id).unwrap_or(&self.frames[0]).params
@@ -152,7 +152,7 @@ impl Configs {
         &self.last().policies
     }
 
-    /// Returns the policies by key range, after these changes are applied to the newest
+    /// Returns the policies by key range that result if `changes` are applied to the newest
     /// configuration.
     pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
         let mut policies = RangeMap::clone(&self.last().policies);
@@ -160,9 +160,9 @@ impl Configs {
         policies
     }
 
-    /// Applies further changes of the next configuration to `policies`. The caller must pass the
-    /// `policies` that [`Configs::policies_after`] returned for the earlier changes. Cost: one pass
-    /// over the ranges, regardless of the number of earlier changes.
+    /// Applies further changes to `policies`, for the same next configuration. `policies` must be
+    /// the result of [`Configs::policies_after`] for the earlier changes. Cost: one pass over the
+    /// ranges, regardless of the number of earlier changes.
     pub fn change_further(&self, policies: &mut RangeMap<Policy>, changes: &[RangeChange]) {
         let next = ConfigId(self.last().id.0 + 1);
         policies.apply(changes, next, self.members.voters());
@@ -174,8 +174,8 @@ impl Configs {
         &self.last().policy(key).strategy
     }
 
-    /// Whether some range has a strategy that depends on demand. If so, reads and writes must be
-    /// counted.
+    /// Whether at least one range has a strategy that depends on demand. If true, reads and writes
+    /// must be counted.
     #[inline]
     pub fn wants_demand(&self) -> bool {
         self.last().wants_demand
@@ -219,10 +219,12 @@ impl Configs {
         self.listed_at(place).map(|(_, holders)| holders)
     }
 
-    /// Returns the key at `place`, and the key's own holders in the newest configuration. Returns
-    /// `None` if `place` is not below [`listed_len`](Self::listed_len), or if that configuration
-    /// does not list the key. A caller that looks at all keys begins with the last place, because
-    /// the last key moves to the place of a listed key that is forgotten.
+    /// Returns the key at `place` in the list, and its own holders in the newest configuration.
+    /// Returns `None` if `place` is not below [`listed_len`](Self::listed_len). Also returns `None`
+    /// if the newest configuration does not list the key.
+    ///
+    /// A caller that looks at all keys must begin with the last place. The reason is that the last
+    /// key moves to the place of a listed key that is forgotten.
     pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index(place)?;
         let (since, holders) = *versions.last()?;
@@ -230,7 +232,7 @@ impl Configs {
     }
 
     /// Returns, for each range, the number of keys with holders of their own in the newest
-    /// configuration. For a while after a range was split, the number for each part may include
+    /// configuration. For a while after a range was split, the number for one part may also include
     /// keys of the other part.
     pub fn listed_by_range(&self) -> Vec<u64> {
         let ranges = self.policies().iter();
@@ -270,8 +272,8 @@ impl Configs {
         }
     }
 
-    /// Lists single keys with their holders in the configuration of `frame`. Also includes these
-    /// keys in the counts of holders.
+    /// Lists single keys with their holders in the configuration of `frame`. Adds these keys to the
+    /// counts of holders.
     fn list(&mut self, frame: &mut Frame, quorums: &[(ReplicaSet, Vec<Key>)]) {
         let mut touched = Vec::new();
         for (holders, keys) in quorums {
@@ -316,9 +318,10 @@ impl Configs {
         known
     }
 
-    /// Drops all data that is used only by configurations before `oldest`. The newest configuration
-    /// is always kept. Cleared keys are dropped from the list step by step: each call looks at some
-    /// thousands of keys. [`is_sweeping`](Self::is_sweeping) returns whether more keys remain.
+    /// Drops all data that only configurations before `oldest` use. The newest configuration is
+    /// always kept. Cleared keys are dropped from the list step by step: one call looks at some
+    /// thousands of keys. [`is_sweeping`](Self::is_sweeping) returns whether further calls are
+    /// necessary.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
@@ -331,8 +334,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Drops the superseded versions of each key that a configuration up to `oldest` changed. No
-    /// configuration from `oldest` on uses these versions.
+    /// Drops the superseded versions of each key that was changed by a configuration up to
+    /// `oldest`. `oldest` and later configurations do not use these versions.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();
@@ -347,9 +350,9 @@ impl Configs {
 
     /// Panics if the configurations are invalid. Ids must be consecutive, ranges disjoint, holders
     /// members, and durations above zero. The oldest configuration under which a replica may
-    /// receive promises must not become older. Listed keys are not checked here, but when they are
-    /// listed. Cost: the number of configurations that are kept (rarely more than four) times the
-    /// number of replicas and ranges.
+    /// receive promises must not become older. Listed keys are not checked here, because they are
+    /// checked when they are listed. Cost: the number of configurations that are kept (rarely more
+    /// than four) times the number of replicas and ranges.
     pub fn check(&self) {
         assert!(!self.frames.is_empty(), "there is always a configuration");
         for frame in &self.frames {
@@ -380,8 +383,8 @@ impl Configs {
         self.frames.back().expect("there is always a configuration")
     }
 
-    /// Returns the frame of configuration `id`. Ids have no holes, so the frame's index is the
-    /// distance of `id` from the oldest id.
+    /// Returns the frame of configuration `id`. Ids are consecutive, so the index of the frame is
+    /// `id` minus the oldest id.
     #[inline]
     fn frame(&self, id: ConfigId) -> Option<&Frame> {
         let index = id.0.checked_sub(self.frames[0].id.0)?;

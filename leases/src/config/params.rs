@@ -10,14 +10,15 @@ use crate::time::ClockBound;
 pub struct LeaseParams {
     /// Duration of a promise, measured by its holder from the receipt of the promise.
     pub t_lease: Duration,
-    /// Maximum time from the sending of an ack to the arrival of a promise that builds on this ack.
+    /// Maximum time between the sending of an ack and the arrival of a promise that builds on this
+    /// ack.
     pub t_guard: Duration,
     /// Interval at which a grantor renews its promises.
     pub renew: Duration,
     /// Time for which a replica may stay silent before it is suspected.
     pub t_grace: Duration,
-    /// Maximum age of an ack on which a promise may build. If the newest ack is older, the grantor
-    /// sends a guard again.
+    /// Maximum age of an ack on which a promise may build. If the newest ack is older than this,
+    /// the grantor sends a guard again.
     pub t0_cap: Duration,
     /// Bound on the error of clock rates.
     pub clock: ClockBound,
@@ -32,10 +33,10 @@ pub enum ParamsError {
     /// The lease would end before its next renewal.
     #[error("the lease must be longer than the interval between its renewals")]
     LapsesBetweenRenewals,
-    /// Each renewal would find the newest ack too old, so every promise would need a new guard.
+    /// The newest ack would be too old at each renewal, so every promise would need a new guard.
     #[error("the cap on an ack's age must be longer than the interval between renewals")]
     CapBelowRenewal,
-    /// A replica that answers every renewal would be suspected between two renewals.
+    /// A replica would be suspected between two renewals, although it answers every renewal.
     #[error("the grace must be longer than the interval between renewals")]
     GraceBelowRenewal,
     /// Clock rates may differ so much that no finite extension of the durations is sufficient.
@@ -44,8 +45,8 @@ pub enum ParamsError {
 }
 
 impl LeaseParams {
-    /// Checks that the durations satisfy all rules, including those that relate one duration to
-    /// another. Durations are checked in this way before they are proposed.
+    /// Checks that the durations satisfy all rules, including the rules that compare two durations.
+    /// A replica calls this function before it proposes durations.
     ///
     /// # Errors
     /// The first rule that is violated.
@@ -68,9 +69,9 @@ impl LeaseParams {
         Ok(())
     }
 
-    /// Whether leases can work with these durations at all. The function tests fewer rules than
-    /// [`check`](Self::check). A violation of the other rules may end leases, but does not violate
-    /// safety.
+    /// Whether leases can work with these durations at all. This is a weaker test than
+    /// [`check`](Self::check). The rules that it does not test are not necessary for safety, but
+    /// leases may end if one of them is violated.
     pub fn is_usable(&self) -> bool {
         let pauses = !self.renew.is_zero() && !self.t_lease.is_zero();
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX

@@ -25,7 +25,7 @@ pub struct Policy {
     /// before this configuration are no longer listed.
     pub(super) cleared: ConfigId,
     /// For each set of holders, the number of listed keys of the range with these holders. A number
-    /// may be too high, but never too low: after a range was split, the numbers of both parts
+    /// may be too high, but is never too low. After a range was split, the numbers of each part
     /// include the keys of both parts, until a pass over all listed keys is complete.
     pub(super) listed: HolderCounts,
 }
@@ -78,13 +78,13 @@ impl Policy {
     }
 }
 
-/// Merges the range of `right` into the range of `left`, if this is allowed. Returns whether they
-/// were merged.
+/// Merges the range of `right` into the range of `left`, if this is allowed. Returns whether the
+/// ranges were merged.
 ///
-/// Rule H69: neighbouring ranges become one range only if their policies are equal, including the
-/// configuration that last cleared their listed keys. Otherwise, a replica that still remembers the
-/// keys of the range that was cleared later would list these keys again. The numbers of listed keys
-/// need not be equal, because these numbers also differ between replicas.
+/// Rule H69: neighbouring ranges become one range only if their policies are equal. This includes
+/// the configuration that last cleared their listed keys. Otherwise, a replica that still remembers
+/// the keys of the range that was cleared later would list these keys again. The numbers of listed
+/// keys need not be equal, because these numbers also differ between replicas.
 fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
     let same = same_time && left.strategy == right.strategy && left.defaults == right.defaults;
@@ -96,7 +96,7 @@ fn may_merge(left: &mut Policy, right: &Policy) -> bool {
 
 impl RangeMap<Policy> {
     /// Applies the changes that configuration `id` makes to ranges. Returns whether a range was
-    /// split. The counts may include listed keys twice after a split.
+    /// split. If so, the counts of both parts may include the same listed keys.
     pub(super) fn apply(
         &mut self,
         changes: &[RangeChange],

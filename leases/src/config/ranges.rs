@@ -68,7 +68,7 @@ pub enum RangesError {
     /// Keys before the first range would have no value.
     #[error("the first range must begin with the empty key")]
     Uncovered,
-    /// Two ranges would have keys in common, or a range would be empty.
+    /// Two ranges would overlap, or a range would be empty.
     #[error("ranges must be in rising order, no two with the same start")]
     Unordered,
 }
@@ -128,8 +128,8 @@ impl<T> RangeMap<T> {
         (first..end).map(|index| (self.range(index), &self.starts[index].1))
     }
 
-    /// Returns the value that all keys have, if there is only one range; `None` if there are
-    /// several ranges.
+    /// Returns the value of all keys if there is only one range; `None` if there are several
+    /// ranges.
     pub fn single(&self) -> Option<&T> {
         match self.starts.as_slice() {
             [(_, value)] => Some(value),
@@ -186,15 +186,15 @@ impl<T> RangeMap<T> {
         &mut self.starts[index].1
     }
 
-    /// Merges neighbouring ranges for which `join` returns true. A merged range keeps the value of
-    /// the first range, which `join` may change.
+    /// Merges two neighbouring ranges if `join` returns true for their values. The merged range has
+    /// the value of the first range, and `join` may change this value.
     pub fn merge(&mut self, join: impl Fn(&mut T, &T) -> bool) {
         self.starts
             .dedup_by(|next, before| join(&mut before.1, &next.1));
     }
 
-    /// Splits the range that contains `key` so that a range begins with `key`. Returns this range's
-    /// index.
+    /// Ensures that `key` is the first key of a range, and returns the index of this range. If
+    /// necessary, splits the range that contains `key`.
     fn split(&mut self, key: &Key) -> usize
     where
         T: Clone,

@@ -33,8 +33,8 @@ pub enum StrategySpec {
     /// The operator chooses the holders.
     Fixed {
         /// Holders of every key. `None` means the leader and the N/2 replicas nearest to the
-        /// leader, as with [`UnlistedHolders::Nearest`]. The field is also `None` for keys to which
-        /// no range of the operator applies.
+        /// leader, as with [`UnlistedHolders::Nearest`]. The field is also `None` for keys outside
+        /// all ranges of the operator.
         holders: Option<ReplicaSet>,
     },
     /// Each key is held by the replicas that minimize the waiting time of operations on the key
@@ -48,12 +48,12 @@ pub struct CostSettings {
     /// Weight of reads relative to writes, in thousandths: at 500, reads and writes have the same
     /// weight.
     read_weight_pm: u16,
-    /// Minimum number of replicas that hold no lease on a key. A write to the key need not wait for
-    /// a lease to end if only replicas without a lease on the key fail.
+    /// Minimum number of replicas that hold no lease on a key. If only replicas without a lease on
+    /// a key fail, a write to the key need not wait for a lease to end.
     pub spare: u8,
-    /// Whether demand is estimated for keys that a site requests rarely or never. The estimate is
-    /// made from the site's demand for all keys. If this is false, the counts so far are used as
-    /// the future demand. False is only useful for showing the benefit of the estimate.
+    /// Whether demand is estimated for keys that a site requests rarely or never. The estimate uses
+    /// the site's demand for all keys. If false, future demand is assumed to equal the counts so
+    /// far. False is only useful for showing the benefit of the estimate.
     pub prior: bool,
 }
 
@@ -78,7 +78,7 @@ impl CostSettings {
         }
     }
 
-    /// Describes in words the settings that differ from the defaults.
+    /// Returns a description of the settings that differ from the defaults.
     fn in_words(&self) -> String {
         let usual = CostSettings::default();
         let weight = format!("read weight {}", self.read_weight());
@@ -140,16 +140,16 @@ impl StrategySpec {
         }
     }
 
-    /// Whether the strategy chooses holders of single keys by their demand. If so, reads and writes
-    /// must be counted.
+    /// Whether the strategy chooses holders of single keys by the demand for them. If true, reads
+    /// and writes must be counted.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. } | StrategySpec::Cost(_))
     }
 }
 
 impl RangeMap<StrategySpec> {
-    /// Returns the name of each strategy in the map once, in the order in which the strategies
-    /// first occur.
+    /// Returns the names of the strategies in the map. Each name appears once, in the order of
+    /// first occurrence.
     pub fn names(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for (_, strategy) in self.iter() {

@@ -16,15 +16,16 @@ pub(super) const KEYS_A_STEP: usize = 4096;
 /// State of a pass over all listed keys.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Sweep {
-    /// Number of keys that the pass has not looked at yet. These keys have the lowest places.
+    /// Number of keys that the pass has not looked at yet. Their places are the places below this
+    /// number.
     place: usize,
-    /// Number of keys that the pass has looked at, for each range and each set of holders.
+    /// Counts of the keys that the pass has looked at, by range and by set of holders.
     counts: RangeMap<HolderCounts>,
 }
 
 impl Sweep {
-    /// Updates the counts of the pass for a change of the holders of the key at `place`. `before`
-    /// are the old holders; `None` if the key was not listed. `after` are the new holders.
+    /// Updates the counts of the pass, because the holders of the key at `place` have changed.
+    /// `before` are the old holders; `None` if the key was not listed. `after` are the new holders.
     pub(super) fn note(
         &mut self,
         place: usize,
@@ -42,13 +43,14 @@ impl Sweep {
 }
 
 impl Configs {
-    /// Whether a pass over the listed keys is under way. If so,
-    /// [`forget_before`](Self::forget_before) should be called again.
+    /// Whether a pass over the listed keys is under way. If true,
+    /// [`forget_before`](Self::forget_before) should be called again to continue the pass.
     pub fn is_sweeping(&self) -> bool {
         self.sweep.is_some()
     }
 
-    /// Begins a new pass with the last key. A pass that is under way is abandoned.
+    /// Begins a new pass, which looks at the last key first. If a pass is under way, it is
+    /// abandoned.
     pub(super) fn begin_sweep(&mut self) {
         self.sweep = Some(Sweep {
             place: self.keys.len(),
@@ -74,9 +76,9 @@ impl Configs {
         }
     }
 
-    /// Forgets the versions of a key that were listed before the key's range was cleared, if the
-    /// oldest configuration that is kept has already cleared the range. Returns the key and its
-    /// holders, if the key is listed in the newest configuration.
+    /// Forgets the versions of the key at `place` that are no longer needed. These versions are
+    /// older than the last clearing of the key's range in the oldest configuration that is kept.
+    /// Returns the key and its holders, if the newest configuration lists the key.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;

@@ -4,16 +4,15 @@ use smallvec::SmallVec;
 
 use super::table::{Count, Row};
 
-/// Upper bounds of the buckets of counts, without the lowest and the highest bucket. The lowest
-/// bucket is for keys that other origins have requested but this origin has not. The highest bucket
-/// is for keys with counts above all of these bounds.
+/// Upper bounds of the buckets of counts. The lowest bucket and the highest bucket have no bound
+/// here. The lowest bucket is for keys that other origins have requested, but this origin has not.
+/// The highest bucket is for keys with counts above all of these bounds.
 const ENDS: [f32; 13] = [
     0.2, 0.6, 0.9, 1.5, 2.5, 4.0, 6.0, 10.0, 16.0, 32.0, 64.0, 128.0, 512.0,
 ];
 const BUCKETS: usize = ENDS.len() + 2;
 
-/// Minimum number of observed operations. With fewer operations, no conclusion is drawn about an
-/// origin.
+/// Minimum number of observed operations from which conclusions about an origin are drawn.
 const OBSERVED_MIN: f32 = 50.0;
 
 /// Weight of the latest pass in the average rate of operations on keys that are not remembered.
@@ -26,16 +25,16 @@ const NONE_BELOW: f32 = 1e-3;
 /// operations have been observed, the estimate is the prior.
 const BELIEVED: f32 = 3.0;
 
-/// Maximum number of operations that are used to derive the rate of an origin's unrequested keys.
-/// Older operations are dropped, because the rate of unrequested keys falls: the busiest of these
-/// keys are soon requested, and are then no longer unrequested.
+/// Maximum number of operations from which the rate of an origin's unrequested keys is derived.
+/// Older operations are dropped, because the rate falls: the busiest unrequested keys are requested
+/// first, and then no longer belong to this group.
 const ENOUGH: f32 = 1000.0;
 
 /// Prior estimate of the number of operations on one unrequested key in the counting period.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the origin's share of reads in the estimate of one key's share of reads, as a number
-/// of operations. The key's own share has the number of operations on the key as its weight.
+/// Weight of the origin's share of reads in the estimate of a key's share of reads. The key's own
+/// share of reads is weighted by the number of operations on the key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -54,7 +53,7 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    /// Whether no keys are known, because no pass has been made yet.
+    /// Whether the keys are not known yet, because there was no pass.
     fn is_unknown(&self) -> bool {
         self.keys.iter().all(|keys| *keys == 0.0)
     }
@@ -74,12 +73,13 @@ pub(super) struct Calibration {
     keys: Histogram,
     /// Number of operations on keys of each bucket.
     requests: [f32; BUCKETS],
-    /// For each bucket, the number of operations that would be expected if every key were requested
-    /// at its counted rate. The counted rate is the count divided by the counting period.
+    /// For each bucket, the expected number of operations if every key were requested at its
+    /// counted rate. The counted rate is the count divided by the counting period.
     expected: [f32; BUCKETS],
-    /// Time, in seconds, for which keys of the lowest bucket were observed, summed over these keys.
+    /// Total time, in seconds, for which keys of the lowest bucket were observed. The times of all
+    /// these keys are added up.
     uncounted_for: f32,
-    /// Counting period: the time, in seconds, over which the counted operations were made. It is
+    /// Counting period, in seconds: the time over which the counts were collected. The period is
     /// reduced whenever the counts fade.
     window: f32,
     /// Number of operations, since the last pass, on keys that no origin had requested.
@@ -107,8 +107,8 @@ impl Calibration {
         self.window
     }
 
-    /// Adds `operations` on a key. Before these operations, the key had the count `count`. The
-    /// first of these operations may move the key to a higher bucket.
+    /// Adds `operations` on a key that had the count `count` before. The second and later
+    /// operations may belong to higher buckets, because each operation raises the count.
     pub(super) fn observe(&mut self, count: f32, operations: u32) {
         if operations == 0 || self.keys.is_unknown() {
             return;
@@ -136,7 +136,7 @@ impl Calibration {
         }
     }
 
-    /// Drops the observations after the counts were divided by `by`. The relation between counts
+    /// Drops the observations, because the counts were divided by `by`. The relation between counts
     /// and rates must then be learned again.
     pub(super) fn forget(&mut self, by: f32) {
         let keys = self.keys.keys.iter().sum();
@@ -164,9 +164,9 @@ impl Calibration {
         }
     }
 
-    /// Returns the forecast as a curve. For each bucket that has keys, the curve has a point with
-    /// the mean count and the rate of these keys, in operations a second. The rate never decreases
-    /// when the count increases.
+    /// Returns the forecast as a curve with one point for each bucket that has keys. The point
+    /// consists of the mean count of these keys and their rate, in operations a second. The rate
+    /// never decreases when the count increases.
     fn curve(&self) -> Curve {
         let window = self.window.max(1.0);
         let mut points = SmallVec::new();
@@ -295,9 +295,9 @@ impl Estimator {
     }
 }
 
-/// Returns the counts of a key as its expected rates. These rates assume that every key will be
-/// requested as often as before, and that no other keys will be requested. A comparison of the
-/// estimate with these rates shows the benefit of the estimate.
+/// Returns the counts of a key as its expected rates. These rates assume that clients will request
+/// the same keys as often as before, and no other keys. A comparison with these rates shows the
+/// benefit of the estimate.
 pub fn as_counted(row: Row<'_>) -> Rates {
     let reads = row.counts().map(|count| count.reads);
     reads
@@ -327,8 +327,8 @@ mod tests {
         }
     }
 
-    /// There are 1,000 keys, of which 10 are requested once a second and the others never. For the
-    /// requested keys, the forecast is that rate. For the others, no requests are expected.
+    /// There are 1,000 keys. Of these, 10 are requested once a second, and the others never. The
+    /// forecast for the requested keys is this rate. For the other keys, no requests are expected.
     #[test]
     fn the_forecast_is_what_keys_of_the_same_count_were_asked() {
         let mut calibration = Calibration::default();
@@ -352,8 +352,9 @@ mod tests {
         assert!((curve.at(200.0) / busy - 2.0).abs() < 0.01, "in proportion");
     }
 
-    /// There are 2,000 keys of very different rates, which are observed from their first operations
-    /// on. Keys that reach some count early are busier than keys that reach it late.
+    /// There are 2,000 keys with very different rates. The keys are observed from their first
+    /// operations on. Keys that reach a certain count early are busier than keys that reach it
+    /// late.
     #[test]
     fn the_forecast_is_right_while_counts_are_young() {
         let rate = |key: usize| (key as f32 + 1.0).powf(-0.8);
@@ -383,8 +384,8 @@ mod tests {
         assert!(off.abs() < 0.1, "{found} for {expected}");
     }
 
-    /// An origin makes 20 requests a second, and later 2 a second, for 20,000 keys that it has not
-    /// requested before.
+    /// An origin makes 20 requests a second at first, and 2 requests a second later. All requests
+    /// are for keys that the origin has not requested before. There are 20,000 such keys.
     #[test]
     fn what_was_asked_long_ago_says_nothing_of_keys_that_are_still_not_asked() {
         let mut calibration = Calibration::default();
@@ -400,7 +401,7 @@ mod tests {
         assert!((found - 2.0).abs() < 0.4, "{found}");
     }
 
-    /// Most counts have almost faded away. After that, one key is requested for the first time.
+    /// The counts have almost faded away, and therefore give no information about higher counts.
     #[test]
     fn a_forecast_is_not_drawn_from_counts_that_have_faded() {
         let mut calibration = Calibration::default();

@@ -1,8 +1,8 @@
 //! Bounded memory for keys. When the memory is full, a few keys are compared, and the one with the
 //! fewest operations is evicted.
 
-/// Number of keys that are compared for an eviction. Of these keys, the one with the fewest
-/// operations is evicted.
+/// Number of keys that are compared for an eviction. The key with the fewest operations among them
+/// is evicted.
 const EVICTION_CANDIDATES: usize = 8;
 
 /// Budget, in bytes, for memory that grows with the number of keys.
@@ -10,12 +10,12 @@ const EVICTION_CANDIDATES: usize = 8;
 pub(super) struct MemoryBudget {
     used: usize,
     max: usize,
-    /// Place of the first key that is compared before the next eviction.
+    /// Place of the first key that the next eviction will compare.
     hand: usize,
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `max` bytes, of which none are in use.
+    /// Creates a budget of `max` bytes. No bytes are in use yet.
     pub(super) fn new(max: usize) -> MemoryBudget {
         MemoryBudget {
             used: 0,

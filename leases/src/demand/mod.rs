@@ -35,7 +35,7 @@ pub struct Delta {
     pub writes: u32,
 }
 
-/// Report of one origin about its clients' operations.
+/// Report in which one origin states the operations of its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TallyReport {
     /// Changes of counts, one for each key.

@@ -4,15 +4,15 @@
 //! the requested keys stays the same. If the mean share becomes much lower, the counts no longer
 //! describe which keys are requested.
 
-/// Number of operations in a window. For each operation, the share of its key in all counts is
-/// determined. After each window, the mean of these shares is compared with the usual mean.
+/// Number of operations in a window. Each operation has a share: the share of its key in all
+/// counts. After each window, the mean of these shares is compared with the usual mean.
 const WINDOW: u32 = 128;
 
-/// Number of windows before the first judgement. In these windows the counts are too new.
+/// Number of windows at the beginning that are not judged, because the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Decrease of the mean share of the requested keys that is considered a change of habits, as a
-/// logarithm to base 2. The value 2 means that the mean share falls to a quarter.
+/// Decrease of the mean share of the requested keys that counts as a change of habits. The decrease
+/// is a logarithm to base 2: the value 2 means that the mean share falls to a quarter.
 const DROP_LOG2: f32 = 2.0;
 
 /// Weight of the latest window in the usual mean.
@@ -23,8 +23,8 @@ const LATEST: f32 = 0.2;
 pub(super) struct ShiftDetector {
     /// Number of operations since the last judgement.
     operations: u32,
-    /// Sum of logarithms, one for each operation since the last judgement. The logarithm is log2 of
-    /// the share that the operation's key has in all counts.
+    /// Sum of the logarithms of shares since the last judgement. Each operation adds log2 of the
+    /// share that its key has in all counts.
     log2_shares: f32,
     /// Number of windows since the counts began.
     windows: u32,

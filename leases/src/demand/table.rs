@@ -23,7 +23,7 @@ const FORGET: f32 = 256.0;
 const WEIGHT_MAX: f32 = 1e15;
 
 /// Memory, in bytes, for the place and the hash of a key, and for the allocator's overhead. The
-/// bytes of the key itself and its counts are not included.
+/// key's bytes and its counts need additional memory.
 const ENTRY_BYTES: usize = 72;
 
 /// Number of operations.
@@ -59,8 +59,8 @@ impl Count {
     }
 }
 
-/// Counts of one key for each origin. An operation is counted with the weight that its origin had
-/// at the time of the operation.
+/// Counts of one key, one for each origin. Each operation was counted with the weight that its
+/// origin had at that time.
 type OriginCounts = SmallVec<[Count; 5]>;
 
 /// The counts of one key.
@@ -99,8 +99,8 @@ impl Row<'_> {
 /// State of one origin.
 #[derive(Clone, Debug)]
 struct OriginState {
-    /// Weight of a current operation. It grows with time, so that earlier operations fade in
-    /// comparison.
+    /// Weight with which an operation is counted now. The weight grows with time, so earlier
+    /// operations fade in comparison.
     weight: f32,
     /// Weighted number of all operations, including operations on keys that were forgotten. The
     /// weights are the same as in the counts.
@@ -123,8 +123,8 @@ pub struct Demand {
     aged: Time,
 }
 
-/// Numbers of keys, grouped by their counts of operations. They are collected key by key, and then
-/// passed to [`Demand::age`].
+/// Numbers of keys, grouped by the counts of operations on these keys. A census is collected key by
+/// key, and then passed to [`Demand::age`].
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     by_origin: Vec<Histogram>,
@@ -250,8 +250,8 @@ impl Demand {
         self.scale_if_heavy(index);
     }
 
-    /// Ends a pass over all keys. `census` is the result of the pass. Counts fade according to the
-    /// time since the last pass.
+    /// Lets the counts fade according to the time since the last pass over all keys. `census` is
+    /// the result of the pass that has just ended.
     pub fn age(&mut self, now: Time, census: &Census) {
         let halves = now.since(self.aged).as_secs_f32() / HALF_LIFE.as_secs_f32();
         self.aged = now;
@@ -285,8 +285,8 @@ impl Demand {
         Estimator::new(origins.map(|origin| (&origin.calibration, origin.total)))
     }
 
-    /// Iterates over the rates of all operations, in operations a second. There is one rate for
-    /// each origin, in the order of the origins.
+    /// Iterates over the origins' rates of operations, in operations a second. There is one rate
+    /// for each origin, in the order of the origins.
     pub fn rates(&self) -> impl Iterator<Item = f32> {
         self.origins.iter().map(|origin| {
             let window = origin.calibration.window().max(1.0);
@@ -322,9 +322,9 @@ impl Demand {
         })
     }
 
-    /// Makes the key at place `row` the hottest, if it has more operations than the current hottest
-    /// key. If both have the same number of operations, the key that is first in key order is the
-    /// hottest.
+    /// Makes the key at place `row` the hottest key if it has more operations than the present
+    /// hottest key. If both keys have the same number of operations, the first of them in key order
+    /// becomes the hottest key.
     fn compare_with_hottest(&mut self, row: usize) {
         let of = |place: usize| self.row(place).map(|(key, row)| (row.operations(), key));
         let is_hotter = match (self.hottest.and_then(of), of(row)) {
@@ -339,8 +339,8 @@ impl Demand {
         }
     }
 
-    /// Returns the key with the most operations, without looking at all keys. The result is exact,
-    /// unless the clients of an origin have just begun to request other keys.
+    /// Returns the key with the most operations, without looking at all keys. The result may be
+    /// wrong just after the clients of an origin have begun to request other keys.
     pub fn hottest(&self) -> Option<&[u8]> {
         let (key, _) = self.row(self.hottest?)?;
         Some(key)

@@ -9,11 +9,11 @@ use crate::hashing::SeededState;
 use crate::types::Key;
 
 /// Memory, in bytes, for the place, the counts and the hash of a key, and for the allocator's
-/// overhead. The bytes of the key itself are not included.
+/// overhead. The key's bytes need additional memory.
 const ENTRY_BYTES: usize = 72;
 
-/// Maximum number of keys that are counted at the same time. The number is limited because a report
-/// looks at each key. For the maximum number, this takes about a millisecond.
+/// Maximum number of keys that are counted at the same time. The limit exists because a report
+/// looks at each key. For this number of keys, the report takes about a millisecond.
 const KEYS_MAX: usize = 65_536;
 
 /// Number of operations on one key.
@@ -42,12 +42,12 @@ impl KeyCount {
 /// Counts of operations by one replica's own clients, since the replica's last report.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Counts, indexed by the hash of the key. The index is not the key itself, because the key is
+    /// Counts, indexed by the hash of the key. The hash is the index because the key itself is
     /// usually not in the processor's cache. Two keys with the same 64-bit hash share a count.
     counts: GrowingIndexMap<u64, KeyCount>,
     hashes: SeededState,
     budget: MemoryBudget,
-    /// Number of reads, and number of writes, of keys that were evicted to make space for new keys.
+    /// Number of reads and number of writes on keys that were evicted to make space for new keys.
     rare: (u32, u32),
 }
 
@@ -110,8 +110,8 @@ impl Tally {
         self.rare.1 = self.rare.1.saturating_add(dropped.writes);
     }
 
-    /// Removes and returns the keys with the most operations, up to about `bytes_max` bytes (§3.4
-    /// bounds this traffic). The other keys stay for the next report. Cost: the count of every key
+    /// Removes and returns the keys with the most operations, up to about `bytes_max` bytes,
+    /// because §3.4 limits this traffic. The other keys stay for the next report. Cost: each count
     /// is looked at twice, and the returned keys are moved.
     pub fn report(&mut self, bytes_max: usize) -> TallyReport {
         let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
@@ -127,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// Returns the size of all keys in a report, in bytes.
+    /// Returns the size, in bytes, of a report that contains all keys.
     fn reported_bytes(&self) -> usize {
         let len = self.counts.len();
         self.budget.used() - len * ENTRY_BYTES + len * bytes_of(&[])
@@ -168,8 +168,8 @@ impl Tally {
         deltas
     }
 
-    /// Returns the minimum number of operations with which a key is included in the report. With
-    /// this minimum, the report has a size of about `bytes_max` bytes.
+    /// Returns the minimum number of operations of a key in the report. This minimum is chosen so
+    /// that the report has a size of about `bytes_max` bytes.
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());
@@ -225,8 +225,8 @@ mod tests {
         assert!(report.rare_writes > 9_000);
     }
 
-    /// Even if there is plenty of memory, a report looks at no more than the maximum number of
-    /// keys.
+    /// Even if there is enough memory for more keys, a report looks at no more than the maximum
+    /// number of keys.
     #[test]
     fn so_many_keys_are_counted_at_most() {
         let mut tally = Tally::new(usize::MAX);

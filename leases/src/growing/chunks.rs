@@ -58,8 +58,8 @@ impl<T> Chunks<T> {
         entry
     }
 
-    /// Removes the entry at a place and returns it; `None` if the place is not below the length.
-    /// The last entry moves to this place.
+    /// Removes and returns the entry at a place. The last entry moves to this place. Returns `None`
+    /// if the place is not below the length.
     pub(super) fn swap_remove(&mut self, at: usize) -> Option<T> {
         if at >= self.len() {
             return None;

@@ -19,7 +19,7 @@ pub struct GrowingIndexMap<K, V> {
     hashes: SeededState,
 }
 
-/// The place of the entry of a key with this hash.
+/// Place of the entry that belongs to a key with this hash.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     hash: u64,
@@ -138,8 +138,8 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         self.get_index_of(key).is_some()
     }
 
-    /// Inserts or replaces the value of `key`. Returns the key's place, and its previous value. The
-    /// place of a new key is the last one.
+    /// Inserts or replaces the value of `key`. Returns the key's place and its previous value. A
+    /// new key gets the last place.
     pub fn insert_full(&mut self, key: K, value: V) -> (usize, Option<V>) {
         let hash = self.hashes.hash_one(&key);
         if let Some(at) = self.place_of(hash, &key) {
@@ -158,8 +158,8 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         at
     }
 
-    /// Removes and returns the entry at a place; `None` if the place is not below
-    /// [`len`](Self::len). The last entry moves to this place.
+    /// Removes and returns the entry at a place. The last entry moves to this place. Returns `None`
+    /// if the place is not below [`len`](Self::len).
     pub fn swap_remove_index(&mut self, at: usize) -> Option<(K, V)> {
         let removed = self.entries.swap_remove(at)?;
         let place = self
@@ -176,8 +176,8 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         Some(removed)
     }
 
-    /// Removes the entries for which `keep` returns false. The other entries stay in order. This
-    /// looks at every entry.
+    /// Removes the entries for which `keep` returns false. The other entries keep their order.
+    /// Cost: one call of `keep` for each entry.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
         let entries = std::mem::take(&mut self.entries);
         self.places.clear();

@@ -2,12 +2,13 @@
 
 use hashbrown::HashTable;
 
-/// Mean number of entries in a segment. Before a split, a segment has up to twice as many entries.
-/// A split takes a fraction of a millisecond.
+/// Mean number of entries in a segment. A segment grows to up to twice this number before it is
+/// split. A split takes a fraction of a millisecond.
 pub(super) const MEAN: usize = 800;
 
 /// Index of the lowest hash bit that chooses a segment. Lower bits choose a place within the
-/// segment. `hashbrown` uses the highest seven bits to distinguish entries of neighbouring places.
+/// segment. The highest seven bits are not available, because `hashbrown` uses them to distinguish
+/// entries of neighbouring places.
 const SEGMENT_BIT: u32 = 24;
 
 /// Entries, indexed by their hashes. The caller provides the hash of each entry.
@@ -15,8 +16,8 @@ const SEGMENT_BIT: u32 = 24;
 pub(super) struct Table<T> {
     /// Segments. There are none before the first insertion.
     segments: Vec<HashTable<T>>,
-    /// Mask of the bits that choose a segment. The mask is a power of two, minus one. This power is
-    /// the lowest one that is not below the number of segments.
+    /// Mask of the bits that choose a segment: a power of two, minus one. This is the lowest power
+    /// of two that is not below the number of segments.
     mask: usize,
     len: usize,
 }
@@ -37,7 +38,8 @@ impl<T> Table<T> {
     }
 
     /// Returns the index of the segment for entries with this hash. If this segment does not exist
-    /// yet, returns the index of the segment from which it will be split.
+    /// yet, returns the index of the segment that contains these entries until a split creates the
+    /// other segment.
     #[inline]
     fn segment_of(&self, hash: u64) -> usize {
         let bits = (hash >> SEGMENT_BIT) as usize;

@@ -12,14 +12,14 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, Slot};
 
-/// Maximum number of windows that are remembered for each grantor. At sensible rates of renewal,
-/// this number of windows covers a round trip. A promise that refers to an older window is refused,
-/// so the grantor must send a guard again.
+/// Maximum number of windows that are remembered for each grantor. At a sensible rate of renewal,
+/// this number is sufficient for one round trip. A promise that refers to an older window is
+/// refused, so the grantor must send a guard again.
 const WINDOWS_MAX: usize = 1024;
 
-/// Maximum number of configurations that are remembered for each grantor. More configurations are
-/// rarely needed: they would have to follow each other while one slot is blocked. An expired record
-/// may be dropped, because the barrier of the next record is higher.
+/// Maximum number of configurations that are remembered for each grantor. This is rarely reached:
+/// all these configurations would have to be made while one slot is blocked. An expired record may
+/// be dropped, because the barrier of the next record is higher.
 const RECORDS_MAX: usize = 32;
 
 /// The grantor's promises under one configuration.
@@ -28,8 +28,8 @@ struct Record {
     config: ConfigId,
     /// End of the promises, by this replica's clock.
     expires: Time,
-    /// Barrier: the lowest slot in the unbroken promises under the configuration. The slot in a
-    /// promise is the highest accepted slot of the grantor.
+    /// Barrier of the unbroken promises under the configuration. Each promise contains the highest
+    /// slot that its grantor had accepted. The barrier is the lowest of these slots.
     barrier: Slot,
 }
 
@@ -39,19 +39,20 @@ pub(super) struct Chain {
     incarnation: Incarnation,
     /// Highest sequence number of all guards and promises that were accepted.
     taken: u64,
-    /// Windows that are still needed, in ascending order. Each window consists of a sequence number
-    /// and of the time at which the ack with this sequence number was sent.
+    /// Windows that are still needed, in ascending order. Each window is a pair: a sequence number,
+    /// and the time at which the ack with this number was sent.
     windows: VecDeque<(u64, Time)>,
     /// Records in ascending order of configuration. Each record was begun before the previous
-    /// record expired. So the coverage of a key has no break between two records, if every
-    /// configuration from one record to the other assigns the key to this replica. All records but
-    /// the last may have expired since.
+    /// record expired, so there is no break in time between two records. A key is covered without a
+    /// break if every configuration from one record to the other assigns the key to this replica.
+    /// All records except the last may have expired since then.
     records: SmallVec<[Record; 2]>,
 }
 
 impl Chain {
-    /// Handles a message from the grantor's run `incarnation`. A new run has forgotten its promises
-    /// and restarts its sequence numbers, so all state of the earlier run is dropped.
+    /// Handles a message from the grantor's run `incarnation`. If the run is new, all state of the
+    /// earlier run is dropped. The reason is that a new run has forgotten its promises, and begins
+    /// new sequence numbers.
     pub(super) fn observe_incarnation(&mut self, incarnation: Incarnation) {
         if incarnation > self.incarnation {
             *self = Chain {
@@ -61,8 +62,8 @@ impl Chain {
         }
     }
 
-    /// Opens the window of the message with the sequence number `sequence`. The ack of this message
-    /// is sent at `now`. Returns `None` if the sequence number is refused.
+    /// Opens the window for the message with the sequence number `sequence`. The caller sends the
+    /// ack of this message at `now`. Returns `None` if the sequence number is refused.
     pub(super) fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
         if !rules::is_new(sequence, self.taken) {
             return None;
@@ -120,8 +121,9 @@ impl Chain {
         }
     }
 
-    /// Whether there is an unexpired promise under a configuration newer than `config`. A correct
-    /// grantor never returns to an older configuration.
+    /// Whether this replica has an unexpired promise under a newer configuration than `config`. In
+    /// that case, a promise under `config` is refused, because a correct grantor never returns to
+    /// an older configuration.
     fn believes_newer_than(&self, config: ConfigId, now: Time) -> bool {
         let mut newer = self.records.iter().filter(|record| record.config > config);
         newer.any(|record| now < record.expires)
@@ -148,8 +150,8 @@ impl Chain {
         }
     }
 
-    /// Forgets every promise and window. Returns the highest sequence number that was accepted; 0
-    /// if none was accepted.
+    /// Forgets all promises and windows. Returns the highest sequence number that was accepted, or
+    /// 0 if no sequence number was accepted.
     pub(super) fn erase(&mut self) -> u64 {
         if rules::relinquishing_erases() {
             self.records.clear();
@@ -158,13 +160,13 @@ impl Chain {
         self.taken
     }
 
-    /// Forgets every promise and window, and refuses sequence numbers up to `up_to` from now on.
+    /// Forgets all promises and windows. Sequence numbers up to `up_to` are refused from now on.
     pub(super) fn recall(&mut self, up_to: u64) {
         self.erase();
         self.taken = self.taken.max(up_to);
     }
 
-    /// Forgets records that have lapsed, so that no later promise continues a lapsed record.
+    /// Forgets records that have lapsed. Otherwise, a later promise would continue such a record.
     fn forget_ended(&mut self, now: Time) {
         let ended = |last: &Record| rules::has_lapsed(now, last.expires);
         while self.records.last().is_some_and(ended) {
@@ -172,7 +174,7 @@ impl Chain {
         }
     }
 
-    /// Forgets records that no longer affect a replica which has executed all slots up to
+    /// Forgets records that are no longer needed if this replica has executed all slots up to
     /// `executed`.
     pub(super) fn forget(&mut self, now: Time, executed: Slot) {
         self.forget_ended(now);
@@ -189,10 +191,12 @@ impl Chain {
         self.records.drain(..reached.unwrap_or(0).max(over));
     }
 
-    /// Returns the time at which a key's coverage ends, and the barrier of the key's chain. Returns
-    /// `None` if the key is not covered. The barrier is the lowest slot in the promises of the
-    /// chain. The slot in a promise is the highest accepted slot of the grantor. `holds` returns
-    /// whether a configuration assigns the key to this replica.
+    /// Returns the end of a key's coverage, and the barrier of the key's chain. Returns `None` if
+    /// the key is not covered. `holds` returns whether a configuration assigns the key to this
+    /// replica.
+    ///
+    /// Each promise contains the highest slot that its grantor had accepted. The barrier is the
+    /// lowest of these slots in the chain.
     #[inline]
     pub(super) fn coverage(
         &self,
@@ -228,7 +232,7 @@ impl Chain {
         self.records.iter().any(|record| now < record.expires)
     }
 
-    /// Returns the configuration under which the chain begins.
+    /// Returns the oldest configuration under which promises are remembered.
     pub(super) fn oldest_config(&self) -> Option<ConfigId> {
         self.records.first().map(|record| record.config)
     }
@@ -279,8 +283,8 @@ impl Chain {
     }
 }
 
-/// Whether a promise can come from a correct grantor: the duration of the promise is above zero,
-/// and the configuration is one that can assign keys to replicas.
+/// Whether a promise can come from a correct grantor. The duration of the promise must be above
+/// zero, and its configuration must be able to assign keys to replicas.
 fn can_be_kept(promise: &Promise) -> bool {
     promise.t_lease > Duration::ZERO && promise.config > ConfigId(0)
 }

@@ -14,19 +14,20 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// State of this replica that its grantor needs to make promises.
+/// State of this replica that is needed to make promises.
 pub struct PollContext<'a> {
     /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// Highest accepted slot. Slots that are still being written to disk and the slot of the
-    /// snapshot also count as accepted. A promise contains the highest slot that was accepted
-    /// before the promise (§3.6).
+    /// Highest accepted slot. This includes slots that are still being written to disk, and the
+    /// slot of the snapshot. A promise contains the highest slot that was accepted before the
+    /// promise (§3.6).
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. This requires that its storage accepts
-    /// writes, and that its configuration log has not lagged behind the leader's for `t_grace`.
+    /// writes. It also requires that its configuration log has not been behind the leader's for
+    /// `t_grace`.
     pub may_promise: bool,
-    /// Time after which a silent holder receives no more promises. The holder receives promises
-    /// again once it answers.
+    /// Time after which a silent holder receives no more promises. After the holder's next answer,
+    /// it receives promises again.
     pub quiet_after: Duration,
 }
 
@@ -38,19 +39,20 @@ pub struct Grantor {
     /// State of each replica. The entry of this replica is unused.
     peers: Vec<Peer>,
     next_sequence: u64,
-    /// Time until which unknown grants may be in force. Such grants were made by an earlier run
-    /// (§3.7), or were measured by a clock that was not trusted. `None` if all grants are known.
+    /// Time until which unknown grants may be in force; `None` if all grants are known. An unknown
+    /// grant was made by an earlier run (§3.7), or was measured by a clock that was not trusted.
     restart_wait: Option<Time>,
-    /// Longest restart wait that a promise of this replica has required. Promises of earlier runs
-    /// are included. This value is durable.
+    /// Longest restart wait that any promise of this replica has required, in this run or an
+    /// earlier run. This value is durable.
     longest_wait: Duration,
-    /// Whether a grant ended outside [`poll`](Grantor::poll), and `poll` has not reported this yet.
+    /// Whether [`poll`](Grantor::poll) must still report that a grant has ended. This is the case
+    /// if a grant ends outside `poll`.
     ended: bool,
 }
 
 impl Grantor {
     /// Creates a grantor among `n` replicas. `forgotten` is the longest restart wait that an
-    /// earlier run made durable, or `None` if there was no earlier run.
+    /// earlier run made durable; `None` if there was no earlier run.
     pub fn new(me: ReplicaId, n: usize, now: Time, forgotten: Option<Duration>) -> Grantor {
         let members = Membership::fixed(n);
         assert!(members.is_member(me), "a grantor is a member");
@@ -85,15 +87,15 @@ impl Grantor {
     }
 
     /// Records that this replica's clock is not trusted (hazard 80). Promises that have lapsed by
-    /// this clock may still be in force. Because of these promises, all replicas must be notified
-    /// of writes until the clock is trusted again and has then measured the longest restart wait.
+    /// this clock may still be in force, so all replicas must be notified of writes. This ends when
+    /// the clock is trusted again and has then measured the longest restart wait.
     pub fn distrust(&mut self) {
         self.restart_wait = Some(Time::MAX);
     }
 
-    /// Records that the clock is trusted again from the time `now`. Earlier acks are forgotten,
-    /// because the age of these acks was measured by a clock that was not trusted. With such an
-    /// ack, a holder could rely on a promise after the grant has ended.
+    /// Records that the clock is trusted again from the time `now`. Forgets earlier acks, because
+    /// their age was measured by an untrusted clock. If a promise were built on such an ack, the
+    /// holder could rely on the promise after the grant has ended.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
         for peer in &mut self.peers {
@@ -102,8 +104,8 @@ impl Grantor {
     }
 
     /// Handles a message from the run `incarnation` of `holder`. If the run is new, the grants to
-    /// the earlier run end, because the new run does not use promises made to an earlier run
-    /// (Relinquish at restart). The next [`poll`](Self::poll) reports that these grants ended.
+    /// the earlier run end, because the new run does not use promises to the earlier run
+    /// (Relinquish at restart). The next [`poll`](Self::poll) reports that these grants have ended.
     pub fn observe_incarnation(&mut self, now: Time, holder: ReplicaId, incarnation: Incarnation) {
         let peer = &mut self.peers[holder.index()];
         if incarnation > peer.incarnation {
@@ -142,8 +144,8 @@ impl Grantor {
         }
     }
 
-    /// Appends to `out` the messages that are due. Returns whether a grant or the restart wait has
-    /// ended since the last call. If so, accepted slots may need to wait for fewer replicas.
+    /// Appends the messages that are due to `out`. Returns whether a grant or the restart wait has
+    /// ended since the last call. If true, accepted slots may need to wait for fewer replicas.
     pub fn poll(
         &mut self,
         now: Time,
@@ -170,7 +172,7 @@ impl Grantor {
         lapsed
     }
 
-    /// Returns a promise if one can be made; otherwise returns a guard.
+    /// Returns a promise to `holder` if one can be made; otherwise returns a guard.
     fn renew(&mut self, now: Time, holder: ReplicaId, context: &PollContext<'_>) -> LeaseMessage {
         let newest = context.configs.params(context.configs.newest());
         let peer = &mut self.peers[holder.index()];
@@ -201,8 +203,8 @@ impl Grantor {
         self.next_sequence - 1
     }
 
-    /// Makes a promise, if there is an ack to build on and no rule forbids it. The grant is
-    /// registered before the promise is sent.
+    /// Makes a promise to `holder`. Returns `None` if there is no ack on which the promise can
+    /// build, or if a rule forbids the promise. The grant is registered before the promise is sent.
     fn promise(
         &mut self,
         now: Time,
@@ -336,8 +338,8 @@ impl Grantor {
 
     /// Panics if the state is invalid. Each holder's grants must be in ascending order of sequence
     /// number and of configuration. The sequence numbers of grants and acks must have been sent,
-    /// and the holder must not have given them back. Cost: a few comparisons for each grant. There
-    /// are one or two grants for each replica.
+    /// and the holder must not have given them back. Cost: a few comparisons for each grant. Each
+    /// replica has one or two grants.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch

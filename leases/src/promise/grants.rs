@@ -35,8 +35,8 @@ impl Grants {
         self.0.is_empty()
     }
 
-    /// Registers the grant of a promise that is about to be sent. A new promise never shortens a
-    /// grant, because an earlier promise may arrive after the new promise.
+    /// Registers the grant of a promise that is about to be sent. The grant never ends earlier than
+    /// before, because an earlier promise may arrive after this promise.
     pub(super) fn register(&mut self, promised: Grant) {
         let mut grants = self.0.iter_mut();
         match grants.find(|grant| rules::same_grant(grant.config, promised.config)) {
@@ -50,9 +50,9 @@ impl Grants {
         }
     }
 
-    /// Handles the ack of the latest promise, which has the sequence number `sequence` and was made
-    /// under `config`. The grant under `config` then ends at `until`, if this is earlier than its
-    /// previous end. Returns whether the grant now ends earlier.
+    /// Handles the ack of the latest promise, with the sequence number `sequence` and the
+    /// configuration `config`. If the grant under `config` would end after `until`, it now ends at
+    /// `until`. Returns whether the grant became shorter.
     pub(super) fn shorten(&mut self, sequence: u64, config: ConfigId, until: Time) -> bool {
         let mut shorter = false;
         let own = |grant: &&mut Grant| rules::only_own_grant_is_shortened(grant.config, config);
@@ -67,8 +67,8 @@ impl Grants {
         shorter
     }
 
-    /// Drops the grants that the holder has given back by a Relinquish. These are the grants with
-    /// sequence numbers up to `up_to`. Returns whether a grant was dropped.
+    /// Drops the grants with sequence numbers up to `up_to`, because the holder has given them back
+    /// by a Relinquish. Returns whether a grant was dropped.
     pub(super) fn drop_up_to(&mut self, up_to: u64) -> bool {
         let before = self.0.len();
         self.0

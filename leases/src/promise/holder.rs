@@ -15,7 +15,7 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 /// Permission to read one key locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// Time at which the permit ends. After reading, the caller must compare this time with the
+    /// Time at which the permit ends. After the read, the caller must compare this time with the
     /// clock.
     pub until: Time,
 }
@@ -55,8 +55,8 @@ impl Holder {
         }
     }
 
-    /// Handles a message from the run `incarnation` of `grantor`. Promises of an earlier run
-    /// of the grantor end.
+    /// Handles a message from the run `incarnation` of `grantor`. If the run is new, promises of
+    /// earlier runs of the grantor end.
     pub fn observe_incarnation(&mut self, grantor: ReplicaId, incarnation: Incarnation) {
         self.chains[grantor.index()].observe_incarnation(incarnation);
     }
@@ -89,9 +89,9 @@ impl Holder {
         }
     }
 
-    /// Erases every promise and refuses new promises from now on. Returns messages that notify the
-    /// grantors. A replica calls this function when it cannot make acceptances durable, because
-    /// such a replica, as a holder, would only make writes wait.
+    /// Erases all promises, and refuses new promises from now on. Returns the messages that notify
+    /// the grantors. A replica calls this function when it cannot make acceptances durable. As a
+    /// holder, such a replica would only make writes wait.
     pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
         self.refusing = true;
         let mut out = Vec::new();
@@ -104,9 +104,9 @@ impl Holder {
         out
     }
 
-    /// Erases the promises of a grantor that is about to stop, and returns the answer to the
-    /// grantor. From now on, refuses promises of this grantor with sequence numbers up to `up_to`,
-    /// including promises that are on their way.
+    /// Erases the promises of a grantor that is about to stop, and returns the answer to this
+    /// grantor. Promises of the grantor with sequence numbers up to `up_to` are refused from now
+    /// on. This includes promises that are still on their way.
     pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
         LeaseMessage::Relinquish { up_to }
@@ -117,10 +117,10 @@ impl Holder {
         self.refusing = false;
     }
 
-    /// Returns the permit to read the key locally at `now`, if this replica has executed all slots
-    /// up to `executed`. The permit requires that at least N/2 other replicas cover the key, and
-    /// that this replica has executed all slots up to the barriers of these replicas (§3.6, case
-    /// 2).
+    /// Returns the permit to read the key locally at `now`. This replica has executed all slots up
+    /// to `executed`. Two conditions must hold (§3.6, case 2). At least N/2 other replicas must
+    /// cover the key. This replica must have executed all slots up to the barriers of these
+    /// replicas.
     ///
     /// # Errors
     /// [`NoPermit`]: the condition that is not satisfied.
@@ -147,7 +147,8 @@ impl Holder {
         })
     }
 
-    /// Returns the permit to read every possible key, as [`permit`](Self::permit) does for one key.
+    /// Returns the permit to read all possible keys. The conditions are the same as those of
+    /// [`permit`](Self::permit) for one key.
     ///
     /// # Errors
     /// [`NoPermit`]: the condition that is not satisfied.
@@ -200,7 +201,7 @@ impl Holder {
         live.map(|(index, _)| ReplicaId(index as u8)).collect()
     }
 
-    /// Forgets promises that no longer affect a replica which has executed all slots up to
+    /// Forgets promises that are no longer needed if this replica has executed all slots up to
     /// `executed`.
     pub fn forget(&mut self, now: Time, executed: Slot) {
         for chain in &mut self.chains {
@@ -208,16 +209,15 @@ impl Holder {
         }
     }
 
-    /// Returns the oldest configuration of an unexpired promise, or of an earlier promise in the
-    /// same chain.
+    /// Returns the oldest configuration in the chains that contain an unexpired promise. The
+    /// promise under this configuration may have expired.
     pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
         let live = self.chains.iter().filter(|chain| chain.is_live(now));
         live.filter_map(Chain::oldest_config).min()
     }
 
-    /// Iterates over the configurations and the end times of the promises of `grantor`. The end
-    /// times are times of this replica's clock. Expired promises are included while they are
-    /// remembered.
+    /// Iterates over the configurations and the end times of the remembered promises of `grantor`.
+    /// Expired promises may be among them. The end times are times of this replica's clock.
     #[inline]
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.chains[grantor.index()].promises()
@@ -225,8 +225,8 @@ impl Holder {
 
     /// Panics if the state is invalid. Windows and records must be in ascending order and bounded
     /// in number. A holder that has given back its promises must not rely on any promise. Cost: a
-    /// few comparisons for each grantor and each configuration under which promises of the grantor
-    /// are remembered. There are rarely more than four such configurations.
+    /// few comparisons for each pair of a grantor and a configuration under which its promises are
+    /// remembered. There are rarely more than four such configurations for a grantor.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch
@@ -248,9 +248,9 @@ impl Holder {
     }
 }
 
-/// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
-/// of these grantors, the end of the promise and the barrier of the chain. Grantors with barriers
-/// that this replica has not passed are ignored. The permit ends when fewer than `needed` of the
+/// Returns the permit that results from the coverage of a key. `covered` yields, for each grantor
+/// that covers the key, the end of the promise and the barrier of the chain. Grantors are ignored
+/// if this replica has not passed their barriers. The permit ends when fewer than `needed` of the
 /// other grantors have unexpired promises.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(

@@ -16,7 +16,8 @@ pub struct LiveGrants {
 }
 
 impl LiveGrants {
-    /// Returns the state during the restart wait, when earlier promises are not known.
+    /// Returns the state during the restart wait, in which the grants of the earlier run are not
+    /// known.
     pub(super) fn unknown(members: Membership) -> LiveGrants {
         LiveGrants {
             everyone: Some(members.voters()),
@@ -39,11 +40,10 @@ impl LiveGrants {
         }
     }
 
-    /// Returns the tag with which this replica accepts a batch that writes `keys`: every holder
-    /// that must be notified because of a grant in force. The tag is the union over all
-    /// configurations, so grants under old and new configurations are respected. During the restart
-    /// wait (§3.7) the tag contains all replicas. A batch that writes no key (a no-op, a
-    /// configuration) always has an empty tag.
+    /// Returns the tag with which this replica accepts a batch that writes `keys`: all holders that
+    /// must be notified because of a grant in force. The tag covers all configurations, so old and
+    /// new grants are respected. During the restart wait (§3.7), the tag contains all replicas. If
+    /// a batch writes no key (a no-op, a configuration), its tag is always empty.
     pub fn tag<'a>(&self, mut keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
         if let Some(everyone) = self.everyone {
             return keys.next().map_or(ReplicaSet::EMPTY, |_| everyone);
@@ -67,9 +67,9 @@ impl LiveGrants {
     }
 }
 
-/// Returns those replicas among `granted` that hold `key` under `config`. If this replica has
-/// forgotten the contents of `config`, returns all of `granted`, because their grants may cover any
-/// key (H14).
+/// Returns the replicas in `granted` that hold `key` under `config`. If this replica has forgotten
+/// the contents of `config`, returns all of `granted`, because the grants may then cover any key
+/// (H14).
 fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
     if key.knows(config) {
         key.holders(config).intersection(granted)

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::types::{ConfigId, Slot};
 
-/// A message of the lease engine. Guards and promises have sequence numbers, which come from one
-/// counter of the grantor. This counter rises with every message, including retransmissions.
+/// A message of the lease engine. Guards and promises contain a sequence number. Each grantor has
+/// one counter for these numbers, which rises with every message, including retransmissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseMessage {
     /// From the grantor: a request to open a window for the promise that follows.
@@ -30,18 +30,18 @@ pub enum LeaseMessage {
         known: ConfigId,
     },
     /// From the holder: the holder has erased the grantor's promises up to this sequence number,
-    /// and refuses them from now on. So the grantor may drop the corresponding grants.
+    /// and refuses them from now on. The grantor may therefore drop the corresponding grants.
     Relinquish {
         /// Highest sequence number of all promises that were given back.
         up_to: u64,
     },
     /// The sender's run ends. As a holder, the sender has erased all promises that it received, and
-    /// accepts no more promises in this run. So the receiver may drop every grant to the sender. As
-    /// a grantor, the sender asks the receiver to erase the sender's promises and to answer with a
-    /// Relinquish.
+    /// accepts no more promises in this run. The receiver may therefore drop every grant to the
+    /// sender. As a grantor, the sender asks the receiver to erase the sender's promises and to
+    /// answer with a Relinquish.
     Leave {
-        /// The highest sequence number that the sender ever sent to the receiver, or a higher
-        /// number.
+        /// A number that is at least as high as every sequence number that the sender has sent to
+        /// the receiver.
         recalls: u64,
     },
 }
@@ -54,16 +54,16 @@ pub struct Promise {
     pub sequence: u64,
     /// Sequence number of the acknowledged message on which the promise builds.
     pub base: u64,
-    /// Age of the ack of `base` when the grantor sends the promise. It is measured from the receipt
-    /// of the ack, by the grantor's clock.
+    /// Age of the ack of `base` when the grantor sends the promise. The grantor's clock measures
+    /// this age from the receipt of the ack.
     pub t0: Duration,
-    /// The holder accepts the promise only within `t0 + t_guard` after the holder has sent the ack
-    /// of `base`.
+    /// Time within which the promise must arrive. The holder accepts the promise only within `t0 +
+    /// t_guard` after it has sent the ack of `base`.
     pub t_guard: Duration,
-    /// Duration of the promise from its receipt, by the holder's clock.
+    /// Duration for which the promise lasts after its receipt, by the holder's clock.
     pub t_lease: Duration,
     /// The configuration under which the promise is made.
     pub config: ConfigId,
-    /// The highest slot that the grantor had accepted when it registered the grant.
+    /// The highest slot that the grantor had accepted at the registration of the grant.
     pub highest_accepted: Slot,
 }

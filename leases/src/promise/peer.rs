@@ -20,7 +20,7 @@ pub(super) struct LatestAck {
 pub(super) struct LatestPromise {
     pub(super) sequence: u64,
     pub(super) config: ConfigId,
-    /// Time for which the grant is still kept after the ack of the promise is received.
+    /// Time for which the grantor keeps the grant after it has received the ack of the promise.
     pub(super) keep: Duration,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Peer {
     pub(super) known: ConfigId,
     pub(super) latest: Option<LatestPromise>,
     pub(super) grants: Grants,
-    /// Highest sequence number that the holder has given back. The holder refuses all sequence
-    /// numbers up to this one.
+    /// Highest sequence number that the holder has given back. The holder refuses this number and
+    /// all lower numbers.
     relinquished: u64,
     pub(super) next_send: Time,
-    /// Whether the holder has just acknowledged a guard. If so, the promise that builds on this ack
-    /// is due.
+    /// Whether the holder has just acknowledged a guard, so that a promise is due. The promise
+    /// builds on this ack.
     pub(super) promise_due: bool,
     pub(super) last_reply: Time,
     pub(super) suspected: bool,
@@ -91,16 +91,19 @@ impl Peer {
     }
 
     /// Handles the holder's Relinquish of all sequence numbers up to `up_to`. Returns whether a
-    /// grant ended. An ack of one of these numbers is forgotten, so that the next promise needs a
-    /// new guard. Without a new guard, the promise would refer to an erased window. The holder
-    /// would refuse the promise, but the promise would still bind this replica.
+    /// grant ended.
+    ///
+    /// If the newest ack has one of these numbers, the ack is forgotten, so the next promise needs
+    /// a new guard. Otherwise, the next promise would refer to an erased window. The holder would
+    /// refuse this promise, but the promise would still bind this replica.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);
         self.grants.drop_up_to(up_to)
     }
 
-    /// Returns the next time at which a message to the holder is due or a grant to the holder ends.
+    /// Returns the next time at which a message to the holder is due, or at which a grant to the
+    /// holder ends.
     pub(super) fn next_deadline(&self) -> Time {
         let send = if self.promise_due {
             Time::ZERO

@@ -35,22 +35,22 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
     }
 }
 
-/// Rule H68: the restart wait of a replica is the longest of the restart waits that its promises
-/// required. The restart wait that a promise requires follows from the durations of the promise. If
-/// durations become shorter, earlier grants still need the longer wait.
+/// Rule H68: the restart wait of a replica is the longest restart wait that any of its promises
+/// required. The durations of a promise determine the restart wait that it requires. If durations
+/// become shorter, earlier grants still need the longer wait.
 pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
 
-/// Rule H32: a Relinquish ends the grants up to the sequence number that it contains, and no later
-/// grants.
+/// Rule H32: a Relinquish contains a sequence number. It ends the grants up to this number, and no
+/// later grants.
 pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)
 }
 
 /// Rule H14 at the grantor: a promise is made under the newest configuration that *both* replicas
-/// know. So if the log of a replica lags, promises are made under an older configuration, but the
-/// replica does not lose its leases.
+/// know. If the log of one replica lags, the promise is made under an older configuration. The
+/// lagging replica therefore does not lose its leases.
 pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     if off(Rule::H14UnknownConfig) {
         here
@@ -60,8 +60,8 @@ pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
 }
 
 /// Rule H14 at the holder: returns the configuration under which a promise is recorded; `None` if
-/// the promise is refused. If a configuration is not known on this replica, the keys that the
-/// configuration assigns are not known either.
+/// the promise is refused. A promise is refused if this replica does not know its configuration,
+/// because the keys that this configuration assigns are not known either.
 pub(super) fn understood(promised: ConfigId, known: ConfigId) -> Option<ConfigId> {
     let counted = promised.min(known); // differs for that mutant only
     (promised <= known || off(Rule::H14UnknownConfig)).then_some(counted)
@@ -72,14 +72,14 @@ pub(super) fn not_before_exclusion(config: ConfigId, oldest: ConfigId) -> bool {
     config >= oldest || off(Rule::H41Oldest)
 }
 
-/// Rule H15: a grantor that has just restarted demands that all replicas be notified of writes,
-/// because it has forgotten its grants.
+/// Rule H15: a grantor that has just restarted requires that all replicas are notified of writes,
+/// because the grantor has forgotten its grants.
 pub(super) fn tags_everyone(in_restart_wait: bool) -> bool {
     in_restart_wait && !off(Rule::H15RestartWait)
 }
 
-/// Rule H02: a holder accepts each sequence number only once, and never after a higher sequence
-/// number.
+/// Rule H02: a holder accepts each sequence number at most once. After a sequence number, it
+/// accepts no lower number.
 pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
     sequence > taken || off(Rule::H02Repeats)
 }
@@ -90,15 +90,15 @@ pub(super) fn counts_from_newest_ack() -> bool {
     off(Rule::H35NamedAck)
 }
 
-/// Rule H16: a promise is refused if its window is not remembered. In that case the ack to which
-/// the promise refers was sent by an earlier run, or the window was erased. A mutant acts as if the
-/// ack had been sent at `now`.
+/// Rule H16: a promise is refused if its window is not remembered. Either an earlier run sent the
+/// ack to which the promise refers, or the window was erased. A mutant acts as if the ack had been
+/// sent at `now`.
 pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
     off(Rule::H16OldPromise).then_some(now)
 }
 
-/// Rule H04: a promise is accepted only within the window of its ack, measured from when this
-/// replica sent the ack. A promise that stayed in a buffer for longer is late.
+/// Rule H04: a promise is accepted only within the window of its ack. The window begins when this
+/// replica sends the ack. A promise that stays in a buffer until the window has ended is late.
 pub(super) fn is_in_time(now: Time, opened: Time, promise: &Promise) -> bool {
     now < opened + promise.t0 + promise.t_guard || off(Rule::H04LatePromise)
 }
@@ -108,19 +108,20 @@ pub(super) fn relinquishing_erases() -> bool {
     !off(Rule::H40Chain)
 }
 
-/// Rule H05: a lapse ends the chain, because the holder may not have been notified of writes that
-/// the grantor accepted after the lapse.
+/// Rule H05: the chain ends when its promises lapse. The reason is that the holder may not have
+/// been notified of writes that the grantor accepted after the lapse.
 pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }
 
-/// Rule H05: a chain of promises for a key continues only across configurations that assign the key
-/// to the holder. A configuration that newly assigns the key begins a new chain.
+/// Rule H05: a chain of promises for a key continues only if every configuration assigns the key to
+/// the holder. If a configuration newly assigns the key, a new chain begins.
 pub(super) fn chain_goes_on(gave: bool) -> bool {
     gave || off(Rule::H05NewlyGiven)
 }
 
-/// Rule H05: a holder reads only after it has executed the slots that its grantors had accepted.
+/// Rule H05: a holder reads only after it has executed all slots that its grantors had accepted
+/// when they made their promises.
 #[inline]
 pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
     barrier <= executed || off(Rule::H05Barrier)
@@ -133,9 +134,9 @@ pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
     any_passed && off(Rule::H06OneBarrier)
 }
 
-/// Rule H24: the barrier of a chain is the lowest of its promises' barriers. The barrier of a later
-/// promise may be lower, because a new leader's log drops dead entries. The slots of dead entries
-/// may never be executed.
+/// Rule H24: the barrier of a chain is the lowest barrier of its promises. A later promise may have
+/// a lower barrier, because a new leader's log drops dead entries. The slots of dead entries may
+/// never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     if off(Rule::H24Falls) {
         barrier
@@ -144,8 +145,8 @@ pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     }
 }
 
-/// Rule H24 across configurations: the barrier of a chain is the lower of two barriers: `barrier`,
-/// and the barrier `older` of the preceding part of the chain.
+/// Rule H24 across configurations: the barrier of a chain is the lower one of `barrier` and
+/// `older`. `older` is the barrier of the preceding part of the chain.
 pub(super) fn joined_barrier(barrier: Slot, older: Slot) -> Slot {
     if off(Rule::H24Falls) {
         older

@@ -6,8 +6,8 @@ use crate::config::{Policy, StrategySpec};
 use crate::demand::Row;
 use crate::types::ReplicaSet;
 
-/// New holders for a key, and the gain from the change. Gains are comparable only between keys
-/// under the same strategy.
+/// New holders for a key, and the gain from this change. Two gains may be compared only if both
+/// keys have the same strategy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HolderChange {
     pub(super) holders: ReplicaSet,
@@ -26,7 +26,8 @@ pub(super) enum HolderChooser {
 }
 
 impl HolderChooser {
-    /// Creates the chooser for the strategy of `policy`. The strategy may be new for its range.
+    /// Creates the chooser for the strategy of `policy`. The holders in `policy` may come from an
+    /// earlier strategy.
     pub(super) fn new(policy: &Policy, tables: &mut Tables<'_>) -> HolderChooser {
         let situation = tables.situation;
         match &policy.strategy {
@@ -61,8 +62,8 @@ impl HolderChooser {
         !matches!(self, HolderChooser::Same(_))
     }
 
-    /// Returns the change of holders for a key with these counts; `None` if `current_holders`
-    /// should keep the key.
+    /// Returns the change of holders for a key with the counts `row`; `None` if the key should keep
+    /// its `current_holders`.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         match self {
@@ -72,8 +73,8 @@ impl HolderChooser {
         }
     }
 
-    /// Returns the new holders of a key that no client requests now. `current_holders` are the
-    /// holders of the key. The leader must not be one of these holders.
+    /// Returns the new holders of a key that no client requests now, with the leader among them.
+    /// `current_holders` are the holders of the key, and do not include the leader.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         match self {
             HolderChooser::Same(holders) => *holders,

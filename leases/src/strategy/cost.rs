@@ -10,7 +10,7 @@ use crate::config::CostSettings;
 use crate::demand::{Estimator, Rates, Row, as_counted};
 use crate::types::ReplicaSet;
 
-/// Minimum saving, as a share of a key's cost, for which the holders of the key are changed.
+/// Minimum saving for a change of a key's holders, as a share of the key's cost.
 const HYSTERESIS: f32 = 0.02;
 
 /// The strategy `cost` with its settings, in one situation.
@@ -22,8 +22,8 @@ pub(super) struct Cost {
     defaults: ReplicaSet,
 }
 
-/// State that all ranges share in one situation. Ranges with the same settings also share the table
-/// with the costs of all sets of holders, because this table is large.
+/// State that all ranges share in one situation. The table with the costs of all sets of holders is
+/// large, so ranges with the same settings share one such table.
 #[derive(Debug)]
 pub(super) struct Tables<'a> {
     pub(super) situation: &'a Situation,
@@ -108,14 +108,14 @@ impl Cost {
         self.defaults
     }
 
-    /// Returns the new holders of a key that no client requests now. `current_holders` are the
-    /// holders of the key. The leader must not be one of these holders.
+    /// Returns the new holders of a key that no client requests now, with the leader among them.
+    /// `current_holders` are the holders of the key, and do not include the leader.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         self.costs.fitting(current_holders)
     }
 
-    /// Returns the change of holders for a key with these counts; `None` if `current_holders`
-    /// should keep the key.
+    /// Returns the change of holders for a key with the counts `row`; `None` if the key should keep
+    /// its `current_holders`.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let rates = if self.settings.prior {

@@ -8,13 +8,13 @@ use crate::latency::{Distance, Replies};
 use crate::membership::majority;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Maximum cluster size, in replicas, at which all sets of holders are compared. In larger
-/// clusters, sets are improved step by step.
+/// Maximum number of replicas at which all sets of holders are compared. In larger clusters, a set
+/// is improved step by step.
 const EXHAUSTIVE_MAX: usize = 9;
 
-/// Number of replicas that are tried when a set of holders is improved by adding or removing a
-/// replica: the replicas that read the key most. Sets are improved in this way if there are more
-/// than `EXHAUSTIVE_MAX` replicas.
+/// Number of replicas that are tried when a set of holders is improved step by step. A step adds or
+/// removes one of the replicas that read the key most. This happens only in clusters of more than
+/// `EXHAUSTIVE_MAX` replicas.
 const READERS_MAX: usize = 8;
 
 /// Settings, other than distance and demand, that affect the choice of holders.
@@ -27,7 +27,8 @@ pub struct Preference {
     pub spare: usize,
 }
 
-/// Weighted latencies in ms, for a read and for a write at every origin.
+/// Weighted latencies, in ms, of a read at each origin, followed by those of a write at each
+/// origin.
 type WeightedLatencies = Box<[f32]>;
 
 /// Weighted latencies for all sets of holders, under one leader.
@@ -39,19 +40,19 @@ pub struct Costs {
     most: usize,
     /// Weight of reads, and weight of writes.
     weights: (f64, f64),
-    /// Latencies of every set. The index is the set, read as a binary number. Empty if there are
-    /// too many replicas to compare all sets.
+    /// Latencies of every set, indexed by the set, which is read as a binary number. The list is
+    /// empty if there are too many replicas to compare all sets.
     all: Vec<WeightedLatencies>,
     /// Sets that may be the best for some key, in ascending order of size.
     best: Vec<ReplicaSet>,
-    /// Latencies of the sets in `best`. There is a row for the reads of each origin, followed by a
-    /// row for the writes of each origin. Each row contains the latency of every set, so that the
-    /// costs of all sets can be summed in one pass.
+    /// Latencies of the sets in `best`. There is one row for the reads of each origin, followed by
+    /// one row for the writes of each origin. A row contains the latency of every set, so that one
+    /// pass computes the costs of all sets.
     columns: Vec<f32>,
 }
 
-/// A set of holders and its cost. The cost is the weighted sum of the expected waiting times of
-/// operations on a key, in ms for each second.
+/// A set of holders, and the cost of a key with these holders. The cost is the weighted sum of the
+/// expected waiting times of operations on the key, in ms for each second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The holders.
@@ -111,9 +112,9 @@ impl Costs {
         self.best = kept;
     }
 
-    /// Whether `one` is at least as good as `other` for every operation, and better for some
-    /// operation. If both are equally good for every operation, the smaller set beats the larger
-    /// one.
+    /// Whether the set `one` is better than the set `other` for some operation, and at least as
+    /// good for all operations. If both are equally good for all operations, returns whether `one`
+    /// is the smaller set.
     fn beats(&self, one: ReplicaSet, other: ReplicaSet) -> bool {
         let (a, b) = (&self.all[one.0 as usize], &self.all[other.0 as usize]);
         let no_worse = a.iter().zip(b).all(|(a, b)| a <= b);
@@ -133,8 +134,8 @@ impl Costs {
         set.contains(self.leader()) && set.len() <= self.most
     }
 
-    /// Returns the leader and the replicas of `set` that are nearest to the leader, up to the
-    /// maximum number of holders.
+    /// Returns the leader and the replicas of `set` that are nearest to the leader. The result
+    /// contains at most the maximum number of holders.
     pub fn fitting(&self, set: ReplicaSet) -> ReplicaSet {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let others = nearest.into_iter().filter(|other| set.contains(*other));
@@ -186,9 +187,9 @@ impl Costs {
         }
     }
 
-    /// Returns the best set that is reached in steps from either of two sets: the leader alone, or
-    /// the leader and the replicas nearest to the leader. Each step adds or removes one of the
-    /// replicas that read the key most.
+    /// Searches step by step for the best set, from two beginnings: the leader alone, and the
+    /// leader with the replicas nearest to it. Each step adds or removes one of the replicas that
+    /// read the key most. Returns the better one of the two results.
     fn best_reached(&self, rates: &Rates) -> Choice {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let near = |count: usize| -> ReplicaSet {
@@ -316,8 +317,8 @@ mod tests {
             }
         }
 
-        /// If not all sets are compared, the chosen set is no worse than the sets from which the
-        /// search starts.
+        /// If not all sets are compared, the chosen set has at most the cost of each set from which
+        /// the search starts.
         #[test]
         fn descending_ends_no_higher_than_it_starts((n, cells, rates, leader) in cases()) {
             let costs = costs(rtts(n, &cells), leader, NEUTRAL);

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use super::chooser::HolderChange;
 use crate::types::Key;
 
-/// Maximum number of a pass's changes that are kept: those with the largest gains. The number is
-/// sufficient, because a leader makes fewer changes before the next pass.
+/// Maximum number of changes that a pass keeps. The pass keeps the changes with the largest gains.
+/// This number is sufficient, because a leader makes fewer changes than this between two passes.
 pub(super) const KEYS_MAX: usize = 20_000;
 
-/// Maximum number of changes that are kept in the order of their keys, regardless of gain.
+/// Maximum number of changes that [`RoundRobin`] keeps. It keeps the next keys in order, regardless
+/// of their gains.
 const ROUND_ROBIN_MAX: usize = 4096;
 
 /// Changes of single keys during a pass over all ranges. The changes with the largest gains are
@@ -22,8 +23,9 @@ pub(super) struct Listing {
     round_robin: RoundRobin,
 }
 
-/// Changes that are kept in the order of their keys, beginning where the previous pass ended. So
-/// every change is made eventually, even if other changes always have larger gains.
+/// Changes that are made in the order of their keys, regardless of gain. Each pass begins at the
+/// key where the previous pass ended. So every key has its turn, even if other keys always have
+/// larger gains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundRobin {
     /// Key up to which changes were made in previous passes; `None` if this pass begins with the
@@ -148,7 +150,7 @@ mod tests {
         HolderChange { holders, gain }
     }
 
-    /// Regardless of the number and order of changes, those with the largest gains are kept.
+    /// The changes with the largest gains are kept, for any number and order of changes.
     #[test]
     fn what_gains_most_is_kept() {
         let mut listing = Listing::default();

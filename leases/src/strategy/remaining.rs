@@ -17,11 +17,11 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// this many changes in about a millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// Part of a configuration that is reserved for changes in the order of their keys, as a divisor: 8
-/// reserves one eighth.
+/// Divisor that reserves a part of each configuration for changes in the order of their keys. The
+/// value 8 reserves one eighth.
 const ROUND_ROBIN_SHARE: usize = 8;
 
-/// Number of bytes for a key in a configuration, in addition to the bytes of the key itself.
+/// Number of bytes that a configuration needs for a key, besides the bytes of the key itself.
 const KEY_BYTES: usize = 3;
 
 /// Number of bytes for a set of holders in a configuration.
@@ -94,8 +94,8 @@ impl RemainingChanges {
     }
 
     /// Returns the changes for the configuration that follows `current`. The changed keys have a
-    /// total size of up to about `bytes` bytes. At least one key is changed, even if this key alone
-    /// is longer, unless `bytes` is 0.
+    /// total size of up to about `bytes` bytes. If one key alone is longer, this key is still
+    /// changed. If `bytes` is 0, no key is changed.
     ///
     /// # Panics
     /// If the configuration in force is not the one that these changes are based on.
@@ -229,7 +229,8 @@ mod tests {
     use super::*;
     use crate::strategy::gathered_changes::{KEYS_MAX, Listing};
 
-    /// Keys with this number or a higher number always need another change after each change.
+    /// Number of the first key that always needs another change. All later keys also always need
+    /// another change.
     const NEVER_ENDS: u32 = 10_000;
     const BYTES: usize = 10_000;
 
@@ -295,7 +296,8 @@ mod tests {
         assert!(!remaining.has_more());
     }
 
-    /// There are always more keys with larger gains than a pass keeps.
+    /// The change with the smallest gain is made eventually, although every pass finds more changes
+    /// with larger gains than it keeps.
     #[test]
     fn the_least_gain_is_brought_at_last() {
         let mut current = Configs::new(5);

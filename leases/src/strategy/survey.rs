@@ -29,7 +29,7 @@ pub struct SurveyResult {
 /// The policy that a range should have after all changes of the pass.
 #[derive(Clone, Debug)]
 struct RangeTarget {
-    /// Current policy of the range, with the changes by the operator.
+    /// Policy of the range after the operator's changes, but before the changes of the pass.
     policy: Policy,
     chooser: HolderChooser,
     /// Holders of keys that are not listed, after all changes have been made.
@@ -47,7 +47,7 @@ pub struct Survey {
     /// The configuration that the pass will change.
     of: ConfigId,
     targets: RangeMap<RangeTarget>,
-    /// Place, in the demand, of the next key that the pass looks at.
+    /// Position, in the demand, of the next key that the pass looks at.
     place: usize,
     /// Number of listed keys that the pass has not looked at yet. The pass looks at these keys in
     /// descending order of their places.
@@ -210,8 +210,8 @@ impl Survey {
 }
 
 impl RangeTarget {
-    /// Returns the change that adds the leader to the holders of a key, `current_holders`. The
-    /// change has no gain yet, because no client reads the key now.
+    /// Returns the change that adds the leader to a key's holders, `current_holders`. The change
+    /// has a gain of 0, because no client reads the key now.
     fn keep(&self, current_holders: ReplicaSet) -> HolderChange {
         HolderChange {
             holders: self.chooser.keep(current_holders),
@@ -220,9 +220,11 @@ impl RangeTarget {
     }
 
     /// Returns the next holders of the keys that are not listed; `None` if these holders do not
-    /// change now. `more` says whether keys remain to be listed. As long as keys remain, no replica
-    /// is removed from these holders. So a replica that holds a key under both the old and the new
-    /// strategy holds the key without interruption.
+    /// change now.
+    ///
+    /// `more` says whether the pass must still list keys in later configurations. If so, no replica
+    /// is removed from these holders. So a replica keeps a key without interruption if it holds the
+    /// key under both the old and the new strategy.
     fn next_defaults(&self, more: bool) -> Option<ReplicaSet> {
         let before = self.policy.defaults;
         let next = if more && self.chooser.lists() {
@@ -253,7 +255,8 @@ mod tests {
     use crate::time::Time;
     use crate::types::{Key, ReplicaId};
 
-    /// With nine replicas, creating a table takes a millisecond. There may be a thousand ranges.
+    /// Ranges must share tables, because there may be a thousand ranges. Creating one table for
+    /// nine replicas takes a millisecond.
     #[test]
     fn ranges_with_equal_settings_share_a_table() {
         let range = |i: usize| {

@@ -25,8 +25,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
-/// Maximum time for reading all clocks. The results of a longer reading cannot be compared, because
-/// the reading was interrupted.
+/// Maximum time for reading all clocks. If a reading takes longer, it was interrupted. Then its
+/// results cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
 /// Interval between comparisons of the clocks. The clocks are not compared in every step, because
 /// reading the other clocks is expensive and no clock's error grows much within this time.
@@ -60,9 +60,9 @@ struct ClockSample {
 }
 
 impl ClockSample {
-    /// Whether less time than [`COMPARE_INTERVAL`] has passed since `earlier`, measured both by the
-    /// unadjusted clock and by the steered clock. Two clocks are used, because with only one clock
-    /// this function would not notice that the clock had stopped.
+    /// Whether less time than [`COMPARE_INTERVAL`] has passed since `earlier`. Both the unadjusted
+    /// clock and the steered clock must have measured less. One clock is not sufficient, because a
+    /// clock that has stopped always measures less.
     fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
         self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL

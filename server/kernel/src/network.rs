@@ -3,8 +3,8 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-/// Rates of faults on all links, as fractions of the messages. If all rates are 0, the network is
-/// perfect.
+/// Rates of faults on all links. Each rate is a fraction of the messages. If all rates are 0, the
+/// network is perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Fraction of messages that are lost.
@@ -57,8 +57,8 @@ pub struct Network {
     /// Rates of the faults of all links.
     pub faults: Faults,
     /// Time, in ns, of the last delivery on each link. The indexes are the sender and the receiver.
-    /// Without faults, no later message of the link arrives before this time, so the messages
-    /// arrive in the order in which they were sent.
+    /// Without faults, later messages of the link arrive at this time or later. So messages arrive
+    /// in the order in which they were sent.
     last: Vec<Vec<u64>>,
     /// Whether each link is cut. The indexes are the sender and the receiver. A cut link delivers
     /// no messages.
@@ -170,8 +170,8 @@ pub enum Partition {
     TwoWay,
     /// The processes form two groups, and the links between the groups work in only one direction.
     OneWay,
-    /// The processes form two groups. The only links between the groups are those to and from one
-    /// process.
+    /// The processes form two groups. One process keeps its links to both groups. All other links
+    /// between the groups are cut.
     Bridge,
 }
 

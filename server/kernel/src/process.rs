@@ -31,14 +31,14 @@ pub struct Process<M, I, A> {
     /// The state machine; `None` while the process is down.
     machine: Option<M>,
     clock: Clock,
-    /// The next deadline, as two times: the true time, in ns, of the deadline event, and the
-    /// deadline by the process's clock. A deadline event at another true time is stale.
+    /// The next deadline: the true time, in ns, of its event, and the time by the process's clock.
+    /// An event for another true time is stale.
     deadline: Option<(u64, Time)>,
     /// Number of times that the process was started.
     run: u64,
     pause: Option<Pause<I, A>>,
-    /// The current trap, and the number of actions that the process still performs before the trap
-    /// causes its fault.
+    /// The current trap, and the number of actions that the process still performs before the fault
+    /// occurs.
     trap: Option<(u32, Trap)>,
 }
 
@@ -133,7 +133,7 @@ impl<M, I, A> Process<M, I, A> {
         self.pause.take()
     }
 
-    /// Sets a trap. The trap causes its fault after `actions` more actions.
+    /// Sets a trap. Its fault occurs after `actions` more actions.
     pub fn set_trap(&mut self, actions: u32, trap: Trap) {
         self.trap = Some((actions, trap));
     }
@@ -143,8 +143,8 @@ impl<M, I, A> Process<M, I, A> {
         self.trap = None;
     }
 
-    /// Records that an action is about to be performed. Returns the trap if the trap causes its
-    /// fault before this action.
+    /// Records that the process is about to perform an action. Returns the trap if its fault occurs
+    /// before this action.
     pub fn springs(&mut self) -> Option<Trap> {
         let (left, trap) = self.trap.as_mut()?;
         if *left > 0 {
@@ -156,10 +156,10 @@ impl<M, I, A> Process<M, I, A> {
         Some(trap)
     }
 
-    /// Records `next`, the next deadline by the process's clock. Returns the true time, in ns, for
-    /// which the caller must schedule a deadline event. Returns `None` if an event is already
-    /// scheduled early enough. If an event occurs before anything is due, the caller must call this
-    /// method again.
+    /// Sets `next` as the next deadline by the process's clock. Returns the true time, in ns, for
+    /// which the caller must schedule a deadline event. Returns `None` if an event at this time or
+    /// earlier is already scheduled, or if `next` is [`Time::MAX`]. An earlier event may occur
+    /// before the deadline. Then the caller must call this method again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {
             return None;
@@ -172,8 +172,8 @@ impl<M, I, A> Process<M, I, A> {
         Some(at_ns)
     }
 
-    /// Whether the deadline event at this true time, in ns, is the one that was scheduled last.
-    /// Other deadline events are stale.
+    /// Whether this true time, in ns, is the time of the deadline event that was scheduled last.
+    /// All other deadline events are stale.
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.deadline.is_some_and(|(at_ns, _)| at_ns == now_ns)
     }

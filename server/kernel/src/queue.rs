@@ -4,14 +4,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of bits of an event's place. The place is a part of the event's number in the heap.
+/// Number of bits for an event's place in the event's number in the heap.
 const PLACE_BITS: u32 = 24;
-/// Number of bits of an event's rank. The rank is the number of events that were scheduled before
-/// this event. The rank is a part of the event's number in the heap.
+/// Number of bits for an event's rank in the event's number in the heap. The rank is the number of
+/// events that were scheduled up to this event.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the
-/// event's time, the number of events scheduled before the event, and the event's place.
+/// event's time, rank and place. The rank is the position in the order of scheduling.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<u128>>,

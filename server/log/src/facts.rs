@@ -8,8 +8,8 @@ use leasehold_replica::message::{LogId, PerLog};
 
 use crate::record::Fact;
 
-/// Facts of a log other than its entries. These facts are small, and are written again at the head
-/// of every segment.
+/// Facts that a log contains besides its entries. The facts are small. The head of every segment
+/// repeats all facts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFacts {
     /// Incarnation of the newest run.

@@ -86,8 +86,8 @@ pub struct TornWrite {
 }
 
 impl TornWrite {
-    /// Returns the torn write that begins at `offset`; `None` if only zeros or data from an earlier
-    /// use of the file follow.
+    /// Returns the torn write that begins at `offset`. Returns `None` if only zeros follow, or only
+    /// data from an earlier use of the file.
     pub(crate) fn find(reader: &SegmentReader<'_>, offset: usize) -> Option<TornWrite> {
         let behind = reader.bytes.get(offset..)?;
         let used = behind.iter().rposition(|byte| *byte != 0)? + 1;
@@ -108,8 +108,9 @@ impl TornWrite {
     }
 }
 
-/// Returns the further damage in a segment, after the damage at byte `from`, where the chain of
-/// groups is broken. [`LogRecovery`](crate::LogRecovery) reports only the first damage.
+/// Returns the damage that follows the first damage of a segment. The first damage is at byte
+/// `from`, and breaks the chain of groups. [`LogRecovery`](crate::LogRecovery) reports only the
+/// first damage.
 pub fn damage_behind(life: u64, id: SegmentId, bytes: &[u8], from: usize) -> Vec<LogDamage> {
     let reader = SegmentReader { life, id, bytes };
     let mut found = Vec::new();

@@ -14,7 +14,7 @@ use crate::SegmentId;
 
 /// Alignment of groups in bytes. It is the sector size, because disks write a sector atomically.
 pub const ALIGNMENT: usize = 512;
-/// Maximum number of bytes in a group in addition to its records.
+/// Maximum number of bytes that a group needs besides the bytes of its records.
 pub const GROUP_BYTES_EXTRA: usize = HEADER_BYTES + SEAL_BYTES + ALIGNMENT - 1;
 
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -23,8 +23,8 @@ const MAGIC: [u8; 4] = *b"LHG\x01";
 /// Flag of the group with which a segment begins.
 const HEAD: u32 = 1;
 
-/// Number and checksum of the last group in a chain. The header of the next group contains the next
-/// number and this checksum.
+/// Number and checksum of the last group in a chain. The header of the next group contains this
+/// checksum, and the following number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainEnd {
     pub(crate) number: u64,
@@ -34,8 +34,8 @@ pub(crate) struct ChainEnd {
 /// Header of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Segment to which the group was written. If the group is left from an earlier use of the
-    /// file, this segment differs from the one that now contains the group.
+    /// Segment to which the group was written. A file may be used again for another segment. Then a
+    /// group in the file may still name the earlier segment.
     pub(crate) segment: SegmentId,
     /// Whether the segment begins with this group.
     pub(crate) is_head: bool,

@@ -118,8 +118,9 @@ impl MemoryDisk {
     }
 }
 
-/// Returns a segment that consists of an empty head and one group, which contains `records`. The
-/// checksums are correct, so that a test reaches the decoder of records.
+/// Returns a segment for a test of the decoder of records. The segment consists of an empty head
+/// and one group, which contains `records`. All checksums are correct, so the decoder reads the
+/// records.
 pub fn sealed_segment(life: u64, id: SegmentId, records: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut chain = ChainEnd::default();

@@ -44,7 +44,7 @@ pub enum Fact {
         /// Slot at which the ballot began.
         slot: Slot,
     },
-    /// The slots at which lower ballots began are forgotten.
+    /// The replica forgets at which slots lower ballots began.
     ForgetLogStarts {
         /// Log in which the ballots began.
         log: LogId,

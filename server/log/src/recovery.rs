@@ -165,8 +165,8 @@ impl LogRecovery {
         header.number == self.chain.number + 1 && header.previous == self.chain.seal
     }
 
-    /// Reads the facts in the head of a segment. Checks that these facts equal the facts of the
-    /// segments before this segment, if there are any.
+    /// Reads the facts in the head of a segment. Unless the segment is the first one, checks that
+    /// these facts equal the facts of all earlier segments.
     fn head(
         &mut self,
         reader: &SegmentReader<'_>,
@@ -212,9 +212,9 @@ impl LogRecovery {
         }
     }
 
-    /// Checks the bytes after the end of the chain. A torn group and later unsynced groups may be
-    /// there. The check fails if one of these groups shows that a group after the end was synced,
-    /// because then synced bytes are lost.
+    /// Checks the bytes after the end of the chain. These bytes may contain a torn group and later
+    /// unsynced groups. The check fails if a header there says that a group after the end was
+    /// synced. Then synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());

@@ -20,7 +20,7 @@ use crate::{LogFacts, RecordPlace, SegmentId};
 pub struct SegmentBytes {
     /// Length of the first segment of a run.
     pub first: usize,
-    /// Maximum length, unless a single group is longer.
+    /// Maximum length. A segment is longer only if one group needs more space.
     pub max: usize,
 }
 
@@ -35,10 +35,10 @@ pub struct LogWriter {
     pub(crate) index: EntryIndex,
     /// All segments. The last segment may be only partly in use.
     pub(crate) segments: BTreeMap<SegmentId, Segment>,
-    /// Offset at which the last group ends, in the last segment that the start of this run found.
+    /// End of the last group, as an offset in the last segment that the start of this run found.
     pub(crate) found_end: usize,
-    /// Offset in the last segment at which the next group begins; `None` if this run has not begun
-    /// a segment yet, so that the next group begins a segment.
+    /// Offset of the next group in the last segment. `None` if this run has not begun a segment
+    /// yet. Then the next group begins a segment.
     pub(crate) end: Option<usize>,
     /// Last group that was written.
     pub(crate) chain: ChainEnd,
@@ -100,8 +100,8 @@ impl LogWriter {
         (!records.is_empty()).then(|| self.plan_logged(&records, buffer))
     }
 
-    /// Plans the first write of a run. The caller must sync this write. The write raises the
-    /// incarnation above the incarnations of all earlier runs, and above `other`.
+    /// Plans the first write of a run. The caller must sync this write. The write sets the
+    /// incarnation to a higher value than in all earlier runs, and higher than `other`.
     pub fn plan_incarnation(&self, other: Incarnation) -> LogWrite {
         let raised = Incarnation(self.facts.incarnation.max(other).0 + 1);
         let record = Logged::Fact(Fact::Incarnation(raised));
@@ -178,13 +178,14 @@ impl LogWriter {
         write.bytes
     }
 
-    /// Forgets the entries of both logs up to these slots. Returns the segments that are then no
-    /// longer part of the log, with their lengths. Such a segment holds no other current entries,
-    /// and every later segment restates its facts. The last segment always stays in the log.
+    /// Forgets the entries of both logs up to these slots. Removes unneeded segments from the log,
+    /// and returns them with their lengths. A segment is unneeded if none of its entries is
+    /// current. The facts of such a segment are also unneeded, because every later segment restates
+    /// all facts. The last segment always stays in the log.
     ///
     /// The caller must first sync everything that was written so far. Otherwise, the head of the
-    /// first remaining segment may be lost. The caller may remove the files of the returned
-    /// segments only when a start can know that these files are not needed
+    /// first remaining segment may be lost. The caller must not remove the files of the returned
+    /// segments before the marker file says that these files are not needed
     /// ([`Marked::first`](crate::Marked)).
     ///
     /// # Panics
@@ -291,9 +292,9 @@ impl Plan<'_> {
         }
     }
 
-    /// Appends the head of a segment. The head contains only the facts of completed writes. The
-    /// facts of the group after the head are omitted, because this group may be torn, and then no
-    /// later start may use its facts (hazard 118).
+    /// Appends the head of a segment. The head contains only the facts of completed writes. It does
+    /// not contain the facts of the group after the head, because this group may be torn. No later
+    /// start may use the facts of a torn group (hazard 118).
     fn head(&mut self, next: &[Logged<'_>]) {
         let mut facts = self.log.facts.clone();
         if off(Rule::H118Heads) {

@@ -61,7 +61,7 @@ pub(super) struct Driver {
     pub(super) watches: Watches,
     pub(super) step_watch: StepWatch,
     pub(super) timeout_watch: TimeoutWatch,
-    /// Whether the node may end now, because no other replica waits for this one any more.
+    /// Whether the node may end now. It may end when no other replica waits for it.
     pub(super) may_end: bool,
     /// Clocks of the machine.
     pub(super) clocks: Clocks,
@@ -280,8 +280,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the answer to each read if its permit is still valid. Otherwise returns the read to
-    /// the replica.
+    /// Checks the permit of each read. Sends the answer if the permit is still valid. Otherwise
+    /// returns the read to the replica.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {
@@ -309,9 +309,9 @@ impl Driver {
         self.clients.reply(to, path, outcome, hint);
     }
 
-    /// Sets the timer to an earlier time if the timer would fire too late. Leaves a timer unchanged
-    /// if it would fire too early, because one empty event-loop iteration is cheaper than setting
-    /// the timer in every iteration.
+    /// Sets the timer to an earlier time if the timer would fire too late. A timer that would fire
+    /// too early stays unchanged. It causes one empty event-loop iteration, but this costs less
+    /// than setting the timer in every iteration.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let requested = self
             .transfers
@@ -337,8 +337,8 @@ struct ActionHost<'a> {
     now: Time,
     /// Prepared answers to reads. They are held back until the clock has been read again.
     fenced: &'a mut Vec<FencedReply>,
-    /// Error that is set if the storage turns out to have been wiped. No further action is
-    /// performed after that.
+    /// Error that is set if the storage was wiped. After this error, no further action is
+    /// performed.
     wiped: Option<StorageError>,
 }
 

@@ -88,8 +88,8 @@ impl NodeError {
     /// Exit status of a process that should not be started again, because the next start would also
     /// fail. It is 78, which `sysexits.h` calls a configuration error.
     pub const FINAL_STATUS: u8 = 78;
-    /// Exit status of a process that lost its data directory while it ran. Starting the process
-    /// again does not help either.
+    /// Exit status of a process that lost its data directory while it ran. The process should not
+    /// be started again, because a new start does not help.
     pub const GONE_STATUS: u8 = 3;
 
     /// Returns the exit status of a process that ended with this error.

@@ -96,8 +96,8 @@ fn start_writer(file: &Path) -> io::Result<Sender<String>> {
     Ok(lines)
 }
 
-/// Writer of lines to a file. A line that cannot be written, for example on a full disk, is dropped
-/// and counted. The count is written before the next line that can be written.
+/// Writer of lines to a file. Drops and counts each line that cannot be written, for example
+/// because the disk is full. Before the next line, it writes the number of dropped lines.
 #[derive(Debug)]
 struct EventWriter<W> {
     out: W,

@@ -91,9 +91,9 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     Ok(())
 }
 
-/// Maximum number of task polls between two checks of sockets and timers. The maximum is lower than
-/// Tokio's default of 61. If an event-loop iteration with much work followed each poll, 61 polls
-/// would take tens of milliseconds, and peers would have to wait for that long.
+/// Maximum number of task polls between two checks of sockets and timers. An event-loop iteration
+/// with much work may follow each poll. After Tokio's default of 61 polls, peers would have waited
+/// for tens of milliseconds, so the maximum is lower.
 const TURNS_PER_LOOK: u32 = 16;
 
 /// Logs a warning if the configuration sets `insecure = true`. The warning names the protections

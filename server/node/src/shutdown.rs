@@ -15,11 +15,11 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time for a leadership transfer before the node ends. A transfer takes less time unless
+/// Maximum time for a leadership transfer before the node ends. A transfer needs this time only if
 /// other nodes are down or cannot be reached.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum total time for a node to end. Closing the directory takes some ms, unless the disk is
-/// slow.
+/// Maximum total time for a node to end. Usually, the directory is closed within some ms. This
+/// takes longer only on a slow disk.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for another thread to write the last lines of the log.
 const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
@@ -35,8 +35,8 @@ pub(crate) struct ShutdownWatchdog {
 pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
 
 impl ShutdownWatchdog {
-    /// Starts to wait for `shutdown`. The signals that complete `shutdown` are handled as soon as
-    /// this function has returned. Ends the process if the node is still running 5 s after
+    /// Starts to wait for `shutdown`, which usually waits for signals. After this function has
+    /// returned, no signal is missed. Ends the process if the node is still running 5 s after
     /// `shutdown` has completed.
     ///
     /// # Errors

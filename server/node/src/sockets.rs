@@ -9,12 +9,14 @@ use rustix::net::sockopt;
 /// Maximum number of consecutive probes that a silent machine may leave unanswered.
 const PROBES: u32 = 3;
 
-/// Makes the kernel probe the other end's machine after the time `idle` without traffic, and then
-/// every quarter of `idle`. Without probes, a connection stays open without any error when that
-/// machine loses power or its network. If this process only reads from such a connection, it would
-/// keep the connection's descriptor for as long as it runs. A connection to a paused process is not
-/// closed, because the machine of that process answers the probes. While sent data waits to be
-/// acknowledged, the time limit of that data applies instead.
+/// Makes the kernel send probes to the machine at the other end of a connection. The probes begin
+/// after the time `idle` without traffic, and follow every quarter of `idle`.
+///
+/// Without probes, a connection stays open without any error when that machine loses power or its
+/// network. A process that only reads from such a connection would keep the connection's descriptor
+/// until the process ends. A connection to a paused process stays open, because the machine of that
+/// process answers the probes. While sent data is not acknowledged, the time limit for
+/// acknowledgements applies instead of the probes.
 ///
 /// # Errors
 /// Fails if the socket is already broken.

@@ -46,8 +46,8 @@ pub enum Action {
         outcome: Outcome,
     },
     /// Answer a read that was served under leases, if its permit has not ended. To check this, read
-    /// the clock after the step. If the time is not before `until`, do not answer, but return
-    /// `Input::FenceMissed`.
+    /// the clock after the step. If the time is `until` or later, return `Input::FenceMissed`
+    /// instead of an answer.
     FencedReply {
         /// Client or peer to answer.
         to: ReadFrom,
@@ -93,7 +93,8 @@ pub enum Record {
         /// Accepted value.
         value: Value,
     },
-    /// The entry in this slot can no longer be chosen, because a later ballot began below the slot.
+    /// The entry in this slot can no longer be chosen, because a later ballot began at a lower
+    /// slot.
     Erased {
         /// Log of the entry.
         log: LogId,
@@ -116,8 +117,9 @@ pub enum Record {
         /// Lowest ballot to remember. A replica forgets the slots at which lower ballots began.
         below: Ballot,
     },
-    /// Restart wait of this replica: the longest of the restart waits for all lease parameters
-    /// under which this replica has made promises.
+    /// Restart wait that the next run of this replica needs. Each set of lease parameters under
+    /// which this replica has made promises requires a restart wait, and this is the longest of
+    /// these. Zero if no other replica relies on a promise of this replica any more.
     RestartWait(Duration),
     /// Random number that identifies the data directory of another replica (its life). Only the
     /// first number that this replica received is recorded (hazard 33).
@@ -139,8 +141,9 @@ pub enum Record {
 }
 
 impl Record {
-    /// Returns whether this record must be synced under every durability setting. A replica relies
-    /// on such a record after a crash, even if no other record survives the crash (hazard 15).
+    /// Returns whether this record must be synced under every durability setting. After a crash, a
+    /// replica relies on such a record even if the crash has destroyed all other records (hazard
+    /// 15).
     pub fn is_synced_always(&self) -> bool {
         matches!(self, Record::RestartWait(_))
     }
@@ -212,11 +215,12 @@ pub struct RecoveredState {
     /// Commit points that the earlier run recorded last. Every entry up to these points is in the
     /// log or is covered by `state`.
     pub committed: PerLog<Slot>,
-    /// Restart wait that this replica needs; `None` at the first start on this directory. This is
-    /// the longest of the restart waits for all lease parameters under which this replica has made
-    /// promises.
+    /// Restart wait that this replica needs; `None` at the first start on this directory. Each set
+    /// of lease parameters under which this replica has made promises requires a restart wait. This
+    /// is the longest of these. Zero if no other replica relied on a promise of this replica any
+    /// more.
     pub restart_wait: Option<Duration>,
-    /// Complete executed state, in the form of changes to an empty state.
+    /// Complete executed state, as a batch of changes to an empty state.
     pub state: StateChanges,
 }
 

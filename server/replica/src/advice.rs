@@ -29,8 +29,7 @@ impl Replica {
     }
 
     /// Returns whether a pass may continue. A pass must not continue if this replica's leadership
-    /// has ended since the pass began. The replica forgets the reported demand when its leadership
-    /// ends.
+    /// has ended since the pass began, because the replica then forgets the reported demand.
     pub fn may_go_on(&self, pass: &DemandPass) -> bool {
         self.leads_at() == Some(pass.ballot)
     }
@@ -103,8 +102,9 @@ fn describe(profile: &Profile) -> wire::Demand {
     }
 }
 
-/// Adds the settings of each kind of strategy to `described`. The settings come from the first
-/// range with a strategy of this kind. If there is no such range, they are the defaults.
+/// Adds the settings of each kind of strategy to the report `described`. The settings come from the
+/// first range with a strategy of this kind. If there is no such range, the default settings are
+/// added.
 fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),

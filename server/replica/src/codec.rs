@@ -53,7 +53,7 @@ pub enum CodecError {
         /// Name of the field.
         field: &'static str,
     },
-    /// A number is so large that a counter that starts from it could overflow.
+    /// A number is too large. A counter that starts from such a number could overflow.
     #[error("{field} is {found}, the limit is {limit}")]
     OutOfRange {
         /// Name of the field.

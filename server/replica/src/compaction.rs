@@ -9,8 +9,8 @@ use super::message::PerLog;
 ///
 /// An entry may be removed when the flushed states of *all* members contain this entry (hazard
 /// 125). Then no member will ever fetch the entry, and no restart will ever execute the entry
-/// again. So no log ever lacks an entry that another member still needs. A member that is down for
-/// long delays the truncation of all logs.
+/// again. So no log ever lacks an entry that another member still needs. If a member is down for a
+/// long time, the logs of all members grow, because truncation waits for that member.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Compaction {
     me: ReplicaId,

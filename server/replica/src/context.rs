@@ -11,7 +11,7 @@ use super::message::{Envelope, Message};
 use super::settings::Settings;
 use super::status::ShortTimeout;
 
-/// Maximum timeout for a majority's answers. A replica never waits longer for them.
+/// Maximum timeout for a majority's answers, unless the election timeout is longer.
 const MAJORITY_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// Knowledge of another replica.
@@ -32,8 +32,9 @@ struct Peer {
 pub(super) struct PeerContact {
     /// Whether the message is from a later run of the peer than the newest run known before.
     pub(super) is_later_run: bool,
-    /// Time of the peer's previous message, if the peer has restarted since or was silent for a
-    /// `health_gap`; otherwise `None`.
+    /// Time of the peer's previous message, if the contact was interrupted; otherwise `None`. The
+    /// contact was interrupted if the peer has restarted since that message, or was silent for a
+    /// `health_gap`.
     pub(super) interrupted: Option<Time>,
 }
 
@@ -52,8 +53,8 @@ pub(super) struct ReplicaContext {
 }
 
 impl Hash for ReplicaContext {
-    /// Hashes this value without the times of the last messages of peers. In the period for which a
-    /// fingerprint is valid, these times have no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the times of the last messages of peers. While a fingerprint is
+    /// valid, these times have no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -123,8 +124,9 @@ impl ReplicaContext {
     }
 
     /// Whether a message comes from the newest known run of its sender, and was addressed to this
-    /// run of this replica. If not, lease messages, forwarded requests and fetched entries are
-    /// ignored (protocol §0). An acceptance of an earlier run stays valid, with its tag.
+    /// run of this replica. Otherwise this replica ignores lease messages, forwarded requests and
+    /// fetched entries (protocol §0). An acceptance of an earlier run, and the tag of this
+    /// acceptance, stay valid.
     pub(super) fn is_current(&self, envelope: &Envelope) -> bool {
         let known = self.incarnation_of(envelope.from);
         envelope.from_incarnation == known && envelope.to_incarnation == self.incarnation
@@ -189,7 +191,8 @@ impl ReplicaContext {
     }
 
     /// Returns the timeout for a majority's answers: an election timeout, or two round trips to the
-    /// nearest majority if these take longer.
+    /// nearest majority if these take longer. Long round trips extend the timeout to at most
+    /// [`MAJORITY_TIMEOUT_MAX`].
     pub(super) fn majority_timeout(&self) -> Duration {
         let answers = self.majority_rtt().unwrap_or_default() * 2;
         let timeout = self.settings.timing.election_timeout;
@@ -203,9 +206,9 @@ impl ReplicaContext {
         now.since(self.peers[peer.index()].last_contact) < timeout
     }
 
-    /// Returns the number of other replicas that should campaign before this one: `preferred`, and
-    /// the replicas that would serve the sites better. A replica counts only if a message from it
-    /// has arrived lately. `silent`, the silent leader, does not count.
+    /// Returns the number of other replicas that should campaign before this replica: `preferred`,
+    /// and the replicas that would serve the sites better. A replica counts only if a message from
+    /// it has arrived lately. The leader that has fallen silent, `silent`, does not count.
     pub(super) fn rank(
         &self,
         now: Time,
@@ -236,8 +239,9 @@ impl ReplicaContext {
         self.others().filter(fit).collect()
     }
 
-    /// Returns the replica in `among`, except this one, that should lead next. Of the replicas from
-    /// which a message has arrived lately, it is the one that would serve the sites best.
+    /// Returns the replica in `among`, except this replica, that should lead next. Prefers the
+    /// replicas from which a message has arrived lately. Among these, prefers the replica that
+    /// would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears no other replica resigns after its timeout. All others have then been
         // silent for that long.
@@ -273,9 +277,9 @@ impl ReplicaContext {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Returns the replica in `among`, except this one, with the shortest round trip. `among` may
-    /// come from a peer's configuration, so it may contain replicas that are not members; these are
-    /// ignored.
+    /// Returns the replica in `among`, except this replica, with the shortest round trip. `among`
+    /// may come from a peer's configuration, so it may contain replicas that are not members. Such
+    /// replicas are ignored.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));

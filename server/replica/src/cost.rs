@@ -20,8 +20,8 @@ use crate::size_estimate::command_size_estimate;
 #[cfg(test)]
 mod tests;
 
-/// Fixed cost, in units of [`crate::cost`], of a request that is answered without the log. The
-/// content of the request is charged in addition.
+/// Fixed cost, in units of [`crate::cost`], of a request that is answered without the log. The cost
+/// of the request's content is added to this fixed cost.
 const READ: usize = 300;
 /// Cost, in units of [`crate::cost`], of a read that another replica answers or confirms. The units
 /// cover the message to that replica and the answer of that replica.
@@ -51,8 +51,8 @@ const REFUSED: usize = 300;
 const STATUS: usize = 1600;
 /// Cost, in units of [`crate::cost`], of each key range in a status that describes leases.
 const RANGE: usize = 60;
-/// Cost, in units of [`crate::cost`], that a report of demand adds to a status, besides the cost of
-/// the keys in the report. The report compares the costs of all possible holders.
+/// Cost, in units of [`crate::cost`], of a report of demand in a status. This cost does not include
+/// the cost of the keys in the report. The report compares the costs of all possible holders.
 const DEMAND: usize = 4500;
 /// Cost, in units of [`crate::cost`], of each key in a status that reports demand.
 const IN_DEMAND: usize = 5;
@@ -124,8 +124,8 @@ impl Cost {
         self.handling + self.executing()
     }
 
-    /// Returns the cost, in units of [`crate::cost`], of adding the request to a batch, slot or
-    /// group of inputs. The cost of the batch, slot or group itself is not included.
+    /// Returns the cost, in units of [`crate::cost`], that the request adds to its batch, slot or
+    /// group of inputs. The fixed cost of the batch, slot or group is not included.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -136,7 +136,7 @@ impl Cost {
     }
 
     /// Returns the cost of the same request if its answer has `bytes` bytes and `entries` entries.
-    /// A scan is then charged for no more entries than it returns.
+    /// The cost of a scan then covers at most `entries` entries.
     pub fn and_answering(self, bytes: usize, entries: usize) -> Cost {
         Cost {
             scanned: self.scanned.min(entries),
@@ -144,7 +144,8 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of the same request if `bytes` more bytes are received or sent for it.
+    /// Returns the cost of the same request if `bytes` further bytes are received or sent because
+    /// of the request.
     pub const fn and_passing(self, bytes: usize) -> Cost {
         Cost {
             bytes_passed: self.bytes_passed + bytes,
@@ -182,8 +183,8 @@ pub fn of(request: Request<'_>) -> Cost {
     }
 }
 
-/// Returns the cost of the body of a request, apart from any cost that depends on a replica's
-/// state.
+/// Returns the cost of the body of a request. A cost that depends on the state of a replica is not
+/// included.
 pub fn of_body(body: &Body) -> Cost {
     let sizes = Sizes::default();
     of(match body {
@@ -286,8 +287,8 @@ fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     .and_passing(request.from.len() + request.to.len())
 }
 
-/// Returns the cost of executing a command with this outcome, in units of [`crate::cost`]. A scan
-/// is charged for the entries that it found.
+/// Returns the cost of executing a command with this outcome, in units of [`crate::cost`]. The cost
+/// of a scan covers the entries that the scan found.
 pub fn executed(command: &Command, outcome: &Outcome) -> usize {
     let cost = of_command(command);
     let found = match &outcome.result {
@@ -308,7 +309,7 @@ pub fn executing(value: &Value) -> usize {
     units.sum()
 }
 
-/// Returns the number of entries of a scan that takes as long to execute as `command`.
+/// Returns the size, in entries, of the scan that takes as long to execute as `command`.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }

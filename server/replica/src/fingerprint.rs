@@ -94,20 +94,20 @@ impl Replica {
         }
     }
 
-    /// Makes the election timeout end at the next [`super::Input::Tick`]. The timeout is random, so
-    /// a model may end it at any time.
+    /// Makes the election timeout end at the next [`super::Input::Tick`]. A model may do this at
+    /// any time, because the timeout is random.
     pub fn expire_election(&mut self, now: Time) {
         self.timers.set(Timer::Election, now);
     }
 
-    /// Makes a flush of the state due at the next [`super::Input::Tick`]. A flush may also be due
-    /// early because much was executed, so a model may make it due at any time.
+    /// Makes a flush of the state due at the next [`super::Input::Tick`]. A model may do this at
+    /// any time, because a flush may also become due early after much was executed.
     pub fn expire_flush(&mut self, now: Time) {
         self.timers.set(Timer::Flush, now);
     }
 
-    /// Makes a ping due after the next input. Pings have an interval, so a model may make one due
-    /// at any time.
+    /// Makes a ping due after the next input. A model may do this at any time, because pings are due
+    /// at intervals that do not depend on inputs.
     pub fn expire_ping(&mut self, now: Time) {
         self.timers.set(Timer::Ping, now);
     }

@@ -6,8 +6,7 @@ use leasehold_wire::Command;
 
 use super::message::RequestId;
 
-/// Identifier of a client's request: the connection, and the ID of the request. The shell chooses
-/// it.
+/// Identifier of a client's request: the connection, and the ID of the request on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientHandle {
     /// ID of the connection. The ID is never used for another connection of this process.
@@ -16,7 +15,8 @@ pub struct ClientHandle {
     pub request: u64,
 }
 
-/// Sequence number of an `Action::Persist` within a run. The first one has the number 1.
+/// Sequence number of an `Action::Persist` within a run. The first `Action::Persist` has the number
+/// 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 

@@ -21,8 +21,8 @@ pub enum Input {
         command: Command,
     },
     /// A client's connection has ended. No client waits for answers on the connection, and no more
-    /// commands arrive on it. If the replica drops requests of this connection, it still answers
-    /// them.
+    /// commands arrive on it. The replica may drop requests of this connection, but it answers even
+    /// the dropped requests.
     ClientDisconnected {
         /// ID of the connection, as in `ClientHandle::connection`.
         connection: u64,

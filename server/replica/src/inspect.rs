@@ -38,7 +38,7 @@ impl Replica {
     }
 
     /// Returns the votes of this replica on a slot, as far as they are counted here. Each vote is a
-    /// pair of the ballot and a tag.
+    /// pair: a ballot and a tag.
     pub fn own_votes(
         &self,
         log: LogId,
@@ -151,7 +151,8 @@ impl Replica {
     }
 }
 
-/// Corrupts marks, for tests of the oracles that check them.
+/// Methods that corrupt marks. Tests use these methods to check that the oracles notice wrong
+/// marks.
 #[doc(hidden)]
 impl Replica {
     /// Marks the keys of `value`, although `value` is not accepted in this slot.

@@ -77,8 +77,8 @@ pub(super) struct Joining {
     /// First number that each replica has sent for its data directory (its life); 0 if none has
     /// arrived.
     lives: Vec<u64>,
-    /// The Phase 1 request with the highest ballot that arrived before this replica joined. It is
-    /// answered once this replica has joined.
+    /// Phase 1 request with the highest ballot among those that arrived before this replica joined.
+    /// The replica answers this request once it has joined.
     prepare: Option<(Ballot, PerLog<Slot>)>,
     /// Whether the election timer ran out before this replica joined.
     campaign_due: bool,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 
-/// Number of renewals for which one ack is enough. After this many renewals without a newer ack, a
-/// grantor must establish the lease anew instead of renewing it.
+/// Maximum number of renewals that build on one ack. After this many renewals without a newer ack,
+/// a grantor must establish the lease anew instead of renewing it.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
 /// Changes that an operator wants. An omitted setting stays as it is.
@@ -34,12 +34,12 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Duration above which an operator's request is refused unless it is forced. After a restart a
-    /// replica waits for the longest duration that was ever in force.
+    /// Maximum duration that an operator can set without `force`. Longer durations are a risk,
+    /// because a replica waits after a restart for the longest duration that was ever in force.
     pub const LONG: Duration = Duration::from_secs(60);
 
-    /// Maximum duration. A longer duration is never put in force, and is not believed if it comes
-    /// from a peer. If a lease could last for years, replicas would wait for years after a restart.
+    /// Maximum duration. Longer durations are never put in force, and are not believed if a peer
+    /// states them. If a lease could last for years, replicas would wait for years after a restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
     /// Largest value that is allowed for the cap on the age of an ack (t0_cap). The cap is a

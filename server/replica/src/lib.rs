@@ -123,7 +123,7 @@ impl Replica {
         self.with(now, out, Parts::tick);
     }
 
-    /// Ends a group of inputs. The inputs were handled with the same time `now`.
+    /// Ends a group of inputs that were handled at the same time `now`.
     pub fn flush(&mut self, now: Time, out: &mut Vec<Action>) {
         if !self.is_wiped() {
             self.with(now, out, Parts::flush);
@@ -140,9 +140,9 @@ impl Replica {
         self.timers.all_due(now)
     }
 
-    /// Handles a message of another member. The sender is checked before the content is believed.
-    /// If the message is from a later run of the sender than the newest known one, the sender has
-    /// forgotten the promises of its earlier run.
+    /// Handles a message of another member. Messages of other senders and messages with implausible
+    /// numbers are refused. A message from a later run of the sender shows that the sender has
+    /// restarted and has forgotten the promises of its earlier run.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {
@@ -192,8 +192,8 @@ impl Replica {
         }
     }
 
-    /// Refuses a message, because its numbers are too far above those known here. No part of the
-    /// message is believed.
+    /// Refuses a message, because its numbers are too far above the numbers that this replica
+    /// knows. This replica ignores the content of the message.
     fn refuse(&mut self, message: &Message) {
         self.metrics.refused_messages += 1;
         if let Some(round) = round_of(message) {
@@ -246,13 +246,14 @@ impl Replica {
         self.parts.leasing.configs()
     }
 
-    /// Whether this replica's disk was wiped after the replica had taken part. If so, the replica
-    /// never sends anything again.
+    /// Whether this replica's disk was wiped after the replica had joined the cluster. A wiped
+    /// replica never sends a message again.
     pub fn is_wiped(&self) -> bool {
         self.parts.joining.is_wiped()
     }
 
-    /// Whether this replica takes part: enough others know its data directory.
+    /// Whether this replica has joined the cluster, because enough other replicas know its data
+    /// directory.
     pub fn has_joined(&self) -> bool {
         self.parts.joining.has_joined()
     }

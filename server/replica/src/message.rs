@@ -16,8 +16,8 @@ use super::lease_set::{LeaseAnswer, LeaseSet};
 
 pub use super::per_log::{LogId, PerLog};
 
-/// A message with the incarnations of its sender and its addressee. If these incarnations are not
-/// the current runs of the two replicas, lease messages and forwarded requests are ignored.
+/// A message with the incarnations of its sender and its addressee. A replica ignores lease
+/// messages and forwarded requests if these incarnations are not the current runs of both replicas.
 #[derive(Clone, Debug, Hash)]
 pub struct Envelope {
     /// Replica that sent the message.
@@ -67,7 +67,8 @@ impl PartialEq for Batch {
     }
 }
 
-/// With `Eq`, two copies of the same `Arc` count as equal without a comparison of their commands.
+/// Declares that every batch equals itself. So two copies of the same `Arc` are equal without a
+/// comparison of their commands.
 impl Eq for Batch {}
 
 impl Hash for Batch {
@@ -125,7 +126,7 @@ pub struct Accept {
     pub vote: Option<ReplicaSet>,
     /// Slots of this log that the leader knows to be committed.
     pub news: LogNews,
-    /// Last slot that may hold a multi-key command, among this slot and all earlier slots.
+    /// Last slot that may hold a multi-key command, among `slot` and all earlier slots.
     pub last_multi: Slot,
     /// One bit for each command: set if execution cannot refuse the command.
     pub infallible: Arc<[u64]>,
@@ -161,8 +162,8 @@ pub enum Message {
     Ping {
         /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// Average time, in ms, that clients would wait if the sender led, as estimated by the
-        /// sender. The value is 0 if the sender should not lead or cannot estimate the time.
+        /// Average time, in ms, that clients would wait if the sender led. The sender estimates
+        /// this time. The value is 0 if the sender should not lead or cannot estimate the time.
         cost_ms: u32,
         /// Last slots that the sender's flushed state covers. After a restart, the sender does not
         /// need the entries up to these slots.
@@ -179,14 +180,15 @@ pub enum Message {
         /// Random number that identifies the sender's data directory (its life).
         life: u64,
     },
-    /// Answer to `Join`. It is sent once the sender has durably stored the `life` in it.
+    /// Answer to `Join`. Before the sender sends this answer, it stores the `life` of the answer
+    /// durably.
     Joined {
         /// First life that the sender ever received for the addressee's data directory.
         life: u64,
     },
-    /// Asks whether the addressee would promise this ballot. No round is raised yet. To an
-    /// addressee that has already promised the ballot, the message says: the sender is still
-    /// collecting promises, and promises are arriving at the sender.
+    /// Asks whether the addressee would promise this ballot. No replica raises its round because of
+    /// this message. The sender also sends the message to addressees that have already promised the
+    /// ballot. To them, the message says that promises are still arriving at the sender.
     PreVote {
         /// Ballot under which the sender would campaign.
         ballot: Ballot,
@@ -207,7 +209,7 @@ pub enum Message {
         /// The candidate's commit points.
         commits: PerLog<Slot>,
     },
-    /// One part of a promise not to accept below `ballot`.
+    /// One part of a promise to accept nothing below `ballot`.
     Prepared {
         /// The candidate's ballot.
         ballot: Ballot,
@@ -289,10 +291,11 @@ pub enum Message {
         /// Results, each with the name of its attempt.
         answers: Vec<(RequestId, Outcome)>,
     },
-    /// Reads that the addressee is to answer. A holder answers them under its lease. If
-    /// `read_index` is set, the leader answers them after a majority has confirmed that it leads.
+    /// Reads that the addressee is to answer. If `read_index` is set, the leader answers the reads
+    /// after a majority has confirmed its leadership. Otherwise a holder answers the reads under
+    /// its lease.
     ForwardRead {
-        /// Whether the reads are to be answered after a confirmation by a majority, instead of
+        /// True if the reads are to be answered by read-index, and false if they are to be answered
         /// under a lease.
         read_index: bool,
         /// Names of the attempts, each with the key to read.
@@ -307,7 +310,7 @@ pub enum Message {
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
     /// The leader transfers leadership to the addressee. The leader's proposals are already
-    /// committed at this time, unless the leader resigns.
+    /// committed at this time. But if the leader resigns, it does not wait for its proposals.
     Transfer {
         /// Ballot of the leader that transfers leadership.
         ballot: Ballot,
@@ -315,12 +318,12 @@ pub enum Message {
         /// leadership back.
         by_operator: bool,
     },
-    /// A move of leadership that an operator wants.
+    /// Request of an operator to move leadership to another replica.
     Move {
         /// Replica that is to lead.
         to: ReplicaId,
     },
-    /// A change of leases that an operator wants, sent to the leader.
+    /// Request of an operator to change leases. The origin sends it to the leader.
     SetLease {
         /// ID that the sender has given to the request.
         ask: u64,

@@ -17,12 +17,12 @@ use super::message::{Message, ReadAnswer};
 pub const PART_BYTES: usize = 1 << 20;
 /// Bytes added to each item's size estimate for its names, numbers and lengths.
 pub const ITEM_OVERHEAD: usize = 64;
-/// Maximum number of ranges of committed slots in one message. 2,000 ranges take at most 36 KB,
-/// which fits beside the largest command. A peer learns the remaining ranges later, when the first
-/// open slots are committed.
+/// Maximum number of ranges of committed slots in one message. 2,000 ranges take at most 36 KB, so
+/// the message still has space for the largest command. A peer learns the remaining ranges later,
+/// when the first open slots are committed.
 pub const NEWS_RANGES_MAX: usize = 2000;
 
-/// Number of bytes that the items in one message take, compared with the maximum.
+/// Size, in bytes, of the items that one message contains so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capacity {
     used: usize,

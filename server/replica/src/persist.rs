@@ -44,14 +44,15 @@ pub(super) enum Continuation {
     Joined { to: ReplicaId },
     /// Take part in the protocol, because this replica has joined.
     TakePart,
-    /// Allow promises under lease parameters that require this restart wait.
+    /// Allow promises with lease parameters that require this restart wait. The restart wait is now
+    /// durable.
     RestartWait(Duration),
     /// Note that the record of this replica's departure is durable. Other replicas no longer rely
     /// on the grants of this replica.
     Left,
 }
 
-/// Continuations of one persist. A persist mostly has only one continuation, because a step usually
+/// Continuations of one persist. Most persists have only one continuation, because a step usually
 /// answers one Accept.
 pub(super) type Continuations = SmallVec<[Continuation; 1]>;
 
@@ -73,7 +74,7 @@ pub(super) struct Persister {
     waiting: VecDeque<PendingPersist>,
     /// Size estimate of `waiting`.
     backlog: BacklogBytes,
-    /// For each log, the slot up to which the disk holds the chosen values.
+    /// Slot of each log up to which the disk holds the chosen values.
     executed: PerLog<Slot>,
     /// Commit points that were recorded last.
     committed: PerLog<Slot>,
@@ -134,8 +135,9 @@ impl Persister {
         self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether further changes of the state may be handed to the storage. A change shares its value
-    /// with the state in memory until this value is overwritten there.
+    /// Whether further changes of the state may be handed to the storage. Such a change needs
+    /// additional memory only after its value is overwritten in the state. Until then, the change
+    /// and the state share the value.
     pub(super) fn takes_changes(&self) -> bool {
         self.backlog.changes + self.bytes.changes <= BACKLOG_BYTES_MAX
     }

@@ -43,9 +43,9 @@ pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
 /// Maximum incarnation in the first message that this run receives from a peer. With one start in
 /// each ms it is reached after 34 years.
 pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
-/// Maximum distance from the highest slot accepted here to a slot in a message. For commands, it
-/// corresponds to ten years with 55,000 slots a second. For configurations, it corresponds to 68
-/// years with two slots a second.
+/// Maximum distance from the highest slot accepted here to a slot in a message. With 55,000 slots a
+/// second, the log of commands covers this distance in ten years. With two slots a second, the log
+/// of configurations covers its distance in 68 years.
 pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
     commands: 1 << 44,
     configs: 1 << 32,
@@ -82,9 +82,9 @@ pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
 }
 
 /// Returns the new highest round seen, after a message with `round` was refused. `seen` is the old
-/// highest round. The new one is `round`, but not below `seen`, and not more than
-/// [`ROUNDS_AHEAD_MAX`] above `seen`. Without this increase, a replica with rounds too far above
-/// all others would never be believed again.
+/// highest round. The new highest round is `round`, but at most [`ROUNDS_AHEAD_MAX`] above `seen`.
+/// The highest round never falls. Without this increase, a replica with much higher rounds than all
+/// others would be refused forever.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }

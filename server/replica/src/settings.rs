@@ -24,11 +24,12 @@ pub struct Timing {
     /// Interval at which a leader sends heartbeats.
     pub heartbeat: Duration,
     /// Time for which a leader must be silent before the best successor campaigns. Other replicas
-    /// wait a little longer, in the order of how well they would serve the sites. A leader that
-    /// receives no answers from a majority for this time steps down.
+    /// wait a little longer; the better a replica would serve the sites, the shorter it waits. If a
+    /// leader receives no answers from a majority for this time, it steps down.
     pub election_timeout: Duration,
-    /// Time after which an unanswered request is repeated. The leader waits this long for a vote,
-    /// and an origin for the slot of its command. A lagging follower waits this long for an entry.
+    /// Time after which a request without an answer is repeated. The leader waits this long for a
+    /// vote, and a lagging follower for an entry. An origin waits this long for a forwarded read,
+    /// and twice as long for the slot of a command.
     pub retransmit: Duration,
     /// Interval at which a replica sends pings to measure round trips.
     pub ping: Duration,
@@ -76,9 +77,9 @@ impl Default for ElectionSettings {
     }
 }
 
-/// Granularity, in log time, with which the last activity of a session is remembered. With a coarse
-/// granularity, a busy session rarely needs an update. But a session may live longer than it must,
-/// by at most this duration.
+/// Precision, in log time, with which the last activity of a session is stored. Because this
+/// precision is coarse, a busy session rarely needs an update. But a session may live longer than
+/// its time to live, by at most this duration.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
 /// Limits on the number of clients' sessions, and on how long a session lives.
@@ -96,7 +97,7 @@ pub struct SessionLimits {
     /// the leader that proposed it, so replicas may be configured differently.
     pub max: u32,
     /// Maximum number of sessions that clients of this replica open in a second; 0 if there is no
-    /// maximum. In one burst, clients may open as many sessions as are allowed in the span
+    /// maximum. In one burst, clients may open as many sessions as this maximum allows in the time
     /// [`busy`].
     ///
     /// [`busy`]: SessionLimits::busy
@@ -120,9 +121,9 @@ impl SessionLimits {
     }
 
     /// Returns the maximum number of sessions that clients of one of `n` replicas may open in a
-    /// second. With this maximum, new sessions alone never take all capacity. Within the time for
-    /// which a session is protected, half of the capacity is for sessions that are opened in one
-    /// burst, and half for those that follow.
+    /// second. With this maximum, new sessions alone never take all capacity. While a session is
+    /// protected, one burst of new sessions takes at most half of the capacity. The sessions that
+    /// follow the burst take at most the other half.
     pub fn session_opens_max(&self, n: usize) -> u32 {
         let spans = 2 * self.busy().as_secs() * n as u64;
         (u64::from(self.max) / spans) as u32
@@ -166,19 +167,21 @@ pub struct Settings {
     /// Maximum number of uncommitted slots that a leader keeps in flight.
     pub in_flight_max: usize,
     /// Maximum work that one group of inputs executes, in units of [`crate::cost`]. The maximum is
-    /// higher if much work is left. The last slot of a group may exceed the maximum.
+    /// higher if much committed work is not executed yet. The last slot of a group may exceed the
+    /// maximum.
     pub executed_work_max: usize,
-    /// Maximum work of merges that a replica has in the log for its clients, in units of
-    /// [`crate::cost::merging`]. The maximum applies to small merges and to large merges
-    /// separately; for long merges, it is a quarter of this. Further small and large merges wait at
-    /// the replica, and other commands overtake them. Each merge is charged for at least 64 bytes.
+    /// Maximum work of the merges that a replica has in the log for its clients, in units of
+    /// [`crate::cost::merging`]. Each merge is charged for at least 64 units. The maximum applies
+    /// to small merges and to large merges separately. A quarter of the maximum applies to long
+    /// merges. Small and large merges above the maximum wait at the replica, and other commands
+    /// overtake them.
     pub merge_work_max: usize,
-    /// Number of merges of one key that may wait at a replica before the charge rises. If this many
-    /// or more wait, each further merge of that key is charged for at least 512 bytes.
+    /// Number of unanswered merges of one key at a replica from which the charge rises. Each
+    /// further merge of that key is charged for at least 512 units.
     pub merges_of_key_max: usize,
     /// Maximum work of committed commands that are not executed yet, in units of [`crate::cost`].
-    /// If more work is left, a leader proposes no more commands. If twice as much is left, other
-    /// replicas accept no more commands, and later fetch those that they missed.
+    /// Above this maximum, a leader proposes no more commands. Above twice this maximum, other
+    /// replicas accept no more commands, and fetch the missed commands later.
     pub to_execute_work_max: usize,
     /// Number of slots in which a replica accepts values, for each of the two logs. The slots begin
     /// above the replica's durable checkpoint. A leader proposes only in the first half of this
@@ -200,19 +203,20 @@ pub struct Settings {
 /// short, because a write passes through several replicas and waits for a group of inputs at each.
 /// A command with the maximum number of keys exceeds this work.
 const EXECUTED_WORK_MAX: usize = 256 << 10;
-/// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is 170 merges into the
-/// largest records (27 if they are the first merges since a checkpoint), or 8,192 merges into small
-/// records. The 8,192 merges may take up to 240 ms, but only in one case: writes in flight make all
-/// these records as large as possible, and merges may use only a quarter of the time. Commands
-/// behind merges in the log wait for the merges of all replicas.
+/// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is enough for 8,192
+/// merges into small records, or 170 merges into the largest records. For the first merges since a
+/// checkpoint, it is enough for 27 merges into the largest records. The 8,192 merges may take up to
+/// 240 ms. This happens if writes in flight make all these records as large as possible, and merges
+/// may use only a quarter of the time. Commands behind merges in the log wait for the merges of all
+/// replicas.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// Default of [`Settings::merges_of_key_max`]. It is rare that more merges of one key wait. But a
-/// client may send so many merges on purpose, after a write that makes the record large. In that
-/// case, 1,024 of the merges are sent in one burst, because each merge is charged for at least 512
-/// bytes.
+/// Default of [`Settings::merges_of_key_max`]. Usually fewer merges of one key wait. But a client
+/// may send many merges of one key on purpose, after a write that makes the record large. Each of
+/// these merges is charged for at least 512 units. Therefore at most 1,024 of them are sent in one
+/// burst.
 const MERGES_OF_KEY_MAX: usize = 64;
-/// A replica is behind if the work that is left to execute exceeds `1 / BEHIND_SHARE` of the
-/// maximum.
+/// Divisor of the maximum work that is left to execute. If more work is left than the quotient, the
+/// replica is behind.
 const BEHIND_SHARE: usize = 4;
 /// Default of [`Settings::to_execute_work_max`]. It equals the maximum number of bytes that may
 /// wait for the disk.

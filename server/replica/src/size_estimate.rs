@@ -12,7 +12,8 @@ use super::parts::outcome_size;
 const RECORD_BYTES: usize = 64;
 /// Size estimate of a command without its content, in bytes.
 const COMMAND_BYTES: usize = 96;
-/// Returns a size estimate of a record, in bytes in memory or on disk.
+/// Returns the estimated size of a record, in bytes. The estimate applies both in memory and on
+/// disk.
 pub fn record_size_estimate(record: &Record) -> usize {
     let held = match record {
         Record::Accepted { value, .. } => value_size_estimate(value),
@@ -46,7 +47,7 @@ fn stored_size_estimate(key: &Key, stored: Option<&StoredValue>) -> usize {
     RECORD_BYTES + key.len() + stored.map_or(0, |stored| stored.value.len())
 }
 
-/// Returns a size estimate of a value, in bytes in memory.
+/// Returns the estimated size of a value in memory, in bytes.
 pub fn value_size_estimate(value: &Value) -> usize {
     match value {
         Value::Noop => 64,
@@ -66,7 +67,7 @@ fn batch_size_estimate(batch: &Batch) -> usize {
         .sum()
 }
 
-/// Returns a size estimate of a command, in bytes on the wire.
+/// Returns the estimated size of a command on the wire, in bytes.
 pub fn command_size_estimate(command: &leasehold_wire::Command) -> usize {
     match &command.op {
         Some(Op::Put(put)) => put.key.len() + put.value.len(),

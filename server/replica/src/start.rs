@@ -19,15 +19,15 @@ use super::step::RequestNames;
 use super::timers::Timers;
 
 impl Replica {
-    /// Returns a replica that continues from the durable state of an earlier run, or begins without
-    /// one.
+    /// Returns a replica that continues from the durable state `recovered`. At the first start,
+    /// there is no earlier run to continue.
     ///
-    /// The replica has forgotten its earlier grants, so each of its votes demands all replicas
-    /// until the longest of these grants has ended (§3.7). The marks of all accepted, unexecuted
-    /// slots are rebuilt before any key is read.
+    /// The replica has forgotten the grants of earlier runs. Therefore the tag of each of its votes
+    /// contains all replicas until the longest of these grants has ended (§3.7). The marks of all
+    /// accepted, unexecuted slots are rebuilt before any key is read.
     ///
     /// # Panics
-    /// If `recovered` contradicts itself, so it cannot be a state that this code wrote.
+    /// If `recovered` contradicts itself, because this code cannot have written such a state.
     pub fn new(now: Time, settings: Settings, recovered: RecoveredState, seed: u64) -> Replica {
         let (me, n) = (settings.me, settings.n);
         assert!(

@@ -35,8 +35,8 @@ impl ShortTimeout {
 
 impl Replica {
     /// Returns the election timeout if it is less than two measured round trips to the nearest
-    /// majority. With such a timeout, elections take longer than configured, and a late heartbeat
-    /// deposes a healthy leader.
+    /// majority. With such a timeout, an election takes longer than the timeout, and a late
+    /// heartbeat deposes a healthy leader.
     pub fn short_timeout(&self) -> Option<ShortTimeout> {
         self.ctx.short_timeout()
     }
@@ -71,8 +71,8 @@ impl Replica {
         self.parts.leasing.grace() + self.ctx.settings.timing.election_timeout * 2
     }
 
-    /// Returns the replicas that have not answered this leader lately; the empty set if this
-    /// replica does not lead.
+    /// Returns the replicas that have not answered this leader lately. Returns the empty set if
+    /// this replica does not lead.
     pub fn out_of_touch(&self, now: Time) -> ReplicaSet {
         match self
             .parts
@@ -88,9 +88,9 @@ impl Replica {
         }
     }
 
-    /// Adds to `status` the holders of `key`, and the replicas that may hold `key` because a
-    /// promise of this replica is still in force at `now`. If `key` is empty, the key with the most
-    /// known demand is used.
+    /// Adds to `status` the holders of `key`, and the replicas that may hold `key`. A replica may
+    /// hold `key` if a promise of this replica to it is still in force at `now`. If `key` is empty,
+    /// the key with the most known demand is used.
     pub fn describe_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
         let hottest = || self.parts.leasing.hottest();
         let key = match key {

@@ -47,7 +47,7 @@ const NAMES: [&str; TIMERS] = [
     "changes of the state",
 ];
 
-/// Timers that are due. Code that reports the work of a step uses this type.
+/// Set of the timers that are due. Code that reports the work of a step uses this type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DueTimers([bool; TIMERS]);
 
@@ -102,7 +102,7 @@ impl Timers {
         self.at.map(|at| if at <= horizon { at } else { Time::MAX })
     }
 
-    /// Returns whether `timer` is due only after `horizon`, or never.
+    /// Returns whether `timer` is stopped, or is due after `horizon`.
     pub(super) fn rests(&self, timer: Timer, horizon: Time) -> bool {
         self.at[timer as usize] > horizon
     }

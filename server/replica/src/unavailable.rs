@@ -17,8 +17,8 @@ fn unavailable(message: &str) -> Outcome {
     Outcome::error(ErrorCode::Unavailable, message)
 }
 
-/// Returns the answer to the older of two equal requests, after a client has sent a write again.
-/// Every request must be answered, because the node reserves space for the answer.
+/// Returns the answer to the older of two requests with the same write, because the client has sent
+/// the write again. Every request must be answered, because the node reserves space for the answer.
 pub fn sent_again() -> Outcome {
     unavailable(SENT_AGAIN)
 }
@@ -33,7 +33,8 @@ pub fn too_many_session_opens() -> Outcome {
     unavailable(TOO_MANY_SESSION_OPENS)
 }
 
-/// Returns the answer to a merge of long fields, if such merges must wait at present.
+/// Returns the answer to a merge of long fields that is refused because long merges would have to
+/// wait at present.
 pub fn too_many_merges() -> Outcome {
     unavailable(TOO_MANY_MERGES)
 }
@@ -70,7 +71,8 @@ pub fn is_too_many_merges(outcome: &Outcome) -> bool {
     says(outcome, TOO_MANY_MERGES)
 }
 
-/// Whether an outcome tells a client that its request has not left this replica and never will.
+/// Whether an outcome tells a client that this replica has not sent the client's request to any
+/// other replica and will never send it.
 pub fn is_unsent(outcome: &Outcome) -> bool {
     is_too_many_session_opens(outcome) || is_too_many_merges(outcome)
 }

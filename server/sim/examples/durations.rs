@@ -22,8 +22,8 @@ use leasehold_sim::world::{World, WorldEvent, WorldSettings};
 const MS: u64 = 1_000_000;
 /// Interval between two checks that determine which replicas hold leases, in ns.
 const LOOK_NS: u64 = 100 * MS;
-/// Time, in ns, before events are counted. In this time, a cluster elects a leader and makes
-/// leases.
+/// Time, in ns, that passes before events are counted. In this time, a cluster elects a leader and
+/// makes leases.
 const SETTLE_NS: u64 = 30_000 * MS;
 /// Round-trip times in ms between CA, VA, IRL, OR and JP.
 const WORLD: [[u64; 5]; 5] = [
@@ -163,8 +163,8 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
     false_alarms
 }
 
-/// Checks for every replica whether it has unexpired promises from at least two others. Counts the
-/// replicas that do not.
+/// Checks for every replica whether it has unexpired promises from at least two other replicas.
+/// Counts each replica with fewer promises.
 fn look(world: &World, false_alarms: &mut FalseAlarms) {
     for node in 0..world.n() {
         let (Some(replica), now) = (world.replica(node), world.clock(node)) else {

@@ -77,7 +77,7 @@ impl Chance {
     }
 }
 
-/// For each kind of work, the time that steps took: (number of steps, total time, longest time).
+/// Times of the steps for each kind of work: (number of steps, total time, longest time).
 #[derive(Default)]
 struct Steps(BTreeMap<&'static str, (u64, Duration, Duration)>);
 
@@ -98,7 +98,7 @@ impl Steps {
     }
 }
 
-/// Number of bytes in each second of virtual time.
+/// Number of bytes of one kind of data, for each second of virtual time.
 #[derive(Default)]
 struct Volume(BTreeMap<u64, usize>);
 
@@ -169,7 +169,7 @@ impl Host for StepEffects {
     /// Does nothing, for the same reason.
     fn truncate(&mut self, _: PerLog<Slot>) {}
 
-    /// Does nothing. No replica ever lags so far that this is needed.
+    /// Does nothing. No replica ever lags so far that it needs entries from a disk.
     fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}
 
     fn event(&mut self, _: Event) {}
@@ -342,8 +342,8 @@ impl Cluster {
     }
 }
 
-/// Returns the kind of work that a batch of inputs causes; `None` if it is not one of the measured
-/// kinds.
+/// Returns the kind of work that a batch of inputs causes. Returns `None` if this kind of work is
+/// not measured.
 fn subject_of(inputs: &[Input]) -> Option<&'static str> {
     match inputs.first()? {
         Input::Tick => None,

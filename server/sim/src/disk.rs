@@ -15,7 +15,7 @@ use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 
 use self::log_bytes::LogBytes;
 
-/// Durable state: the data that the replica finds on its disk when it starts again.
+/// Durable state: the data on the disk of a replica, from which the replica starts again.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Image {
     incarnation: Incarnation,
@@ -153,8 +153,8 @@ impl Image {
     }
 }
 
-/// Returns the batch of changes `record` without its entries and sessions; `None` if `record` is
-/// not a batch of changes.
+/// Returns the batch of changes `record`, but without its entries and sessions. Returns `None` if
+/// `record` is not a batch of changes.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
@@ -166,8 +166,7 @@ fn position(record: Record) -> Option<Record> {
     }))
 }
 
-/// Maximum number of log entries that one read returns. Large entries fill a frame when there are
-/// this many.
+/// Maximum number of log entries that one read returns. This number of large entries fills a frame.
 pub const READ_MAX: usize = 16;
 
 /// Disk of a replica: the durable state, and the persists that are not durable yet.
@@ -200,7 +199,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Creates an empty disk. If `remembers` is false, the disk keeps no data, to save memory in
+    /// Creates an empty disk. If `remembers` is false, the disk keeps no data. This saves memory in
     /// long runs that never restart a replica.
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
@@ -317,8 +316,8 @@ impl Disk {
         self.flush_after = Some(last.map_or(Sequence::default(), |(sequence, _)| *sequence));
     }
 
-    /// Begins the requested flush, if everything that was persisted before the request is already
-    /// applied. Returns whether the flush begins.
+    /// Begins the requested flush. The flush does not begin before every persist that preceded the
+    /// request is applied. Returns whether the flush begins.
     pub fn begin_flush(&mut self) -> bool {
         let first = self.syncing.first().or(self.queued.first());
         let waits = |after| first.is_some_and(|(sequence, _)| *sequence <= after);
@@ -382,9 +381,9 @@ impl Disk {
         self.log.is_some()
     }
 
-    /// Handles a crash of a disk that has the log as bytes. Calls `survives` for the sectors of the
-    /// interrupted sync. A sector is lost if `survives` returns false. If no sector is lost, all
-    /// records of the sync are in the log. `flushed` has the same meaning as in [`Disk::crash`].
+    /// Handles a crash of a disk that has the log as bytes. Calls `survives` for each sector of the
+    /// interrupted sync; the sector is lost if `survives` returns false. If no sector is lost, the
+    /// log contains all records of the sync. `flushed` has the same meaning as in [`Disk::crash`].
     pub fn crash_in_sectors(&mut self, mut survives: impl FnMut() -> bool, flushed: usize) {
         let is_whole = self
             .log
@@ -394,11 +393,11 @@ impl Disk {
         self.crash(survivors, flushed);
     }
 
-    /// Handles a crash. Unsynced data is lost, except for the first `survivors` persists of the
-    /// interrupted sync. Each surviving persist is complete, because a torn record is recognized by
-    /// its checksum and discarded. Unflushed changes of the state are lost, too, except for the
-    /// first `flushed` applied batches. These batches survive because a store may flush at any time
-    /// (hazard 88).
+    /// Handles a crash. All data that is not synced is lost, except for the first `survivors`
+    /// persists of the interrupted sync. Each surviving persist is complete, because a torn record
+    /// is recognized by its checksum and discarded. Applied but unflushed changes of the state are
+    /// lost, too, except for the first `flushed` batches. These batches survive because a store may
+    /// flush at any time (hazard 88).
     pub fn crash(&mut self, survivors: usize, flushed: usize) {
         self.make_durable(flushed);
         if let Some(image) = &mut self.image {

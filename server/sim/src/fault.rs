@@ -33,7 +33,7 @@ pub enum FaultKind {
     Pause,
     /// A replica is paused between two actions of one step.
     PauseMidStep,
-    /// The rate of a clock changes. The new rate is within the bound on drift.
+    /// The rate of a clock changes. The new rate is within the allowed drift.
     Rate,
     /// A machine is rebooted. Afterwards, its clock counts from another origin.
     Epoch,
@@ -93,8 +93,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Every kind of fault. Planned faults are drawn at random from this list, so another order
-    /// would change the runs.
+    /// Every kind of fault. Planned faults are drawn at random from this list. Therefore, a
+    /// different order would change the runs.
     pub const ALL: [FaultKind; 40] = [
         FaultKind::Loss,
         FaultKind::Duplication,
@@ -138,8 +138,8 @@ impl FaultKind {
         FaultKind::LongMergeRefused,
     ];
 
-    /// Whether the plan of a run can contain this fault. A planned fault recurs in the run. All
-    /// other faults are caused by the network, by clients, or by a self-test.
+    /// Whether the plan of a run can contain this fault. A planned fault occurs repeatedly in the
+    /// run. Every other fault is caused by the network, by a client, or by a self-test.
     pub fn is_planned(self) -> bool {
         !matches!(
             self,

@@ -37,15 +37,15 @@ pub enum InjectedFault {
     Leave,
     /// The named replica is killed. At the end of the fault, the leader is told to end.
     LeaveAfter(ReplicaId),
-    /// The process is killed and started again. Beginning 0.9 s after this start, no message of the
+    /// The process is killed and started again. From 0.9 s after this start, no message of the
     /// leader reaches the process.
     KillUnheard,
     /// An operator transfers leadership to this replica.
     Transfer(ReplicaId),
     /// No message from another replica reaches this one. Meanwhile, a client sends writes to this
-    /// replica. The two fields are the number of writes and the size of each value in bytes. The
-    /// slots of these writes stay open at all other replicas. This replica is killed at the end of
-    /// the fault.
+    /// replica, and the slots of these writes stay open at all other replicas. This replica is
+    /// killed at the end of the fault. The two fields are the number of writes and the size of each
+    /// value in bytes.
     Flood(u64, usize),
 }
 
@@ -112,15 +112,16 @@ pub struct FaultImpact {
 }
 
 impl FaultImpact {
-    /// Returns the writes at sites other than the victim's.
+    /// Returns the writes at all sites except the site of the replica with the fault.
     fn elsewhere(&self) -> impl Iterator<Item = &ClientWrite> {
         let victim = self.victim.index();
         self.writes.iter().filter(move |write| write.site != victim)
     }
 
-    /// Returns the length of the outage, in ns. The outage begins with the fault. It ends when
-    /// every site except the victim's has received a successful answer to a write that it sent
-    /// after the fault. Returns `None` if one of these sites never received such an answer.
+    /// Returns the length of the outage, in ns. The outage begins with the fault. A site is served
+    /// again when it receives a successful answer to a write that it sent after the fault. The
+    /// outage ends when all sites except the victim's are served again. Returns `None` if one of
+    /// these sites is never served again.
     pub fn outage_ns(&self, sites: usize) -> Option<u64> {
         let first = |site: usize| {
             let since = self.elsewhere().filter(|write| write.site == site);

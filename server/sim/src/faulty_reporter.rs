@@ -12,8 +12,8 @@ use leasehold_replica::message::{DemandReport, Message};
 
 /// Maximum number of keys in a report.
 const KEYS_MAX: usize = 32;
-/// Fraction of the reports that are sent unchanged, so that meaningless reports follow plausible
-/// ones.
+/// Fraction of the reports that are sent unchanged. Because of these reports, some meaningless
+/// reports follow plausible reports.
 const HONEST: f64 = 0.3;
 /// Fraction of the reported keys that have the maximum length.
 const LONGEST: f64 = 0.05;

@@ -63,8 +63,8 @@ impl Node {
         self.watches.disk.writable()
     }
 
-    /// Whether the replica may trust its clock. It may, unless it has been told that the clock
-    /// cannot be trusted.
+    /// Whether the replica may trust its clock. This is false while the replica has been told not
+    /// to trust the clock.
     pub fn trusts_clock(&self) -> bool {
         !self.clock_untrusted
     }

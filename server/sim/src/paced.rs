@@ -19,7 +19,7 @@ const READER: usize = 4;
 const KEYS: usize = 10_000;
 /// Number of keys that are read more often than the others. These are the last keys in key order.
 const BUSY: usize = 500;
-/// Maximum number of bytes a second for reports. Configurations have the same maximum.
+/// Maximum number of bytes of reports in a second. The same maximum applies to configurations.
 const A_SECOND: usize = 20_000;
 
 fn settings(seed: u64) -> WorldSettings {
@@ -55,8 +55,7 @@ fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
     world.request(READER, requests.collect());
 }
 
-/// Returns the number of `keys` that the leader's configuration lists. A listed key has its own
-/// holders.
+/// Returns how many of `keys` the leader's configuration lists. A listed key has its own holders.
 fn listed(world: &World, keys: impl Iterator<Item = usize>) -> usize {
     let leader = world.replica(LEADER).expect("all run");
     let is_listed = |nth: &usize| leader.configs().listed(&key(*nth)).is_some();

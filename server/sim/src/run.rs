@@ -45,9 +45,9 @@ pub struct ScenarioOutcome {
     pub paths: BTreeMap<&'static str, u64>,
     /// Number of times that each fault fired.
     pub fired: FaultCounts,
-    /// For each oracle, its name and the number of checks that it made.
+    /// Name of each oracle, and the number of checks that the oracle made.
     pub checks: Vec<(&'static str, u64)>,
-    /// Number of local reads that were answered in the last 10 ms of their permits.
+    /// Number of local reads that were answered in the last 10 ms before the end of their permits.
     pub near_end: u64,
     /// Time between the end of all faults and the answer to the last request, in ns.
     pub healing_ns: u64,
@@ -194,9 +194,10 @@ impl<'a> ScenarioRun<'a> {
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
     }
 
-    /// Returns the maximum time in which the replica that lags most must catch up. In each round
-    /// trip, this replica fetches only a few entries from another replica's disk. A replica that
-    /// has lost its disk is not considered, because it fetches nothing.
+    /// Returns the time in which all replicas must catch up. The replica that lags most determines
+    /// this time: in each round trip, this replica fetches only a few entries from another
+    /// replica's disk. Replicas that have lost their disks fetch nothing, so they are not
+    /// considered.
     fn catch_up(&self) -> Duration {
         let (most, least) = (self.executed().max(), self.executed().min());
         let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
@@ -252,8 +253,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Runs a scenario until all faults have just been healed. Then calls `check` on the run and
-    /// returns the result.
+    /// Runs a scenario until all faults are healed. Then calls `check` on the run and returns the
+    /// result of `check`.
     fn healed<T>(scenario: &Scenario, check: impl FnOnce(ScenarioRun<'_>) -> T) -> T {
         let mut run = ScenarioRun::begin(scenario, None);
         while run.healed_ns.is_none() {

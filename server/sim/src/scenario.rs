@@ -43,24 +43,24 @@ const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
 /// Fraction of runs in which a replica reports meaningless numbers.
 const FAULTY_REPORTER: f64 = 0.05;
-/// Number of bytes that a leader may use for demand reports, in runs in which a replica reports
-/// meaningless numbers.
+/// Maximum number of bytes that a leader may use for demand reports. This maximum applies to runs
+/// in which a replica reports meaningless numbers.
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
-/// Fraction of runs in which replicas have room for only few sessions, but clients begin many
+/// Fraction of runs in which clients begin many sessions, but replicas have room for only a few
 /// sessions.
 const FEW_SESSIONS: f64 = 0.12;
-/// Probability that each replica lets clients open only a few sessions a second, in runs with room
-/// for few sessions.
+/// Probability that replicas let clients open only a few sessions a second. This applies to runs
+/// with room for only a few sessions.
 const FEW_OPENS: f64 = 0.3;
 /// Fraction of runs in which disks keep their logs as bytes.
 const LOG_BYTES: f64 = 0.25;
-/// Distinguishes the draws of [`LOG_BYTES`] from all other draws of the same seed.
+/// Number that separates the draws of [`LOG_BYTES`] from all other draws of the same seed.
 const LOG_BYTES_SALT: u64 = 0x109_b17e;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
-/// Default number of requests a second, summed over all replicas. Because of outages, narrow limits
-/// and small runs, clients send only about 200 a second on average.
+/// Default number of requests a second, summed over all replicas. On average, clients send only
+/// about 200 requests a second, because of outages, narrow limits and small runs.
 pub const RATE: u32 = 240;
 
 /// Options for runs, chosen by the caller.
@@ -77,8 +77,8 @@ pub struct Choices {
     pub faults: bool,
     /// Number of replicas; `None`: each seed selects a random number from three to five.
     pub replicas: Option<usize>,
-    /// Maximum real drift of clocks from true time, in parts per million. Leases allow for a drift
-    /// of `RHO_PPM`; a higher value here breaks this assumption.
+    /// Maximum real drift of clocks from true time, in parts per million. Leases allow a drift of
+    /// `RHO_PPM`. A higher value here breaks this assumption of the leases.
     pub drift_ppm: u32,
     /// Assumption about clocks that the run breaks on purpose; `None` in ordinary runs.
     pub self_test: Option<ClockSelfTest>,
@@ -314,9 +314,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether there is room for only few sessions, so that sessions end to make room for
-    /// others. The maximum number of sessions is often below the number of clients. A session may
-    /// end to make room before its client sends the next request. The draw uses its own random
+    /// Draws whether there is room for only a few sessions. If so, sessions end to make room for
+    /// others, because the maximum number of sessions is often below the number of clients. A
+    /// session may end before its client sends the next request. The draw uses its own random
     /// generator.
     fn draw_few_sessions(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FEW_SESSIONS_SALT);
@@ -395,9 +395,9 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
 /// ends of their windows. In some of these runs, replicas make a checkpoint only when a window
 /// requires it. The draw uses its own random generator, so the seed's other draws stay the same.
 ///
-/// Runs with narrow batches keep large windows. If a lagging follower refuses an Accept, half a
-/// window is delayed until the Accept is sent again. With narrow batches and small windows, queues
-/// would only grow, because too few commands would get through.
+/// Runs with narrow batches keep large windows. With narrow batches and small windows, too few
+/// commands would be committed, and queues would only grow. The reason is that a lagging follower
+/// may refuse an Accept: half a window then waits until the Accept is sent again.
 fn draw_window(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x77_1d0e);
     if rng.random::<f64>() < 0.3 && replica.batch_max > BATCH_NARROW {
@@ -408,9 +408,9 @@ fn draw_window(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Makes replicas execute very little in one step, often only one slot, in some random scenarios.
-/// In some of these, replicas also accept only a few entries ahead of execution. The choices use a
-/// random generator of their own.
+/// Limits the work of one step in some random scenarios. Replicas then execute very little in one
+/// step, often only one slot. In some of these scenarios, replicas also accept only a few entries
+/// ahead of execution. The choices use a random generator of their own.
 fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {

@@ -12,7 +12,7 @@ use super::swarm::{FaultPlan, Isolation};
 use super::workload::ClientLoad;
 use leasehold_kernel::network::Faults;
 
-/// Assumption about clocks that a run breaks on purpose.
+/// An assumption about clocks. The self-test breaks this assumption on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSelfTest {
     /// Clocks drift more than leases allow for (`Choices::drift_ppm`). Only the clients' answers
@@ -43,7 +43,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// Changes a scenario that was drawn from a seed into one for this self-test.
+    /// Adapts a scenario to this self-test. The scenario was drawn from a seed.
     pub fn arrange(self, scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         match self {
             ClockSelfTest::Drift => drift(scenario, rng),
@@ -57,13 +57,12 @@ impl ClockSelfTest {
 /// grantors. At that moment, a client must send a read to the holder.
 ///
 /// Leases are long, so that drift accumulates. The guard and the delays of links are short, because
-/// both hide drift. The guard hides drift because it is the time for which a grantor waits longer
-/// than the holder. The delay of a link hides drift because the grantor starts to wait later by
-/// this delay.
+/// both hide drift: the guard and the delay each make a grantor wait longer than the holder.
 ///
 /// The holder is cut off in two stages. First, other replicas receive no messages from the holder.
-/// Messages to the holder are lost only later, when no replica renews its promises to the holder
-/// any more. If such messages were lost earlier, a promise in transit would make grantors wait.
+/// In the second stage, the holder receives no messages either. This stage begins only when no
+/// replica renews its promises to the holder any more. If the stage began earlier, a promise in
+/// transit would be lost, and its grantor would wait.
 fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
     let ms = Duration::from_millis;
     let world = &mut scenario.world;

@@ -13,15 +13,15 @@ use super::world::World;
 use leasehold_replica::{OperatorRequest, Replica};
 
 const MS: u64 = 1_000_000;
-/// Mean interval at which replicas begin to flap, in ns.
+/// Mean time between two moments at which a replica begins to fail repeatedly, in ns.
 const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// Plan of the faults of a run, drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     recurring: Plan<FaultKind>,
-    /// Durations of the two stages in which replicas are repeatedly cut off; `None` if replicas are
-    /// not cut off in stages.
+    /// Durations of the stages in which one replica after another is cut off; `None` if replicas
+    /// are not cut off in stages.
     isolation: Option<Isolation>,
 }
 
@@ -55,8 +55,9 @@ impl FaultPlan {
         }
     }
 
-    /// Adds flapping replicas to the plan, for some seeds. The draw uses its own random generator,
-    /// so it does not influence the seed's other draws.
+    /// Adds the fault [`FaultKind::Flap`] to the plan, for some seeds. Flapping means that a
+    /// replica fails repeatedly. The draw uses its own random generator, so it does not influence
+    /// the seed's other draws.
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
@@ -66,8 +67,8 @@ impl FaultPlan {
         }
     }
 
-    /// Returns a plan with only one kind of fault: one replica after another is cut off in two
-    /// stages.
+    /// Returns a plan with only one kind of fault: [`Isolation`]. The plan isolates one replica
+    /// after another.
     pub fn isolating(isolation: Isolation) -> FaultPlan {
         FaultPlan {
             isolation: Some(isolation),
@@ -116,8 +117,8 @@ const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 pub struct Swarm {
     plan: FaultPlan,
     rng: Pcg64Mcg,
-    /// Number of cuts of links so far. The end of a cut does not repair the links if a newer cut
-    /// has begun.
+    /// Number of times that links were cut so far. When a cut ends, the links are repaired only if
+    /// this cut is the newest.
     cuts: u64,
     /// Number of requests that operators have sent so far.
     operator_requests: u64,
@@ -285,8 +286,8 @@ impl Swarm {
         }
     }
 
-    /// Makes a replica begin to flap. With probability one half, this replica is the leader;
-    /// otherwise it is `node`. If there is no leader, it is always `node`.
+    /// Makes a replica begin to flap. With probability one half, this replica is the leader.
+    /// Otherwise, or if there is no leader, this replica is `node`.
     fn begin_flap(&mut self, node: usize, world: &mut World) {
         let leader = leader(world).filter(|_| self.rng.random());
         let hows = [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash];

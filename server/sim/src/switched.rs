@@ -166,8 +166,8 @@ impl Cluster {
         self.pass(40_000, |_| {});
     }
 
-    /// Checks for 10 s whether the holders of three keys may read these keys. The keys are one from
-    /// the first log entry that lists keys, one from the middle, and one from the last entry.
+    /// Checks for 10 s whether the holders of three keys may read these keys. The first, the middle
+    /// and the last key are checked, because the leader lists them in different log entries.
     /// Returns an entry (key, replica, number of failed checks) for each holder that failed a
     /// check. A replica is listed only if it holds the key both at the beginning and at the end.
     ///

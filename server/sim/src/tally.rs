@@ -11,7 +11,7 @@ use super::fault::FaultKind;
 use super::run::ScenarioOutcome;
 use super::scenario::{Choices, Scenario};
 
-/// Paths by which a request may be served; all of them must occur.
+/// Paths by which a request may be served. The runs together must use every path.
 const PATHS: [Path; 5] = [
     Path::Local,
     Path::Held,
@@ -20,14 +20,14 @@ const PATHS: [Path; 5] = [
     Path::Log,
 ];
 
-/// Sums over runs without a violation. Maps use the names that summaries show.
+/// Sums over all runs without a violation. The keys of the maps are the names that summaries show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CampaignTally {
     /// Number of runs.
     pub seeds: u64,
     /// Virtual time for which clusters ran, in ns.
     pub virtual_ns: u64,
-    /// Virtual time in which clients began operations, in ns.
+    /// Virtual time during which clients began operations, in ns.
     pub asking_ns: u64,
     /// Number of operations that clients began.
     pub asked: u64,
@@ -97,8 +97,8 @@ impl CampaignTally {
         self.faults.get(fault.name()).copied().unwrap_or(0)
     }
 
-    /// Returns messages about events that should occur in runs with these choices, but did not
-    /// occur. Such an event is a fault, a path or a check.
+    /// Returns messages about missing events. An event is missing if it did not occur, although it
+    /// should occur in runs with these choices. Events are faults, paths and checks.
     pub fn missing(&self, choices: &Choices) -> Vec<String> {
         let enabled = FaultKind::ALL
             .iter()

@@ -33,7 +33,7 @@ use leasehold_replica::{Input, OperatorRequest, Replica, Settings};
 /// Settings of a simulated world.
 #[derive(Clone, Debug)]
 pub struct WorldSettings {
-    /// Settings of every replica. The world sets `me` for each replica.
+    /// Settings that all replicas share. The world sets the field `me` for each replica.
     pub replica: Settings,
     /// One-way delays in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
@@ -45,14 +45,14 @@ pub struct WorldSettings {
     pub faults: Faults,
     /// Maximum drift of clocks from true time, in parts per million.
     pub drift_ppm: u32,
-    /// Whether messages are encoded and decoded, and therefore checked against the limits of
-    /// frames.
+    /// Whether messages are encoded and decoded. If they are, the messages are also checked against
+    /// the limits of frames.
     pub encoded: bool,
     /// Whether disks keep their contents. Replicas that restart, and followers that lag, need the
     /// contents.
     pub disks_remember: bool,
-    /// Length in bytes of the log segments; `None` if disks keep their logs not as bytes, but only
-    /// as an image of the contents. An image takes less time.
+    /// Length in bytes of the segments in which disks store their logs. If the value is `None`,
+    /// disks do not store bytes, but an image of the contents. An image takes less time.
     pub segment_bytes: Option<usize>,
     /// Index of the replica that reports meaningless numbers as demand and round-trip times, if
     /// there is one.
@@ -97,7 +97,7 @@ pub struct World {
     faulty_reporter: Option<FaultyReporter>,
     /// Number of steps so far. A step is counted when its actions are performed.
     steps: u64,
-    /// Newest delivery on each link, by sender and receiver.
+    /// Newest delivery on each link. The index consists of sender and receiver.
     last_deliveries: Vec<LastDelivery>,
     /// Buffers of past deliveries, which the next deliveries reuse.
     spare: Vec<Vec<Input>>,
@@ -230,16 +230,16 @@ impl World {
         self.violation.as_ref()
     }
 
-    /// Records the verdict of an oracle that was called by code outside of the world.
+    /// Records the verdict of an oracle. The oracle was called by code outside of the world.
     pub fn judge(&mut self, verdict: Verdict) {
         if let Err(violation) = verdict {
             self.violation.get_or_insert(violation);
         }
     }
 
-    /// Returns the number of times that each fault fired so far. This includes faults of the
-    /// network, faults passed to [`note_fault`](Self::note_fault), and faults of queued merges,
-    /// which the `unsent` oracle counts.
+    /// Returns the number of times that each fault fired so far. The numbers include faults of the
+    /// network, faults passed to [`note_fault`](Self::note_fault), and faults of queued merges. The
+    /// `unsent` oracle counts the faults of queued merges.
     pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;
         let network = self.network.counts();

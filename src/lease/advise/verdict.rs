@@ -97,9 +97,9 @@ mod tests {
         }
     }
 
-    /// Returns whether a change is made, and the sentence that describes the result. The change is
-    /// from the present leader `CA` with a mean latency of 80 ms to the strategy `cost` with the
-    /// leader in Oregon (`OR`) and a mean latency of `mean_ms`. `requested` is the leader that the
+    /// Returns whether a change is made, and the sentence that describes the result. At present,
+    /// the leader is `CA`, with a mean latency of 80 ms. The best forecast has the strategy `cost`,
+    /// the leader `OR` (Oregon) and a mean latency of `mean_ms`. `requested` is the leader that the
     /// user requires.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));

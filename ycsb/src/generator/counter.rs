@@ -45,18 +45,18 @@ impl Sequential {
     }
 }
 
-/// Number of insertions for which the counter can store acknowledgements. These are consecutive
-/// insertions, beginning with the oldest unanswered insertion.
+/// Length of the range of record numbers for which the counter stores acknowledgements. The range
+/// begins at the oldest unanswered insertion.
 const WINDOW: u64 = 1 << 20;
 
-/// Error: the record number of an answered insertion exceeds the record number of the oldest
-/// unanswered insertion by 2^20 or more.
+/// Error: an insertion was answered too early. Its record number exceeds the record number of the
+/// oldest unanswered insertion by 2^20 or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;
 
-/// Issues record numbers for insertions. Also stores the record number below which every insertion
-/// has been answered. Reads are limited to records below this number.
+/// Issues record numbers for insertions. Also stores a bound: all insertions with lower record
+/// numbers have been answered. Reads are limited to records below this bound.
 #[derive(Debug)]
 pub struct AcknowledgedCounter {
     next: AtomicU64,
@@ -93,8 +93,8 @@ impl AcknowledgedCounter {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the record number below which all insertions are acknowledged, so that these records
-    /// exist.
+    /// Returns the bound below which all insertions are acknowledged. So all records below this
+    /// bound exist.
     pub fn below(&self) -> u64 {
         self.below.load(Ordering::Acquire)
     }

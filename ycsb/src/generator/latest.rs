@@ -17,8 +17,8 @@ impl Latest {
         }
     }
 
-    /// Returns a random record: the newest that is acknowledged in `inserted`, or an earlier one.
-    /// As in YCSB, record 0 is never returned unless it is the only one.
+    /// Returns a random record: the newest record that is acknowledged in `inserted`, or an earlier
+    /// record. As in YCSB, record 0 is returned only if no other record exists.
     pub fn draw(&mut self, inserted: &AcknowledgedCounter, random: &mut Random) -> u64 {
         let newest = inserted.below().saturating_sub(1);
         newest - self.distance.draw_among(newest, random).min(newest)

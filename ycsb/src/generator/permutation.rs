@@ -223,9 +223,9 @@ mod tests {
         assert!(deciles.iter().all(|n| (60..140).contains(n)), "{deciles:?}");
     }
 
-    /// Returns the largest deviation of a count from the expected count, in standard deviations.
-    /// There is one count for each value: how often the value is the image of `index`, in
-    /// permutations with `seeds` different seeds.
+    /// Counts how often each value is the image of `index`, in permutations with `seeds` different
+    /// seeds. Returns the largest deviation of a count from the expected count, in standard
+    /// deviations.
     fn bias(len: u64, index: u64, seeds: u64) -> f64 {
         let mut counts = vec![0u64; len as usize];
         for seed in 0..seeds {

@@ -25,8 +25,8 @@ impl Uniform {
     }
 }
 
-/// Distribution with popular records, which are the first records of the range. These records are a
-/// given share of all records, and receive a given share of the operations.
+/// Distribution with popular records. The popular records are the first records of the range. Their
+/// share of all records and their share of the operations are given.
 #[derive(Clone, Copy, Debug)]
 pub struct Hotspot {
     hot: Uniform,
@@ -89,9 +89,9 @@ impl Exponential {
         (-(1.0 - random.unit()).ln() / self.rate) as u64
     }
 
-    /// Returns a random distance below `end`; 0 if no distance is below `end`. If a random distance
-    /// is too large, another random distance replaces it, as in YCSB. After `DRAWS_MAX` attempts,
-    /// the distance is computed from only that part of the curve that is below `end`.
+    /// Returns a random distance below `end`; 0 if `end` is 0. As in YCSB, a random distance that
+    /// is too large is replaced by another random distance. If `DRAWS_MAX` distances are too large,
+    /// a distance is computed from the part of the curve that is below `end`.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (0..DRAWS_MAX)
             .map(|_| self.draw(random))

@@ -19,10 +19,11 @@ pub struct ZipfExact {
     theta: f64,
     /// Area under the curve up to `items + 1/2`.
     area_end: f64,
-    /// Area under the curve at which rank 1 begins. With this value, the area for rank 1 is 1, as
-    /// is the area of the bar of rank 1.
+    /// Area under the curve at which rank 1 begins. This value makes the area for rank 1 equal to
+    /// 1, the area of the bar of rank 1.
     area_start: f64,
-    /// A variate that is rounded up by at most this much is accepted without a further test.
+    /// Limit for acceptance without a further test. A random number is rounded to a rank. If
+    /// rounding raises the number by at most this amount, the rank is accepted immediately.
     accept_margin: f64,
 }
 

@@ -85,8 +85,9 @@ impl Zipfian {
         self.first + self.rank(random.unit(), self.items)
     }
 
-    /// Returns a random number as if there were `items` items. If the number of items has grown,
-    /// zeta is updated. As in YCSB, zeta is not updated if the number of items has decreased.
+    /// Returns a random number from a distribution over `items` items. If the number of items has
+    /// grown, zeta is updated. As in YCSB, zeta is not updated if the number of items has
+    /// decreased.
     pub fn draw_among(&mut self, items: u64, random: &mut Random) -> u64 {
         if items > self.zeta_items {
             self.zetan += (self.zeta_items + 1..=items)
@@ -145,11 +146,11 @@ impl ScrambledZipfian {
         self.first + fnv_hash(self.zipfian.draw(random)) % self.count
     }
 
-    /// Returns a random number below `end`. Requires that `end` is above the first number. If a
-    /// random number is too large, another random number replaces it, as in YCSB. If `DRAWS_MAX`
-    /// random numbers in a row are too large, the last of them is taken modulo the size of the part
-    /// of the range below `end`. The whole range should not be much larger than this part, because
-    /// otherwise many random numbers are too large.
+    /// Returns a random number below `end`. Requires that `end` is above the first number. As in
+    /// YCSB, a random number that is too large is replaced by another random number. If `DRAWS_MAX`
+    /// numbers in a row are too large, the last number is taken modulo the count of numbers below
+    /// `end`. The range of the distribution should end only little above `end`, because otherwise
+    /// many random numbers are too large.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)
             .map(|_| self.draw(random))

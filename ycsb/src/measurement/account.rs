@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum fraction of the due operations that may be late, never sent or abandoned in a run that
-/// does not miss its target rate. In addition, one such operation is allowed for each thread.
+/// Fraction of the due operations that may be late, never sent or abandoned. One further such
+/// operation is allowed for each thread. If there are more, the run has missed its target rate.
 const LATE_SHARE: f64 = 0.01;
 
 /// Counts of the operations that were due in the measured phase of a run. In a closed loop an
@@ -71,8 +71,9 @@ impl Account {
 
     /// Returns the target rate if the run missed it. The run missed the rate if too many operations
     /// were late, never sent or abandoned. The allowed number of such operations is one for each
-    /// thread, plus one in a hundred of the due operations. A run that caught up after an outage
-    /// has not missed the target. The latencies from the intended starts show the outage.
+    /// thread, plus one in a hundred of the due operations. If a run caught up after an outage, it
+    /// has not missed the target. Such an outage is visible in the latencies from the intended
+    /// starts.
     pub fn missed_target(&self) -> Option<f64> {
         let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
         self.target

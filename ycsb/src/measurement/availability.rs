@@ -78,8 +78,8 @@ pub struct ReplicaAvailability {
     pub unanswered: u64,
     /// Time of the replica's last answer; `None` if it never answered.
     pub last_answer: Option<Duration>,
-    /// Send time of the latest request that this replica did not answer, or for which another
-    /// replica answered instead.
+    /// Send time of the latest request that this replica did not answer. This includes requests
+    /// that another replica answered instead.
     last_in_vain: Option<Duration>,
     /// Longest past silence of the replica. The present silence is not considered.
     silence: AvailabilityGap,
@@ -87,8 +87,8 @@ pub struct ReplicaAvailability {
 
 impl ReplicaAvailability {
     /// Returns the time at which the present silence of the replica began; `None` if the replica is
-    /// not silent. A replica is silent if a request that was sent after its last answer is known to
-    /// be unanswered. The silence begins at the last answer, or at 0 if there was no answer.
+    /// not silent. A replica is silent if it did not answer a request that was sent after its last
+    /// answer. The silence begins at the last answer, or at 0 if there was no answer.
     pub fn silent_since(&self) -> Option<Duration> {
         let last_answer = self.last_answer.unwrap_or_default();
         self.last_in_vain
@@ -97,8 +97,8 @@ impl ReplicaAvailability {
     }
 
     /// Returns the longest silence of the replica; `None` if there was no silence. A silence is a
-    /// time between two successive answers of the replica in which the replica failed to answer a
-    /// request, or another replica answered in its place.
+    /// time between two successive answers of the replica. In this time, the replica failed to
+    /// answer a request, or another replica answered instead.
     pub fn longest_silence(&self) -> Option<AvailabilityGap> {
         Some(self.silence).filter(|gap| !gap.length.is_zero())
     }
@@ -183,8 +183,8 @@ impl Availability {
         replica.record_miss(sent);
     }
 
-    /// Records that another replica answered in place of `replica`, although the thread prefers
-    /// `replica`. The answered request was sent at `sent`.
+    /// Records that another replica answered a request instead of `replica`. The thread prefers
+    /// `replica`. The request was sent at `sent`.
     pub fn bypassed(&mut self, replica: &ReplicaName, sent: Duration) {
         self.replica(replica).record_miss(sent);
     }

@@ -280,14 +280,14 @@ fn no_line(number: usize, rest: &[u8]) -> String {
     )
 }
 
-/// Returns the tag of an interval, or "" if it has none, and the histogram of the interval.
+/// Returns the tag and the histogram of an interval. The tag is "" if the interval has none.
 fn histogram_of(interval: &IntervalLogHistogram<'_>) -> Result<(String, Histogram<u64>), String> {
     let bytes = BASE64.decode(interval.encoded_histogram());
     let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
     Ok((tag_of(interval)?, histogram))
 }
 
-/// Returns the tag of an interval, or "" if it has none.
+/// Returns the tag of an interval; "" if the interval has no tag.
 fn tag_of(interval: &IntervalLogHistogram<'_>) -> Result<String, String> {
     let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
     if clean_tag(tag) == tag {

@@ -117,7 +117,7 @@ pub struct SeriesKey {
     pub site: u8,
     /// Path on which the operation was served; `Unspecified` for failures.
     pub path: Path,
-    /// True if a replica other than the site's own served the operation.
+    /// True if another replica served the operation, instead of the site's own replica.
     pub away: bool,
 }
 
@@ -133,8 +133,8 @@ impl SeriesKey {
         }
     }
 
-    /// Returns the name of the path on which a replica served the operation. If the replica is not
-    /// the site's own, the name is always `away`. Returns `None` if there is no path.
+    /// Returns the name of the path on which a replica served the operation. If this replica is not
+    /// the site's own replica, the name is always `away`. Returns `None` if there is no path.
     pub fn path_name(&self) -> Option<&'static str> {
         match (self.away, self.path) {
             (true, _) => Some("away"),
@@ -169,7 +169,7 @@ pub struct OpMeasurement {
     pub kind: OpKind,
     /// Path on which the operation was served.
     pub path: Path,
-    /// True if a replica other than the site's own served the operation.
+    /// True if another replica served the operation, instead of the site's own replica.
     pub away: bool,
     /// Return status of the operation.
     pub returned: ReturnCode,
@@ -296,8 +296,8 @@ impl Measurements {
         self.observe(key, took.checked_div(found), 1);
     }
 
-    /// Adds a latency to the histogram of `key`. Ignores the latency if `interval` excludes the
-    /// basis in `key`.
+    /// Adds a latency to the histogram of `key`. Ignores the latency if the setting `interval`
+    /// excludes latencies with the basis of `key`.
     fn observe(&mut self, key: SeriesKey, latency: Option<Duration>, count: u64) {
         let kept = match self.interval {
             Interval::Op => key.basis == Basis::Service,
@@ -359,8 +359,8 @@ impl Measurements {
         self.series.keys()
     }
 
-    /// Returns the status codes with which operations of the kind `what` ended. Each status comes
-    /// with the number of these operations. Failures are listed under [`Metric::Done`], not under
+    /// Returns the status codes of the operations of the kind `what`, and the number of operations
+    /// with each status code. Failures are listed under [`Metric::Done`], not under
     /// [`Metric::Failed`].
     pub fn returns(&self, what: Metric) -> impl Iterator<Item = (ReturnCode, u64)> {
         let all = self.returns.iter();
@@ -438,8 +438,8 @@ fn micros(latency: Duration) -> u64 {
 }
 
 /// Adds a latency in microseconds to a histogram, `count` times. The histogram grows if necessary.
-/// If a latency is too high for the histogram to grow enough, the highest latency that the
-/// histogram can hold is recorded instead.
+/// If the histogram cannot hold the latency even after it has grown, its highest possible value is
+/// recorded instead.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);

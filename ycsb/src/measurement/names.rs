@@ -27,7 +27,7 @@ pub fn path_name(path: Path) -> &'static str {
     }
 }
 
-/// Return status of an operation. The status has YCSB's name if YCSB has one for it.
+/// Return status of an operation. If YCSB has the same status, YCSB's name is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReturnCode {
     /// The operation succeeded.

@@ -25,8 +25,8 @@ pub struct WorkloadReport<'a> {
 }
 
 impl WorkloadReport<'_> {
-    /// Returns all figures: the overall figures, then those of each operation, failure and path,
-    /// then those of each site and replica.
+    /// Returns all figures: first the overall figures, then the figures of each operation, failure
+    /// and path, and finally the figures of each site and replica.
     pub fn lines(&self) -> Vec<ReportLine> {
         let mut lines = ReportBuilder {
             lines: Vec::new(),

@@ -70,8 +70,7 @@ pub enum PropertyError {
         /// Name of the workload.
         name: String,
     },
-    /// A file has a malformed `\u` escape. The format of property files allows no other kind of
-    /// fault.
+    /// A file contains a malformed `\u` escape. Property files cannot have any other fault.
     #[error("{origin}: found a malformed \\u escape, expected \\u and four hexadecimal digits")]
     BadEscape {
         /// Place of the escape.
@@ -234,8 +233,8 @@ impl Properties {
     /// Returns the parsed value of a property; `None` if it is empty or not set.
     ///
     /// # Errors
-    /// If the value does not parse, or `accept` refuses it. The error then describes the accepted
-    /// values by the text `expected`.
+    /// If the value does not parse, or `accept` refuses it. The error contains the text `expected`,
+    /// which describes the accepted values.
     pub fn parsed<T: FromStr>(
         &self,
         name: &str,

@@ -69,9 +69,9 @@ fn natural_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
-/// Returns the line without its last backslash, if this backslash continues the line. An even
-/// number of backslashes at the end are escaped backslashes, and do not continue the line. Returns
-/// `None` if the line is not continued.
+/// Returns the line without its last backslash, if this backslash continues the line; otherwise
+/// `None`. If the line ends with an even number of backslashes, they are escaped backslashes, and
+/// the line ends here.
 fn continued(line: &str) -> Option<&str> {
     let backslashes = line.bytes().rev().take_while(|&b| b == b'\\').count();
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])

@@ -75,7 +75,7 @@ pub struct RunOptions {
     pub interval: Interval,
     /// Time between two calls of [`Observer::interval`].
     pub interval_every: Duration,
-    /// Time between two calls of [`Observer::refresh`]; `None` means that it is not called.
+    /// Time between two calls of [`Observer::refresh`]; `None` means no calls.
     pub refresh_every: Option<Duration>,
     /// Maximum number of times that a failed insertion of the load phase is tried again.
     pub insert_retries: u32,
@@ -93,11 +93,11 @@ pub struct SiteStore<S> {
     /// ID of the site. If `permutation=site`, the ID determines which records are popular.
     pub site_number: u64,
     /// Address of the site's own replica. Answers from other replicas are reported separately. A
-    /// request without an answer is counted for this replica.
+    /// request without an answer is counted as unanswered by this replica.
     pub address: ReplicaName,
-    /// True if the store chooses a replica for each operation. In that case the site has no replica
-    /// of its own. An answer from one replica then does not mean that another replica failed to
-    /// answer.
+    /// True if the store chooses a replica for each operation. In that case, the site has no
+    /// replica of its own. So an answer from one replica does not mean that another replica failed
+    /// to answer.
     pub routed: bool,
     /// Thread of the operating system that sends the store's operations.
     pub core: Core,
@@ -150,8 +150,8 @@ pub trait Observer {
 }
 
 /// Carries out a workload until its operations are done, its time is over, or `cancel` is raised.
-/// The threads of the run use the `stores` in turn. Failed operations are part of the outcome, not
-/// errors.
+/// Each thread of the run uses one of the `stores`; the stores are assigned in turn. A failed
+/// operation is not an error, but part of the outcome.
 ///
 /// # Errors
 /// If there is a target rate, and the operating system refuses to start the thread that keeps its

@@ -53,7 +53,7 @@ impl Schedule {
     }
 }
 
-/// Request of a task to be woken at a certain time.
+/// Request to wake a task at a certain time.
 #[derive(Debug)]
 pub(super) struct WakeRequest {
     at: std::time::Instant,

@@ -21,7 +21,7 @@ pub(super) struct RunState {
     /// Time at which the last operation of the run is due; `None` if there is no limit or no target
     /// rate.
     pub last_due: Option<Instant>,
-    /// One book for each thread of the operating system.
+    /// Books, one for each thread of the operating system. A book contains measurements and counts.
     books: Vec<Mutex<Book>>,
     availability: Mutex<Availability>,
     /// Number of operations that ended, including those of the warm-up.
@@ -109,8 +109,8 @@ impl RunState {
         whole
     }
 
-    /// Ends the measured phase at `at`, unless it has ended already. After the end, no operation is
-    /// sent.
+    /// Ends the measured phase at `at`. Does nothing if the phase has ended already. After the end,
+    /// no operation is sent.
     pub fn end_at(&self, at: Instant) {
         self.end.get_or_init(|| at);
         self.stop.cancel();

@@ -39,8 +39,8 @@ impl PendingStep {
 }
 
 /// Measurements of an operation. A read-modify-write is measured three times: as a read, as an
-/// update, and as the complete operation. If the caller abandons an operation, the transaction
-/// shows which steps of the operation had ended.
+/// update, and as the complete operation. If the caller abandons the operation, these measurements
+/// show which steps had ended before.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,

@@ -18,9 +18,9 @@ use crate::sample::OpKind;
 use crate::store::KvStore;
 use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
-/// Maximum number of random choices for operations that were never sent, over all threads together.
-/// Each choice determines the kind of an operation. If more operations than this were never sent,
-/// one choice applies to several of them.
+/// Maximum number of random choices that all threads together make for operations that were never
+/// sent. Each choice determines the kind of an operation. If more operations were never sent, one
+/// choice applies to several of them.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
@@ -150,7 +150,8 @@ impl<S: KvStore> Worker<S> {
     }
 
     /// Tries a failed insertion of the load phase again, up to the maximum number of times. If the
-    /// last attempt fails, too, the phase ends, unless the options demand that the phase continues.
+    /// last attempt fails, the load phase ends. The load phase continues only if the options demand
+    /// this.
     async fn insert_again(
         &self,
         operation: &WorkloadOperation,
@@ -313,8 +314,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Adds `count` operations that were never sent. The workload chooses the kind of these
-    /// operations at random, as for operations that are sent.
+    /// Counts `count` operations that were never sent. The workload chooses the kind of these
+    /// operations at random, in the same way as for operations that are sent.
     fn count_never_sent(&self, stream: &mut ThreadWorkload, waited: Duration, count: u64) {
         let kind = match self.options.phase {
             Phase::Load => Some(OpKind::Insert),

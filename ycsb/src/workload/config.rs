@@ -28,8 +28,8 @@ pub(super) enum Distribution {
     Sequential,
 }
 
-/// The part of a run's insertions that this load generator carries out: every `of`-th insertion,
-/// beginning with the insertion `number` (counted from 0).
+/// Insertions that this load generator carries out, among all insertions of a run: the insertion
+/// `number` (counted from 0), and every `of`-th insertion after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     number: u64,
@@ -255,8 +255,9 @@ fn distribution(properties: &Properties) -> Result<Distribution, PropertyError> 
     })
 }
 
-/// Reads the property `permutation`. Returns an error if a permutation is requested, but the
-/// popularity of a record depends on the record's age or on an order instead of the record itself.
+/// Reads the property `permutation`. A permutation cannot be combined with a distribution in which
+/// the popularity of a record depends on its age or on an order. For such a combination, an error
+/// is returned.
 fn order_by_site(
     properties: &Properties,
     distribution: Distribution,

@@ -182,8 +182,8 @@ impl CoreWorkload {
 }
 
 impl Config {
-    /// Returns the key of the record with this number. A number above those of the initial records
-    /// refers to a record that this load generator has inserted. Such records are numbered in the
+    /// Returns the key of the record with this number. The lowest numbers belong to the initial
+    /// records. All higher numbers belong to records that this load generator has inserted, in the
     /// order of insertion.
     fn key(&self, record: u64) -> Bytes {
         let record = match record.checked_sub(self.records) {
@@ -272,8 +272,9 @@ impl ThreadWorkload {
         self.reorder(drawn)
     }
 
-    /// Maps an initial record to an initial record by the site's order of popularity. Returns
-    /// `record` unchanged if it is not an initial record, or if the site has no order of its own.
+    /// Replaces an initial record by another initial record, according to the site's order of
+    /// popularity. Returns `record` unchanged if it is not an initial record, or if the site has no
+    /// order of its own.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {
@@ -324,9 +325,9 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
-/// Maximum ratio of expected insertions to existing records, in the range of the zipfian
-/// distribution. With this limit, at least one in about a hundred random numbers is the number of
-/// an existing record.
+/// Limit on the expected insertions in the range of the zipfian distribution, as a multiple of the
+/// existing records. With this limit, at least one in about a hundred random numbers is the number
+/// of an existing record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;
 
 /// Chooses a record to read or update.

@@ -140,8 +140,8 @@ fn io_error(path: &Path, source: io::Error) -> HistoryError {
     HistoryError::Io { path, source }
 }
 
-/// Checks everything except the events. Returns two parts: `bytes` without the checksum at the end,
-/// and the number of events according to the header.
+/// Checks the header and the checksum of a file, but not its events. Returns `bytes` without the
+/// checksum at the end, and the number of events that the header states.
 fn open_file(bytes: &[u8]) -> Result<(&[u8], u64), HistoryError> {
     if !bytes.starts_with(&MAGIC) {
         return Err(HistoryError::NotAHistory);

@@ -54,8 +54,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Returns all blocks of a key. If the key cannot be absent again, the absence before the first
-    /// write is also a block.
+    /// Returns all blocks of a key. The absence before the first write is also a block, if the key
+    /// cannot become absent again after this write.
     pub fn of(key: &PreparedKey) -> Result<Blocks, Flaw> {
         let all = Chains::new(key).blocks()?;
         let mut forward: Vec<Block> = all.iter().copied().filter(Block::is_forward).collect();
@@ -74,8 +74,8 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// Returns the interval from `begin` to `end`. If an end of the interval lies in a forward
-    /// block, the interval is shortened until this end is outside the block.
+    /// Returns the interval from `begin` to `end`. If `begin` or `end` lies in a forward block, the
+    /// interval is shortened. It then begins when this block ends, or ends when this block begins.
     ///
     /// # Errors
     /// Returns the forward block that contains the whole interval, if there is one.
@@ -209,8 +209,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         self.clusters.iter().filter_map(|cluster| cluster.successor)
     }
 
-    /// Builds the block of a chain. Checks the order within the chain. Also checks that every
-    /// failed swap that expected a value of the chain was able to fail.
+    /// Builds the block of a chain. Checks the order within the chain. Also checks the failed swaps
+    /// that expected a value of the chain: each of them must have a moment with another value.
     fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
         let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
@@ -246,8 +246,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         })
     }
 
-    /// Returns one entry for each position in a chain: the earliest end of all operations at this
-    /// position and at later positions.
+    /// Returns one entry for each position in a chain. The entry is the earliest end of an
+    /// operation at this position or at a later position.
     fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
         let mut ends = vec![earliest; chain.len()];
@@ -261,10 +261,10 @@ impl<'k, 'a> Chains<'k, 'a> {
         ends
     }
 
-    /// Returns the latest moment up to `until` at which the value `old` can be replaced. This value
-    /// was written at `from`. With this replacement, every failed swap that expected `old` must
-    /// still have a moment at which another value is current. The latest moment is chosen because
-    /// it leaves the most freedom for the following values.
+    /// Returns the latest moment, at most `until`, at which the value `old` can be replaced. The
+    /// value `old` was written at `from`. A failed swap that expected `old` needs a moment with
+    /// another value. So `old` must be replaced before such a swap ends, if the swap began after
+    /// `from`. The latest moment leaves the most freedom for the following values.
     fn write_late(
         &self,
         old: RegisterValue,

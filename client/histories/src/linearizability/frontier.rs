@@ -17,7 +17,8 @@ pub(crate) const SLOTS: usize = 128;
 /// Explanation that is reported when a search reaches its bounds without a result.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
-/// Values that the keys may hold at a moment, and the operations that led to these values.
+/// Values that the keys may hold at one moment, and the operations in flight that have taken effect
+/// before this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SearchState<H> {
     /// Value of the register, or the values of several registers.
@@ -34,9 +35,9 @@ pub(crate) struct Bounds<'a> {
     pub at_once: usize,
 }
 
-/// Lets operations in flight take effect until the operation that `bit` denotes has taken effect.
-/// Returns every state in which this operation has just taken effect; `None` if there are too many
-/// states. `follow` adds the possible successors of a state.
+/// Expands `states` until the operation that `bit` denotes has taken effect. Returns every state in
+/// which this operation has just taken effect; `None` if there are too many states. `follow` adds
+/// the possible successors of a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
     states: impl IntoIterator<Item = SearchState<H>>,
     bit: u128,
@@ -60,8 +61,8 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Groups the states that are equal except for the unanswered operations that took effect. Removes
-/// superfluous states from each group.
+/// Removes superfluous states. A state is superfluous if a subset of its unanswered operations is
+/// enough to reach an otherwise equal state.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
     states: &mut Vec<SearchState<H>>,
     unanswered: u128,
@@ -87,8 +88,8 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     })
 }
 
-/// States that remain to be expanded. A state is returned at most once. Superfluous states are
-/// never returned.
+/// Queue of the states that remain to be expanded. The queue returns a state at most once, and
+/// never returns a superfluous state.
 pub(crate) struct Frontier<H> {
     /// Slots of the unanswered operations, as a set of bits.
     unanswered: u128,
@@ -97,8 +98,9 @@ pub(crate) struct Frontier<H> {
     waiting: Vec<Vec<SearchState<H>>>,
     /// Index in `waiting`. All lists with a lower index are empty.
     fewest: usize,
-    /// States that were returned. The key is a state without its unanswered operations. The value
-    /// lists the sets of unanswered operations with which this state was returned.
+    /// States that the queue has returned. The key of the map is a state without its unanswered
+    /// operations. The value lists the sets of unanswered operations with which the state was
+    /// returned.
     given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 

@@ -34,7 +34,7 @@ struct PlannedOp {
     lost: bool,
 }
 
-/// Returns the history of a correct register. So the history is always linearizable.
+/// Returns a history of a register that works correctly. Such a history is always linearizable.
 pub(super) fn honest(shape: &HistoryShape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
@@ -129,9 +129,9 @@ pub(crate) struct Invocation {
 }
 
 impl Processes {
-    /// Creates `processes` processes. `duration_ns` is the duration of the longest operation, and
-    /// also of the longest pause between two operations of one process. `unanswered` is the number
-    /// of operations in a hundred that are never answered.
+    /// Creates `processes` processes. `duration_ns` is the longest duration of an operation. The
+    /// same time is the longest pause between two operations of one process. `unanswered` is the
+    /// percentage of operations that are never answered.
     pub fn new(processes: u32, duration_ns: u64, unanswered: u32) -> Processes {
         Processes {
             free_at_ns: vec![0; processes as usize],
@@ -165,7 +165,8 @@ pub(crate) struct Register {
 }
 
 impl Register {
-    /// Executes an operation and sets its answer. For a swap, also sets the expected value.
+    /// Executes an operation on the register, and stores the result of the operation in `action`.
+    /// For a swap, also sets the expected value.
     pub fn perform(&mut self, action: &mut HistoryAction, rng: &mut Pcg64Mcg) {
         let was = self.held;
         match action {

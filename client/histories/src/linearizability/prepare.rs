@@ -147,9 +147,9 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// Returns the end of each operation. The end of an unanswered operation depends on the operations
-/// that saw its value. The unanswered operation took effect before each of these operations ended.
-/// If no operation saw its value, its end is `NEVER`.
+/// Returns the end of each operation. An answered operation ends at its answer. An unanswered
+/// operation gets its end from the operations that found its value: it took effect before the first
+/// of them ended. If no operation found its value, its end is `NEVER`.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();
@@ -163,9 +163,9 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that the value found by `finder` was written in time. If the write has no answer, gives
-/// the write an end. If the write is a swap, also checks the value that the swap found, in the same
-/// way.
+/// Checks that the write of the value that `finder` found began before `finder` ended. If the write
+/// has no answer, its end becomes the end of `finder`. If such a write is a swap, the function
+/// continues in the same way with the value that the swap found.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,

@@ -11,8 +11,9 @@ pub(super) struct Relevance {
     /// One entry for each mutation, sorted by begin. The first time is the begin of the mutation.
     /// The second time is the earliest end among this mutation and all mutations that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
-    /// Begin and end of the only write of each value. Absence counts as a value that is written
-    /// before all others. The entry for absence is `None` if the key can become absent again.
+    /// Begin and end of the write of each value. Each value has only one write. Absence is treated
+    /// as a value that is written before all others. The entry for absence is `None` if the key can
+    /// become absent again.
     writes: Vec<Option<(OpTime, OpTime)>>,
 }
 
@@ -40,15 +41,15 @@ impl Relevance {
     }
 
     /// Returns the earliest moment at which the effect of an operation was certainly overwritten.
-    /// `end` is the end of this operation.
+    /// `end` is the end of the overwritten operation.
     fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment. This is the case if
-    /// the expected value was never written. There is a second case: the expected value has only
-    /// one write, and at a moment of the swap the value was not written yet, or was already
+    /// Whether the expected value of a failed swap was certainly not current at some moment of the
+    /// swap. This is true if the expected value was never written. It is also true if the value has
+    /// only one write, and at some moment of the swap, this write had not begun or was already
     /// overwritten.
     pub fn is_explained(&self, op: &Op) -> bool {
         let OpKind::Fail { expected } = op.kind else {
@@ -62,8 +63,9 @@ impl Relevance {
     }
 
     /// Returns one flag for each operation: whether an unexplained failed swap might have found the
-    /// value of this operation. The swap cannot have found the value in two cases: the value was
-    /// overwritten before the swap began, or the operation began after the swap ended.
+    /// value that this operation left. There are two cases in which the swap cannot have found the
+    /// value. The value was overwritten before the swap began, or the operation began after the
+    /// swap ended.
     pub fn of_unexplained(&self, key: &PreparedKey, explained: &[bool]) -> Vec<bool> {
         let mut latest = 0;
         let mut ends_to: Vec<(OpTime, OpTime)> = Vec::new();

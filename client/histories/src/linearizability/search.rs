@@ -51,7 +51,7 @@ pub(super) fn check(key: &PreparedKey, budget: &mut Budget) -> Result<(), Flaw> 
 }
 
 /// Number of states that may still be expanded for a whole history. One key may use at most half of
-/// this number, so that enough is left for other keys after a difficult key.
+/// this number. So a difficult key leaves enough for the other keys.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: usize,
@@ -92,16 +92,16 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// Flag of each operation: true if no failed swap needs the operation. A write that follows
-    /// immediately may hide such an operation.
+    /// Flag of each operation: true if no failed swap needs this operation. Such an operation may
+    /// stay unseen, because a write may replace its effect immediately.
     hidable: Vec<bool>,
     /// For each slot, the operation in flight that occupies it.
     slots: [usize; SLOTS],
     taken: u128,
     /// Slots of the operations that never end, as a set of bits.
     unanswered: u128,
-    /// For each value, whether its write has been decided. No later operation can then store the
-    /// value again.
+    /// For each value, true if its write has taken effect or can never take effect. Then no later
+    /// operation stores the value.
     written: Vec<bool>,
     states: Vec<OpState>,
     /// Position of the current moment in `ticks`.
@@ -192,8 +192,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         Ok(())
     }
 
-    /// Returns the unanswered swaps that can no longer take effect, because their expected value
-    /// will not be current again.
+    /// Returns the unanswered swaps that can no longer take effect, because the value that they
+    /// expect will not be current again.
     fn hopeless(&self) -> u128 {
         let is_hopeless = |&slot: &usize| match self.op(slot).kind {
             OpKind::Swap { expected, .. } => {
@@ -292,8 +292,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         OpState { held, done }
     }
 
-    /// Returns the slots of the operations that can take effect unseen, because a write hides them
-    /// immediately afterwards.
+    /// Returns the slots of the operations that can take effect unseen. They are unseen because a
+    /// write replaces their effect immediately afterwards.
     fn hidden_before(&self, done: u128) -> u128 {
         let mut hidden = 0;
         for slot in bits(self.taken & !done) {
@@ -312,8 +312,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether the operation in `slot` can take effect just before another write that hides it.
-    /// This is possible if no other operation needs the effect of the hidden operation.
+    /// Whether the operation in `slot` can take effect just before another write that replaces its
+    /// effect. This is possible if no other operation needs the effect of the operation in `slot`.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
             return false;
@@ -372,7 +372,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
 }
 
 impl Op<'_> {
-    /// Whether the operation can take effect on the value `held` without changing it.
+    /// Whether the operation can take effect while the register holds `held`, and leaves the
+    /// register unchanged.
     fn happens_by_itself(&self, held: RegisterValue) -> bool {
         match self.kind {
             OpKind::Read(value) => value == held,

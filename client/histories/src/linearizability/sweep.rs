@@ -86,8 +86,7 @@ struct Sweep<'k, 'a> {
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// Forward block that began early. When this block began, no operation of the block had to end
-    /// yet.
+    /// Forward block that began before its first operation had to end.
     early: Option<u32>,
     /// Moment at which the block `early` ends.
     busy_until: OpTime,
@@ -95,8 +94,8 @@ struct Sweep<'k, 'a> {
     absent_at: OpTime,
     /// Last moment at which the key was present.
     present_at: Option<OpTime>,
-    /// Last moment at which a backward block could have taken effect without making any other order
-    /// impossible.
+    /// Last moment at which a backward block could have taken effect harmlessly: all other orders
+    /// remained possible.
     harmless_at: Option<OpTime>,
     /// Waiting deletions. The first component is the moment by which the deletion must take effect.
     deletions: BTreeSet<(OpTime, u32)>,
@@ -104,8 +103,8 @@ struct Sweep<'k, 'a> {
     writes: BTreeSet<(OpTime, u32)>,
     /// Waiting creates. The first component is the moment by which the create must take effect.
     creates: BTreeSet<(OpTime, u32)>,
-    /// Swaps that stored a value that no operation saw. The key of the map is the value that these
-    /// swaps expected. In each list, the swap that begins first comes last.
+    /// Swaps that stored a value that no operation found. The key of the map is the value that the
+    /// swaps expected. Each list is sorted by begin, with the latest swap first.
     unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
     /// Deletions that have taken effect, in order.
     done: Vec<u32>,

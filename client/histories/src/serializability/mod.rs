@@ -42,10 +42,10 @@ pub const STEPS: usize = 2_000_000;
 pub struct Transaction {
     /// Process that issued the transaction. A process has only one transaction in flight at a time.
     pub process: u32,
-    /// Actions on the keys, one key after the other, in this order. A scan is a read of every key
-    /// that could exist in its range. If the transaction has no answer, the values that it read are
-    /// ignored. If the transaction has no answer and one of its compare-and-swaps would fail, no
-    /// part of the transaction happens.
+    /// Parts of the transaction: each part is a key and an action on this key. The parts take
+    /// effect in this order. A scan is a read of every key that could exist in its range. If the
+    /// transaction has no answer, the values that it read are ignored. An unanswered transaction
+    /// has no effect if one of its compare-and-swaps finds another value than the expected one.
     pub parts: Vec<(u64, HistoryAction)>,
     /// Time at which the transaction began, in nanoseconds. All times of the history are read from
     /// one clock.
@@ -71,8 +71,8 @@ pub enum SerializabilityVerdict {
         keys: Vec<u64>,
         /// Description of the contradictory transactions and of their times.
         explanation: String,
-        /// Transactions that contradict each other, in the order in which they began. Parts of
-        /// transactions that do not matter are omitted.
+        /// Transactions that contradict each other, in the order in which they began. If a part of
+        /// a transaction is not needed for the contradiction, this part is omitted.
         transactions: Vec<Transaction>,
     },
     /// No violation was found, but the history could not be judged completely.
@@ -116,7 +116,7 @@ pub fn check_within(transactions: &[Transaction], mut steps: usize) -> Serializa
     }
 }
 
-/// Returns a transaction without the reads that were never answered, because their results are
+/// Returns a transaction without its unanswered reads, because the results of these reads are
 /// unknown. Returns `None` if no part remains.
 fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     let mut transaction = transaction.clone();
@@ -162,8 +162,8 @@ fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict
     })
 }
 
-/// Builds the verdict that the transactions in `culprits` contradict each other, regardless of any
-/// other transactions.
+/// Builds the verdict that the transactions in `culprits` contradict each other. No other
+/// transaction can resolve this contradiction.
 fn violation(mut culprits: Vec<Transaction>) -> SerializabilityVerdict {
     culprits.sort_by_key(|culprit| (culprit.invoke_ns, culprit.return_ns, culprit.process));
     let mut keys: Vec<u64> = (culprits.iter())

@@ -173,9 +173,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// Returns the end of each transaction. The end of an unanswered transaction depends on the
-/// transactions that found its values. The unanswered transaction took effect before each of these
-/// transactions ended. If no transaction found its values, its end is `NEVER`.
+/// Returns the end of each transaction. An answered transaction ends at its answer. An unanswered
+/// transaction gets its end from the transactions that found its values: it took effect before the
+/// first of them ended. If no transaction found its values, its end is `NEVER`.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();
@@ -275,9 +275,9 @@ impl TxnBuilder {
         }
     }
 
-    /// Determines for each transaction whether a failed swap could need this transaction. For a
-    /// transaction that never ends, also determines the last moment at which another transaction
-    /// could need it.
+    /// Determines for each transaction whether a failed swap could depend on this transaction. For
+    /// a transaction that never ends, also determines the last moment at which an answer could
+    /// depend on it.
     fn find_uses(&mut self) {
         for txn in &mut self.txns {
             let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);

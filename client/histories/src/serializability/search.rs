@@ -54,7 +54,7 @@ pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchO
 enum TickKind {
     Begin,
     End,
-    /// The transaction never ends, and no other transaction can need it any more.
+    /// The transaction never ends, and no answer can depend on it any more.
     Forget,
 }
 
@@ -212,8 +212,8 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// Returns the changes of a blind write, if no transaction finds the values of this write.
-    /// Returns `None` for all other transactions.
+    /// Returns the changes that a blind write makes. Returns `None` if the transaction is not a
+    /// blind write, or if an answer depends on a value that it writes.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
             let Effect::Write(value) = effect else {
@@ -254,8 +254,9 @@ impl<'p> TxnSearch<'p> {
         state
     }
 
-    /// Whether the transaction in `slot` may take effect just before `over` overwrites its values.
-    /// This check considers only transactions that are not in flight.
+    /// Whether `over` may overwrite the values of the transaction in `slot` immediately. This is
+    /// possible if no later transaction needs these values. Transactions in flight are not
+    /// considered here, because `hide` checks them.
     fn may_hide(&self, slot: usize, over: &Txn) -> bool {
         let txn = self.txn(slot);
         let is_gone = |&(key, effect): &(usize, Effect)| {
@@ -269,8 +270,8 @@ impl<'p> TxnSearch<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets the transaction in `slot` take effect, if all other transactions can still find their
-    /// values afterwards.
+    /// Lets the transaction in `slot` take effect, if no transaction in flight still has to read
+    /// one of its values afterwards.
     fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);
@@ -308,8 +309,8 @@ impl<'p> TxnSearch<'p> {
     }
 }
 
-/// Whether a transaction's answer is right if the transaction takes effect while the keys hold
-/// `held`.
+/// Whether the answer of a transaction is right if the keys hold `held` when the transaction takes
+/// effect.
 fn is_possible(txn: &Txn, held: &[ValueNumber]) -> bool {
     txn.parts.iter().all(|&(key, effect)| match effect {
         Effect::Read(found) => held[key] == found,

@@ -77,7 +77,7 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     }
 }
 
-/// Whether the search finds that these transactions have no possible order. `work` limits the
+/// Whether the search finds that no order of these transactions is possible. `work` limits the
 /// search.
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
@@ -133,8 +133,8 @@ fn is_passive(action: &HistoryAction) -> bool {
     )
 }
 
-/// Whether this part may be removed. Requirement for a removal: if the history with this part has a
-/// possible order, the history without this part also has one.
+/// Whether this part may be removed. A removal must preserve possible orders: if the history with
+/// the part has a possible order, the history without the part has one, too.
 fn may_drop(transactions: &[Transaction], index: usize, part: usize) -> bool {
     let open = transactions[index].return_ns.is_none();
     let (key, action) = transactions[index].parts[part];

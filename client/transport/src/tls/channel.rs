@@ -14,9 +14,8 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// Number of bytes read from a socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Cost of a received byte that is not plaintext. The unit is the cost of a byte of plaintext. A
-/// record has 22 such bytes, and opening them takes as much time as opening about 350 bytes of
-/// plaintext.
+/// Cost of a received byte that is not plaintext, relative to a byte of plaintext. A record has 22
+/// such bytes. These 22 bytes take as much time to open as about 350 bytes of plaintext.
 const SEAL_WORK: usize = 16;
 /// Maximum amount of plaintext that is sealed before the socket has accepted the data that was
 /// sealed earlier.
@@ -47,7 +46,7 @@ pub struct Channel {
     connection: Connection,
     /// Number of bytes that have been sealed, but that the socket has not accepted yet.
     unsent: usize,
-    /// Whether nothing has been read since the handshake.
+    /// True until the first read after the handshake.
     is_new: bool,
     /// Whether so much data was read that other tasks must run before the next read.
     yields: bool,
@@ -109,9 +108,9 @@ impl Channel {
         std::mem::take(&mut self.work)
     }
 
-    /// Reads from the socket once. The read polls the socket's half instead of calling `try_read`,
-    /// because polling can save a system call. After a short read, polling knows without a system
-    /// call that no more data is available.
+    /// Reads from the socket once. The method polls the socket's half and does not call `try_read`,
+    /// because polling can save a system call. After a short read, the next poll knows without a
+    /// system call that no more data is available.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::channel::Socket;
 
-/// Reason why a handshake failed, so that there is no channel.
+/// Reason why a handshake failed. A failed handshake creates no channel.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The connection ended or broke.

@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, version};
 
 use super::{names, provider};
 
-/// Reason why there are no authorities to trust.
+/// Reason why the authorities could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The file cannot be read.

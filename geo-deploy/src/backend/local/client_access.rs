@@ -73,8 +73,8 @@ impl ClientAccess {
         &self.cluster
     }
 
-    /// Returns the path of the certificate of the cluster's authority; `None` if replicas use no
-    /// TLS.
+    /// Returns the path of the certificate of the cluster's authority; `None` if the replicas do
+    /// not use TLS.
     pub fn ca(&self) -> Option<&Path> {
         self.ca.as_deref()
     }

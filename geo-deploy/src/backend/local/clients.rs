@@ -167,8 +167,8 @@ impl SharedRunState {
 
 type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
 
-/// Starts the clients of a closed loop, or the senders at the sites of an open loop. `connections`
-/// contains the clients' connections, by site.
+/// Starts the clients of a closed loop, or the open loop of each site. `connections` contains the
+/// clients' connections, by site.
 fn start(
     plan: &RunPlan<'_>,
     mut connections: Vec<Vec<Client>>,

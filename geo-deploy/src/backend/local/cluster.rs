@@ -26,7 +26,7 @@ use crate::wan::{LinkSettings, Wan};
 
 /// Longest time that a cluster may take to elect its leader and establish its leases.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest time to wait for the status of one replica of a cluster that starts. The replica's
+/// Longest time to wait for the status of one replica while the cluster starts. The replica's
 /// process may end at any time. Without this limit, the client would try to reach such a replica
 /// until the client's own timeout.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,7 +34,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Settings of a local cluster: program, name, directory and ports.
 #[derive(Clone, Debug)]
 pub struct LocalSettings {
-    /// Program that is started with `serve`; usually this program itself.
+    /// Program of the replicas, which is started with the command `serve`; usually this program
+    /// itself.
     pub program: PathBuf,
     /// Name of the cluster. A data directory is refused if it belongs to a cluster with another
     /// name.
@@ -162,8 +163,9 @@ impl LocalCluster {
             .collect()
     }
 
-    /// Asks every running replica for its role. Returns the roles, and the holders of `key`. If
-    /// `key` is `None`, returns the holders of the hottest key that the leader knows.
+    /// Asks every running replica for its role, and returns the roles. The result also contains the
+    /// holders of `key`. If `key` is `None`, the result contains the holders of the hottest key, as
+    /// reported by the leader.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::query(&self.access, &self.clients, self.up(), key).await
     }
@@ -172,8 +174,8 @@ impl LocalCluster {
     /// that take time. For example, at a restart the replica must end before it can be started.
     ///
     /// # Errors
-    /// If the effect is impossible, such as the pause of a dead process; the error says what is
-    /// possible.
+    /// If the effect is impossible, for example the pause of a dead process. The error names
+    /// the possible actions.
     pub fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
         self.poll_processes();
         match effect {
@@ -283,7 +285,7 @@ impl LocalCluster {
     }
 
     /// Returns an error if the strategy in the cluster's data differs from the strategy of the
-    /// plan. The settings of this start do not change the strategy in the data.
+    /// plan. The cluster keeps the strategy in its data, regardless of the plan.
     fn check_strategy(&self, plan: &RunPlan<'_>, status: &StatusReply) -> anyhow::Result<()> {
         let requested = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();

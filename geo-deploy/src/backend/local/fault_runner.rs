@@ -17,18 +17,15 @@ use crate::run::bound::SiteSet;
 
 /// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Time between the start of a query and the fault, in addition to [`LEAD`], for each key. The
-/// query asks the replicas for the possible holders of every key.
+/// Time that is added to [`LEAD`] for each key. The sum is the time from the start of a query to
+/// the fault. This time depends on the number of keys, because the query asks about each key.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
-/// Time before a fault at which replicas are asked for their roles.
+/// Time from the query for the replicas' roles to the fault.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
-/// Polls the replicas and carries out the faults and changes of the plan. The future never
-/// completes without an error: it runs until an error occurs or until it is dropped.
-///
-/// # Errors
-/// If no replica has a role that a fault names, or a replica ends without a fault.
+/// Polls the replicas, and carries out the faults and changes of the plan. The future runs until an
+/// error occurs or until it is dropped.
 pub(super) async fn disturb(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,

@@ -19,7 +19,8 @@ use super::client_access::ClientAccess;
 use crate::backend::{RunPlan, key_name};
 use crate::run::bound::SiteSet;
 
-/// Maximum number of keys for which replicas are asked.
+/// Maximum number of keys about which a query asks the replicas. No query is made if the key space
+/// is larger.
 const KEYS_MAX: u64 = 10_000;
 /// Longest time that a replica may take to name the possible holders of one key.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -38,7 +39,7 @@ pub(super) struct HolderQuery {
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderAnswers(Vec<(usize, ReplicaAnswer)>);
 
-/// Answer of one replica about all keys, in order.
+/// Answer of one replica. The answer lists all keys, in order.
 #[derive(Clone, Debug)]
 struct ReplicaAnswer {
     /// Newest configuration of the replica at two times: when the replica was asked about the first

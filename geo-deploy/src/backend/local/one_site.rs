@@ -357,8 +357,8 @@ fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     }
 }
 
-/// Returns the number on a line of a `ycsb` report that begins with `line`; 0 if there is no such
-/// line.
+/// Finds the first line of a `ycsb` report that consists of `line`, a comma and a number, and
+/// returns the number; 0 if there is no such line.
 fn figure(report: &str, line: &str) -> f64 {
     let of_line = |found: &str| found.strip_prefix(line)?.strip_prefix(", ")?.parse().ok();
     report.lines().find_map(of_line).unwrap_or(0.0)

@@ -35,12 +35,12 @@ pub enum DownReason {
     NotStarted,
     /// The process was killed, either on request or because it did not end when it was asked to.
     Killed,
-    /// The process was asked to end, and did.
+    /// The process was asked to end, and then it ended.
     Stopped,
     /// The process ended without a request. The text is the error that it reported last, or its
     /// exit status.
     Died(String),
-    /// The process reported that it cannot run before a problem is solved. The text describes the
+    /// The process reported a problem that prevents it from running. The text describes the
     /// problem.
     Refused(String),
 }
@@ -68,7 +68,7 @@ pub struct ProcessStatus {
     pub process: Option<u32>,
 }
 
-/// Event of a process that a poll found.
+/// Event that a poll has detected at a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// The process has ended.
@@ -246,8 +246,9 @@ impl Replica {
         Ok(())
     }
 
-    /// Checks whether the process has ended, kills it if it does not end in time, and starts it
-    /// again if a restart was requested. Returns what happened to the process, in order of time.
+    /// Checks whether the process has ended. Kills the process if it does not end in time, and
+    /// starts it again if a restart was requested. Returns the events of the process, in order of
+    /// time.
     pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let Some(process) = &mut self.process else {
             return Vec::new();
@@ -348,8 +349,8 @@ impl ChildProcess {
         });
     }
 
-    /// Sends a signal to the process. No other process can receive the signal: the process ID is
-    /// not reused before the exit status is collected, and this has not happened yet.
+    /// Sends a signal to the process. No other process can receive the signal, because the process
+    /// ID is not reused yet: it can be reused only after the exit status is collected.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("sending a signal to a replica")
     }

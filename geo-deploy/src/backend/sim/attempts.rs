@@ -16,7 +16,8 @@ use crate::backend::outage::ATTEMPT_S;
 
 /// Time, in ns, that a replica may take to answer. After this time, another replica is tried, too.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
-/// Pause, in ns, before the next request to a replica that has reported that it cannot answer yet.
+/// Pause, in ns, after a replica has reported that it cannot answer yet. After the pause, the
+/// client sends the next attempt.
 const PAUSE_NS: u64 = 50_000_000;
 /// Time, in ns, between two probes of a replica that did not answer.
 const PROBE_NS: u64 = 250_000_000;
@@ -94,7 +95,8 @@ impl Clients<'_> {
     }
 
     /// Sets an alarm for a connection that is refused or breaks. The alarm is due when the client
-    /// notices this, after the one-way delay from the replica to the client.
+    /// notices the refusal or the break. This takes the one-way delay from the replica to the
+    /// client.
     fn refuse(&mut self, slot: usize, attempt: u64, node: usize) {
         let site = self.slots[slot].process.site;
         let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;

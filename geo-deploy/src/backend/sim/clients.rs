@@ -50,11 +50,11 @@ pub(super) enum ClientAlarm {
     },
     /// The connection of an attempt was refused, or broke.
     Refused { slot: usize, attempt: u64 },
-    /// An attempt has taken so long that another replica is tried, too.
+    /// The time for an attempt is over. The client now also tries another replica.
     Late { slot: usize, attempt: u64 },
     /// Another attempt of an operation is due.
     Retry { slot: usize, attempt: u64 },
-    /// The operation with the first attempt `first` has taken too long.
+    /// The time for an operation is over. `first` is the operation's first attempt.
     Timeout { slot: usize, first: u64 },
     /// A replica that did not answer is probed.
     Probe { site: usize, node: usize },

@@ -43,8 +43,8 @@ impl LinkFaults {
         self.apply(world, from, to);
     }
 
-    /// Applies the effect to the world. If this has immediately ended the process of a replica,
-    /// returns the index of the replica; otherwise `None`.
+    /// Applies the effect to the world. Returns the index of the replica if the effect has ended
+    /// the replica's process immediately; otherwise `None`.
     pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
         match effect {
             Effect::Kill(node) => {

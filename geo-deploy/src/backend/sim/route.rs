@@ -13,7 +13,7 @@ use crate::topology::Topology;
 /// State of one replica, as the clients of a site know it.
 #[derive(Debug)]
 struct ReplicaRoute {
-    /// Whether the replica gets no requests because it did not answer.
+    /// Whether clients avoid the replica because it did not answer.
     avoided: bool,
     /// Time at which the replica last answered a probe, on the run's clock.
     answered: Duration,
@@ -51,7 +51,7 @@ impl Route {
         order.find(|node| !self.replicas[*node].avoided && !others.contains(node))
     }
 
-    /// Whether clients send no requests to a replica.
+    /// Whether clients avoid a replica. They send no requests to such a replica.
     pub(super) fn avoids(&self, node: usize) -> bool {
         self.replicas[node].avoided
     }

@@ -6,7 +6,7 @@ use leasehold_ycsb::sample::OpKind;
 use crate::backend::load::{HistoryProcess, KeyRequest};
 use crate::backend::{key_name, value};
 
-/// Client, with its operation in flight if there is one.
+/// A client, and its operation in flight if there is one.
 pub(super) struct ClientSlot {
     pub(super) process: HistoryProcess,
     /// Time at which the client's session began, in ms of the replicated clock.

@@ -26,8 +26,8 @@ const BOUND_DASH: &str = "4 3";
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Cdf {
     pub title: String,
-    /// Look and name of each curve, in the order of the legend. The look is a number that
-    /// determines the colour and the line pattern of the curve.
+    /// A number and a name for each curve, in the order of the legend. The number determines the
+    /// colour and the line pattern of the curve.
     pub names: Vec<(usize, String)>,
     /// Name of each site, with two sets of curves: the first for the site's reads, the second for
     /// its writes.
@@ -37,7 +37,7 @@ pub(in super::super) struct Cdf {
 /// Curves and bounds of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Curves {
-    /// Look and points of each curve. The look is a number that determines the colour and the line
+    /// A number and the points for each curve. The number determines the colour and the line
     /// pattern of the curve. A point is a pair of a latency, in ms, and the share of operations (0
     /// to 1) that took at most this time.
     pub curves: Vec<(usize, Vec<(f64, f64)>)>,

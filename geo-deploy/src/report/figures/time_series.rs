@@ -20,7 +20,7 @@ const CHANGE: Stroke = Stroke {
     dash: "5 3",
 };
 
-/// Returns the figure; `None` if no run has a deliberate change.
+/// Returns the figure; `None` if no run has a deliberate change, such as a change of strategy.
 pub(super) fn figure(report: &ExperimentReport) -> Option<Figure> {
     if !is_shown(report) {
         return None;

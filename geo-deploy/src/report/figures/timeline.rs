@@ -65,7 +65,8 @@ pub(in super::super) struct Timeline {
     pub marks: Vec<TimelineMark>,
     /// Name of the event at time 0 of the time axis.
     pub since: &'static str,
-    /// Further note for the reader of the figure. A note begins with a space.
+    /// Additional text for the description of the figure. The text begins with a space, or is
+    /// empty.
     pub note: String,
 }
 
@@ -264,9 +265,9 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
-/// Returns the upper end of the throughput axis, chosen for the usual throughputs. After an outage,
-/// many operations are answered in a short time. The bars for this short time would exceed the
-/// axis, so the bars are cut off and marked.
+/// Returns the upper end of the throughput axis. The axis is long enough for the usual throughputs.
+/// After an outage, many operations are answered in a short time. The bars for this short time
+/// would exceed the axis, so the bars are cut off and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);
     let at = (per_s.len() as f64 * 0.95) as usize;

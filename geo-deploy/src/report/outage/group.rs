@@ -42,7 +42,7 @@ pub struct OutageGroup {
     pub bound_s: Option<f64>,
     /// Number of faults for which a bound is guaranteed.
     pub bounded: usize,
-    /// Number of faults with a guaranteed bound that was not exceeded.
+    /// Number of faults with a guaranteed bound that was kept.
     pub kept: usize,
     /// Median of `median_before_ms` over the faults, in ms.
     pub median_before_ms: Option<f64>,

@@ -89,7 +89,8 @@ fn kept(group: &OutageGroup) -> String {
     }
 }
 
-/// Lists the sequence numbers of the runs with the longest waits, if there are several runs.
+/// Returns the sequence numbers of the runs with the longest waits; a dash if there is only one
+/// run.
 fn runs(longest: &[LongestOutage]) -> String {
     let runs = longest.iter().filter_map(|one| one.run);
     let runs: Vec<String> = runs.map(|run| run.to_string()).collect();

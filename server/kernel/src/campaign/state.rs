@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use super::Sums;
 
-/// Version of the file format. The version is raised when older programs cannot read a new format.
+/// Version of the file format. A format that older programs cannot read gets a higher version.
 const VERSION: u32 = 2;
-/// Maximum value of a count. No campaign reaches this value. The sum of two counts of up to this
-/// value does not overflow.
+/// Maximum value of a count. No campaign reaches this value. Two counts can be added without an
+/// overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// State of a campaign with sums `S`, as it is stored on disk.
@@ -62,7 +62,7 @@ pub enum ResumeError {
     /// Numbers in the file contradict each other.
     #[error("it contradicts itself; choose another --out, or delete the file to begin anew")]
     Contradiction,
-    /// The seeds in the file were run with other simulated code.
+    /// The seeds in the file were run with a different version of the simulated code.
     #[error(
         "its seeds ran through other code than this program simulates: sources {found}, not \
          {expected}; go on with the program that began it, choose another --out, or delete the \
@@ -74,7 +74,7 @@ pub enum ResumeError {
         /// Code that this program simulates.
         expected: String,
     },
-    /// An option differs from that in the file.
+    /// An option of this campaign differs from the same option in the file.
     #[error(
         "it is a campaign with {flag} {found}, not {expected}; choose another --out, or ask for \
          the same"

@@ -29,7 +29,7 @@ struct PassState {
     /// Clients that wait for the end of the current pass, and their requests.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
-    /// Unanswered clients of an earlier pass, and the demand that this pass has found.
+    /// Result of an earlier pass: the demand, and the clients that have not been answered yet.
     answers: Option<DemandAnswers>,
 }
 
@@ -38,7 +38,7 @@ struct PassState {
 pub(crate) type DemandAnswers = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {
-    /// Adds a client that has requested the demand, with its request.
+    /// Adds a client that has requested the demand. `request` is the client's request.
     pub(crate) fn submit(&self, client: ClientHandle, request: StatusRequest) {
         self.0.borrow_mut().waiting.push((client, request));
     }

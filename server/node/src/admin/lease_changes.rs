@@ -406,7 +406,8 @@ mod tests {
         });
     }
 
-    /// The answer to each change contains all ranges, and may have up to 1 MiB.
+    /// Few answers are sent at once, because an answer contains all ranges and may have up to 1
+    /// MiB.
     #[test]
     fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
         let mut changes = LeaseChanges::default();

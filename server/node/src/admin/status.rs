@@ -47,8 +47,8 @@ impl Driver {
         self.clients.reply_status(client, status);
     }
 
-    /// Visits a slice of the demand for keys if clients wait for the demand. Answers these clients
-    /// after the last slice.
+    /// Visits the next keys of the demand if clients wait for the demand. Answers these clients
+    /// after the last key.
     pub(crate) fn answer_demand(&self, now: Time) {
         let Some((clients, demand)) = self.demand_passes.advance(&self.replica) else {
             return;

@@ -30,7 +30,7 @@ pub(crate) struct TransferContext<'a> {
     /// Names of all replicas.
     pub names: &'a [String],
     pub leader: Option<ReplicaId>,
-    /// Replicas that have not answered this replica lately. The set is empty if this replica does
+    /// Replicas that have not answered this replica recently. The set is empty if this replica does
     /// not lead.
     pub silent: ReplicaSet,
     /// Maximum time for a transfer of leadership.

@@ -24,8 +24,8 @@ const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// Default of the maximum traffic for choosing lease holders, in KB per second at each replica
 /// (§3.4).
 const HOLDERS_KB_S_DEFAULT: u64 = 100;
-/// Maximum value of `holders_kb_s`. With this value, a report of `holders_kb_s / 2` KB still fits
-/// into a frame.
+/// Maximum value of `holders_kb_s`. At this value, a report may have `holders_kb_s / 2` KB, and
+/// still fits into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
 /// Maximum of a configured duration: one day, in ms. No useful duration is longer.
 const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;

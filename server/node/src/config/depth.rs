@@ -9,9 +9,9 @@ use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Maximum depth of nested arrays, tables and parts of a dotted key. No file of Leasehold needs
-/// this depth. With a table header, the total depth may be twice this maximum. The TOML library
-/// accepts a total depth of 80.
+/// Maximum nesting depth of a document. Arrays, tables and the parts of dotted keys count. No file
+/// of Leasehold needs this depth. The header of a table may add the same depth again. The TOML
+/// library accepts a total depth of 80.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
@@ -110,8 +110,9 @@ fn line_too_deep(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// An operator may paste a token in place of its digest, or mistake a client's file for the
-    /// token file.
+    /// No error message shows a token, even if an operator writes a token in the wrong place. For
+    /// example, the operator may confuse a token with its digest, or a client's file with the token
+    /// file.
     #[test]
     fn no_error_shows_a_token() {
         let token = format!("lh_{}", "5a".repeat(32));
@@ -178,8 +179,8 @@ mod tests {
         assert!(from_toml::<toml::Table>(&many).is_ok());
     }
 
-    /// The text contains tables within a table. For each of these tables, the TOML library
-    /// decrements its count of the depth.
+    /// The test text contains many malformed tables. At each of them, the TOML library decrements
+    /// its own count of the depth, so this count does not limit the depth of such a text.
     #[test]
     fn brackets_that_do_not_match_are_refused_and_not_followed() {
         let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));

@@ -41,15 +41,15 @@ pub struct LeaseSection {
     pub range: Vec<RangeSection>,
 }
 
-/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, the
-/// strategy is the one that uses the given field: `holders`, `unlisted` or `cost`.
+/// A range of keys, and the replicas that may read its keys locally. If `strategy` is omitted, one
+/// of the fields `holders`, `unlisted` and `cost` determines the strategy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {
     /// First key of the range.
     pub from: String,
-    /// First key after the range. If it is omitted, the range ends at the first key of the next
-    /// range, or has no end if there is no next range.
+    /// First key after the range. If this field is omitted, the range ends at the first key of the
+    /// next range. The last range then has no end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Name of the strategy.
@@ -73,8 +73,8 @@ pub struct CostSection {
     /// Weight of reads relative to writes, from 0 to 1. At 0.5 reads and writes have the same
     /// weight.
     pub read_weight: f64,
-    /// Minimum number of replicas that hold no lease on a key. If at most this many replicas fail,
-    /// a write to the key need not wait for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. If one of these replicas fails,
+    /// writes to the key need not wait for a lease to end.
     pub spare: u8,
     /// Whether demand is estimated for keys that a site requests rarely or never. The estimate uses
     /// all keys that the site has requested. If false, past counts are used as the future demand.

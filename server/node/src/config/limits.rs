@@ -16,8 +16,8 @@ const S_MAX: u64 = 24 * 3600;
 /// Maximum value of a setting that counts requests or clients. No replica serves this many.
 const COUNT_MAX: u64 = 1 << 20;
 /// Maximum value of the setting for the number of connections from one peer. The maximum is low,
-/// because additional connections could only be left over from earlier runs. Each of them would use
-/// a file descriptor.
+/// because a peer needs few connections. Others are remains of the peer's earlier runs, and each of
+/// them uses a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
 /// Limits on the resources that clients may take from a replica, and on the time for which clients
@@ -46,8 +46,8 @@ pub struct Limits {
     pub stalled: Duration,
     /// Maximum time for which a connection without requests is kept.
     pub idle: Duration,
-    /// Maximum number of connections of all clients together. `None`: as many as the remaining file
-    /// descriptors allow.
+    /// Maximum number of connections of all clients together. If `None`, only the number of
+    /// remaining file descriptors limits these connections.
     pub clients: Option<usize>,
     /// Maximum number of connections of clients from one address. `None`: seven eighths of the
     /// maximum for all clients.
@@ -82,8 +82,8 @@ impl Limits {
         self.clients.map_or(max, |configured| configured.min(max))
     }
 
-    /// Returns the maximum number of connections of clients from one address. `max` is the number
-    /// of connections of all clients that the file descriptors allow.
+    /// Returns the maximum number of connections of clients from one address. `max` is the total
+    /// number of client connections that the file descriptors allow.
     pub(crate) fn clients_per_address(&self, max: usize) -> usize {
         let all = self.clients(max);
         let most = self.clients_per_address.unwrap_or(all - all.div_ceil(8));

@@ -45,8 +45,8 @@ impl<'a> StrategyFields<'a> {
         }
     }
 
-    /// Returns the strategy's name. If the name is omitted, returns the name of the strategy that
-    /// uses one of the given fields; `None` if no such field is given.
+    /// Returns the strategy's name. If the name is omitted, one of the given fields determines the
+    /// strategy. Returns `None` if no such field is given either.
     fn name(&self) -> Option<&'a str> {
         let given = [
             (!self.holders.is_empty(), "fixed"),

@@ -79,8 +79,8 @@ impl<R: ByteSource> Frames<R> {
     }
 
     /// Waits for one frame like [`Frames::wait`], but refuses a frame of more than `bytes` bytes as
-    /// soon as its length has arrived. This is for connections with peers or clients that have not
-    /// identified themselves yet.
+    /// soon as its length has arrived. Used as long as the peer or client has not identified
+    /// itself.
     ///
     /// # Errors
     /// `TooLong`, `Io`.

@@ -122,8 +122,8 @@ impl Inbox {
         }
     }
 
-    /// Adds an input of the node itself. The caller must call [`Inbox::wake`] after the last
-    /// available input.
+    /// Adds an input of the node itself. The caller must call [`Inbox::wake`] after it has added
+    /// all available inputs.
     pub(crate) fn push(&self, input: Input) {
         self.own.borrow_mut().push(input);
     }
@@ -475,8 +475,8 @@ mod tests {
         assert!(!inbox.has_others());
     }
 
-    /// If costs were not counted, one event-loop iteration could encode sixteen answers of 1 MiB
-    /// each.
+    /// The number of answers in one event-loop iteration falls with their cost. Otherwise one
+    /// iteration could encode sixteen answers of 1 MiB each.
     #[test]
     fn a_round_answers_few_questions_that_cost_much() {
         let inbox = Inbox::default();
@@ -544,8 +544,8 @@ mod tests {
         }
     }
 
-    /// The wait of a connection does not depend on how many other connections always have bytes to
-    /// read.
+    /// Each connection waits for only one turn of the other connections, even if many other
+    /// connections always have bytes to read.
     #[tokio::test]
     async fn whoever_reads_little_has_its_turn_before_others_have_two() {
         tokio::task::unconstrained(read_much_and_little()).await;

@@ -117,7 +117,7 @@ impl Clients {
         }
     }
 
-    /// Makes the clients' port use these TLS handshakes and their certificates.
+    /// Sets the TLS handshakes, and thus the certificates, for the clients' port.
     pub(crate) fn with_handshakes(mut self, handshakes: Rc<Handshakes>) -> Clients {
         self.handshakes = handshakes;
         self
@@ -283,8 +283,8 @@ impl Clients {
         }
     }
 
-    /// Refuses a connection. The client receives the reason, unless too many other refused clients
-    /// are receiving a reason at the same time.
+    /// Refuses a connection. Usually sends the client the reason. Sends nothing if too many other
+    /// refused clients are receiving their reasons at the same time.
     fn reject(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
         let Some(slot) = self.rejection_slots.take() else {
             return;
@@ -354,8 +354,8 @@ impl Clients {
         }
     }
 
-    /// Serves a connection until it closes or violates the protocol. If the client only ends its
-    /// stream of requests, it still receives the answers to its earlier requests.
+    /// Serves a connection until it closes or violates the protocol. A client may end its stream of
+    /// requests and still receive the answers to its earlier requests.
     async fn run_connection(
         &self,
         connection: &Connection,
@@ -440,8 +440,9 @@ impl Clients {
     /// Waits until more requests can be taken. Returns false if the client has ended its stream of
     /// requests.
     ///
-    /// Reads no further bytes if the connection had no capacity before. In this case the next
-    /// request may already have been read completely, and further bytes might never arrive.
+    /// If the connection had no capacity before, waits only for capacity, and reads no bytes. In
+    /// this case the next request may already be complete in the buffer. Then the client may send
+    /// no further bytes.
     async fn next_bytes(
         &self,
         connection: &Connection,

@@ -245,8 +245,8 @@ impl Peers {
 struct IdentifiedPeer {
     from: ReplicaId,
     frames: Frames,
-    /// Writing half of the connection. Nothing more is written to this half, but the connection
-    /// lives only as long as this half exists.
+    /// Writing half of the connection. It is kept only because the connection would close without
+    /// it. Nothing more is written to it.
     outbox: Outbox,
 }
 

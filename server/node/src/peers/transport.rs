@@ -36,15 +36,15 @@ use leasehold_replica::message::{Envelope, Message};
 
 /// Magic number of the protocol between peers: "LHP" and the version of the protocol.
 pub const MAGIC: u32 = 0x4C48_5007;
-/// Maximum number of bytes that wait for a peer that does not read them. The parts of a promise may
-/// exceed this maximum.
+/// Maximum number of bytes that wait for a peer that reads too slowly. A promise with several parts
+/// may exceed this maximum.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Number of waiting bytes above which no long messages are appended. Heartbeats wait behind these
-/// bytes. With more bytes on a slow link or for a slow peer, heartbeats would be so late that the
-/// peer would suspect the leader.
+/// Limit on the waiting bytes for long messages. Above this limit, long messages are dropped,
+/// except promises. Heartbeats wait behind the same bytes. Late heartbeats on a slow link, or for a
+/// slow peer, would make the peer suspect the leader.
 const BULK_BYTES_MAX: usize = 8 << 20;
-/// Number of waiting bytes above which long answers to reads are put into the separate queue. The
-/// rest of the space, up to [`BULK_BYTES_MAX`], is for consensus messages.
+/// Limit on the waiting bytes for long answers to reads. Above this limit, such answers go into a
+/// separate queue. The rest of the space, up to [`BULK_BYTES_MAX`], is for consensus messages.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
 /// Maximum number of bytes of queued answers. Answers above the maximum are dropped. The answers to
 /// all reads that one peer requests at a time have about this total size.
@@ -110,8 +110,8 @@ struct PeerLink {
     dirty: Cell<bool>,
     /// Number of the newest promise that was sent at least in part; 0 if there is none.
     promise: Cell<u64>,
-    /// Number of messages that were dropped since the peer last took the waiting bytes. Of these
-    /// messages, only the first is logged.
+    /// Number of dropped messages since the waiting bytes were last below half of
+    /// [`BULK_BYTES_MAX`]. Only the first of these messages is logged.
     dropped: Cell<u64>,
     queued_answers: RefCell<QueuedAnswers>,
     /// Notified when an answer is queued.
@@ -414,8 +414,8 @@ mod tests {
 
     const TO: ReplicaId = ReplicaId(1);
 
-    /// Returns the connections of a member to one other member, and the socket of that other
-    /// member. The other member is connected and reads nothing.
+    /// Returns the connections of one member, and the socket at which the only other member is
+    /// connected. The other member reads nothing.
     async fn unread_peers() -> (Peers, TcpStream) {
         let member = |name: &str| Member {
             name: name.to_owned(),

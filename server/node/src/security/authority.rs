@@ -33,9 +33,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Returns a period without end. This period is for authorities, because an authority is used
-    /// until operators stop trusting it. The period is also for certificates that are made anew at
-    /// every start.
+    /// Returns a period without end. It is for authorities, because an authority is used until
+    /// operators stop trusting it. It is also for certificates that are made anew at every start.
     pub fn always() -> Validity {
         Validity {
             from: rcgen::date_time_ymd(1975, 1, 1),
@@ -98,7 +97,7 @@ impl Authority {
     /// append a line end.
     ///
     /// # Errors
-    /// No error depends on the arguments.
+    /// Fails if key derivation or signing fails. No value of the arguments causes such a failure.
     pub fn from_secret(cluster: &str, secret: &[u8]) -> Result<Authority, SecurityError> {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT);
         let mut key = PKCS8_PREFIX.to_vec();

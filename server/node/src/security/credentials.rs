@@ -308,8 +308,8 @@ fn verify(
     }
 }
 
-/// Returns the expiry time of a certificate in the chain, or of the trusted certificate above the
-/// chain; `None` if none of them expires.
+/// Returns the expiry time of one certificate: a certificate in the chain, or the trusted
+/// certificate above the chain. Returns `None` if none of these certificates expires.
 pub(super) fn expires(chain: &[CertificateDer<'_>], roots: &RootCertStore) -> Option<SystemTime> {
     match verify(chain, roots, UnixTime::since_unix_epoch(FAR)) {
         Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {

@@ -128,8 +128,8 @@ impl WriteHalf {
     /// Writes as many bytes as the socket takes now, and removes them from `buffer`.
     ///
     /// # Errors
-    /// `WouldBlock` if some bytes remain and the socket cannot take them now. `WriteZero` if the
-    /// socket accepts no bytes. Otherwise the socket's error.
+    /// `WouldBlock` if bytes remain that the socket cannot take now. `WriteZero` if the socket
+    /// accepts no bytes. All other errors come from the socket.
     pub(crate) fn write(&self, buffer: &mut BytesMut) -> io::Result<()> {
         if let Some(channel) = &self.channel {
             return channel.borrow_mut().send(self.half.as_ref(), buffer);
@@ -160,8 +160,8 @@ impl WriteHalf {
         self.half.writable().await
     }
 
-    /// Waits until the other end has reset the connection, or the connection has failed otherwise.
-    /// If the other end only ends its stream of bytes, the wait continues.
+    /// Waits until the connection has failed, for example because the other end has reset it. If
+    /// the other end only ends its stream of bytes, the wait continues.
     pub(crate) async fn reset(&self) {
         let _ = self.half.ready(Interest::ERROR).await;
     }
@@ -174,8 +174,8 @@ impl WriteHalf {
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
-    /// Makes the kernel discard unsent bytes when the connection is closed. Without this call, the
-    /// kernel would keep unsent bytes for a client that reads a byte now and then.
+    /// Makes the kernel discard unsent bytes when the connection is closed. Otherwise the kernel
+    /// keeps these bytes as long as the client reads a byte now and then.
     pub(crate) fn discard_unsent(&self) {
         let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }

@@ -25,8 +25,8 @@ use crate::security::{NodeCredentials, SecurityError, day, is_named};
 /// Maximum number of bytes that a client may send before its handshake is complete. It is small
 /// because a client sends no certificate.
 const CLIENT_BYTES_MAX: usize = 4 << 10;
-/// Maximum number of bytes that a peer may send before its handshake is complete. This is more than
-/// for a client, because a peer sends a chain of certificates.
+/// Maximum number of bytes that a peer may send before its handshake is complete. Peers may send
+/// more than clients, because a peer sends a chain of certificates.
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
 /// Interval at which the node checks whether its certificate has expired or expires soon.
@@ -226,8 +226,8 @@ async fn submit(
 struct HandshakeWorker {
     config: ClusterConfig,
     credentials: NodeCredentials,
-    /// Last warning to the operator, and the time of the warning. The value is true if the
-    /// certificate had expired, and false if it was about to expire.
+    /// Kind and time of the last warning to the operator; `None` before the first warning. The kind
+    /// is true if the certificate had expired, and false if it was about to expire.
     reminded: Option<(bool, Instant)>,
 }
 

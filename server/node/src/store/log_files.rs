@@ -26,13 +26,13 @@ use super::spare::{self, SpareMaker};
 pub(super) const FOLDER: &str = "log";
 /// Ending of the names of segments.
 pub(super) const ENDING: &str = ".seg";
-/// Maximum size of one read from a segment, in bytes. A read may be larger only if it reads a
-/// single entry that is longer.
+/// Maximum size of one read from a segment, in bytes. An entry that is longer is read alone, in one
+/// longer read.
 const READ_BYTES: usize = 1 << 20;
 /// Maximum length of a segment in bytes.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
-/// Maximum length, in bytes, of a write buffer that is kept for the next write. Groups that wait in
-/// memory are written once their total length reaches this maximum.
+/// Maximum length, in bytes, of a write buffer that is kept for the next write. If groups wait in
+/// memory, they are written when their total length reaches this maximum.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// The log of a data directory, open for writing.
@@ -145,8 +145,8 @@ impl LogFiles {
         })
     }
 
-    /// Allows the log to keep groups in memory for a while if the groups are written without a
-    /// sync. If the process crashes, these groups are lost.
+    /// Lets the log keep groups in memory for a while if they are written without a sync. A crash
+    /// of the process loses these groups.
     pub(super) fn keep_in_memory(&mut self) {
         self.pending.is_allowed = true;
     }
@@ -263,8 +263,8 @@ impl LogFiles {
         Ok(self.log.truncate(slots))
     }
 
-    /// Removes the files of segments that the log no longer needs. One of these files may become
-    /// the spare file, unless a read has it open. Another thread removes the other files.
+    /// Removes the files of segments that the log no longer needs. One file may become the spare
+    /// file instead, if no read has this file open. Another thread removes the other files.
     pub(super) fn remove_segments(&mut self, unused: Vec<(SegmentId, usize)>) {
         for (segment, bytes) in unused {
             let path = path_of(&self.folder, segment);
@@ -289,7 +289,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Syncs everything that was written, unless it was synced already.
+    /// Syncs everything that was written. Does nothing if everything was synced already.
     ///
     /// # Errors
     /// The same errors as [`LogFiles::write`].
@@ -396,8 +396,8 @@ impl LogFiles {
     }
 
     /// Prepares a read of the entries of a log from slot `from` to slot `last`. The read ends early
-    /// if further entries do not fit into `bytes_max`, but it returns at least one entry. Entries
-    /// above a gap are not read, because the requester would ask for the gap again.
+    /// if further entries do not fit into `bytes_max`, but it returns at least one entry. The read
+    /// also ends at a gap, because the requester would request the slots of the gap again.
     ///
     /// # Errors
     /// `Directory`.
@@ -450,8 +450,8 @@ impl LogFiles {
         Ok(file)
     }
 
-    /// Returns the bytes of the entry at a place in a segment. Reads the file only if `chunk` does
-    /// not hold the entry, and then also reads following entries into `chunk`.
+    /// Returns the bytes of the entry at a place in a segment. If neither memory nor `chunk` holds
+    /// the entry, reads the entry and some of the `following` entries from the file into `chunk`.
     fn entry_bytes(
         &self,
         chunk: &mut Chunk,
@@ -471,7 +471,8 @@ impl LogFiles {
         Ok(Bytes::copy_from_slice(chunk.bytes(place)))
     }
 
-    /// Returns the bytes that belong at a place in a segment, if they are not written yet.
+    /// Returns the bytes of a record that is not written to its place in a segment yet. Returns
+    /// `None` if the record is written.
     fn pending_bytes(&self, place: RecordPlace) -> Option<&[u8]> {
         let (last, _) = self.log.segments().next_back()?;
         let is_pending = !self.pending.bytes.is_empty() && place.segment == last;
@@ -546,8 +547,8 @@ fn damaged_entry(
     }
 }
 
-/// Returns the end offset of a read that begins at `first`. The read includes as many of the
-/// `following` entries as fit into one read.
+/// Returns the offset at which a read must end. The read begins at `first`, and includes the
+/// `following` entries until the next entry does not fit into the read.
 fn chunk_end(first: RecordPlace, following: impl Iterator<Item = RecordPlace>) -> usize {
     let start = first.offset as usize;
     let mut end = start + first.bytes as usize;

@@ -11,8 +11,8 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Number of bytes between two syncs of a spare file while the spare file is filled. Without these
-/// syncs, syncs of the log would have to wait for a single long sync at the end.
+/// Number of bytes that are written to a spare file between two syncs. With a single sync at the
+/// end, syncs of the log would have to wait for this long sync.
 const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -24,7 +24,7 @@ pub(super) struct SpareMaker {
     /// Length in bytes of the spare file that was ordered and not yet taken; `None` if there is no
     /// such file.
     ordered: Option<usize>,
-    /// Spare file that was a segment before, with its length in bytes.
+    /// Spare file that was a segment before it became a spare file, with its length in bytes.
     used: Option<(File, usize)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,7 +38,7 @@ enum FileOrder {
 }
 
 impl SpareMaker {
-    /// Starts the thread. A spare file that an earlier run left is removed.
+    /// Starts the thread. Removes the spare file of an earlier run, if there is one.
     ///
     /// # Errors
     /// The operating system cannot start a thread, or cannot remove the file.
@@ -70,7 +70,7 @@ impl SpareMaker {
         }
     }
 
-    /// Whether no spare file exists and none is ordered.
+    /// Whether a spare file may be added: none exists, and none is ordered.
     pub(super) fn has_room(&self) -> bool {
         self.ordered.is_none() && self.used.is_none()
     }

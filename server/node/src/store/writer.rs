@@ -22,22 +22,21 @@ use leasehold_replica::record_size_estimate;
 
 /// Interval between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
-/// Number of consecutive refusals after which the store is considered stuck, if the disk has space.
-/// With the interval [`RETRY`], these refusals take 15 s. This time is longer than 5 s, the
-/// interval at which RocksDB checks the disk when it can resume by itself.
+/// Maximum number of consecutive refusals by a disk that has space. After more refusals, the store
+/// is considered stuck. With the interval [`RETRY`], these refusals take 15 s. RocksDB checks the
+/// disk every 5 s when it can resume by itself, so it has enough time to resume.
 const REFUSALS_MAX: u32 = 30;
-/// Maximum size of the answer to one log read, measured as the bytes of the entries on disk. This
-/// maximum is a fraction of the maximum size of a frame.
+/// Maximum size of the answer to one log read, in bytes. Only the bytes of the entries on disk are
+/// counted. This maximum is a fraction of the maximum size of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of log reads that wait for the thread that performs them. Further reads are
 /// dropped, and their requesters ask again.
 const READS_MAX: usize = 64;
-/// Maximum size of one write, in bytes. Only a write with a single persist may be larger. Writes
+/// Maximum size of one write, in bytes. A single persist is written even if it is larger. Writes
 /// are limited because the store keeps a second copy of the records during the write.
 const GROUP_BYTES: usize = 8 << 20;
-/// Maximum number of persists that may be reported as durable although they are not written yet.
-/// Each further persist is reported only after it is written, so that the queue of a slow disk is
-/// bounded.
+/// Maximum number of persists that are reported as durable before they are written. Each further
+/// persist is reported only after it is written. This limit bounds the queue of a slow disk.
 const WRITE_BEHIND_MAX: u64 = 128;
 
 /// Report of the storage to the replica.
@@ -47,7 +46,7 @@ pub enum StorageReport {
     Persisted(Sequence),
     /// The requested flush has ended: the state up to these slots is durable.
     Flushed(PerLog<Slot>),
-    /// Whether the disk has space for writes. The report is sent when this changes.
+    /// Whether the disk has space for writes. This report is sent when the value changes.
     Writable(bool),
     /// Entries were read from a log.
     LogRead {
@@ -94,9 +93,9 @@ struct LogReadRequest {
     last: Slot,
 }
 
-/// Handle to the storage's thread. Dropping the handle ends the thread in the same way as
-/// [`Writer::close`], and waits until the thread has ended. The wait is necessary because RocksDB
-/// would abort a process that exits while a database is still being closed.
+/// Handle to the storage's thread. Dropping the handle ends the thread, as [`Writer::close`] does,
+/// and waits for the end of the thread. The wait is necessary because RocksDB would abort a process
+/// that exits while a database is still being closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<StorageJob>,
@@ -240,9 +239,9 @@ impl Drop for Writer {
     }
 }
 
-/// Starts the thread that performs reads of the log, so that writes do not wait for a requester
-/// that is far behind. The thread ends after the sender was dropped. Nothing waits for its end,
-/// because a read may hang, and reads change nothing.
+/// Starts the thread that reads entries from the log. Without this thread, writes would wait while
+/// entries are read for a requester that is far behind. The thread ends after the sender was
+/// dropped. Nothing waits for this end, because a read may hang, and reads change nothing.
 fn start_reader(
     report: Arc<dyn Fn(StorageReport) + Send + Sync>,
 ) -> std::io::Result<SyncSender<WaitingRead>> {
@@ -266,7 +265,7 @@ struct WaitingRead {
     read: PreparedRead,
 }
 
-/// Ways by which the storage's thread passes on its results.
+/// Outputs of the storage's thread: a function for reports, and a channel for reads.
 struct WriterReports {
     report: Arc<dyn Fn(StorageReport) + Send + Sync>,
     reader: SyncSender<WaitingRead>,
@@ -310,8 +309,8 @@ impl WriteGroup {
 /// Work that the thread has received and not finished.
 struct WriterThread {
     queue: Receiver<StorageJob>,
-    /// Flag that is set when the thread must end. The thread notices the flag even before it has
-    /// taken all queued jobs.
+    /// Flag that tells the thread to end. The thread notices the flag even before it has taken all
+    /// queued jobs.
     close_requested: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
@@ -507,8 +506,8 @@ impl WriterThread {
         self.group.sequence.is_some()
     }
 
-    /// Drops the waiting persists that follow the last persist that was already reported as
-    /// durable.
+    /// Drops waiting persists at the end of the queue. Keeps the last persist that was already
+    /// reported as durable, and all persists before it.
     fn drop_unacknowledged(&mut self) {
         let promised = |it: &PersistRequest| it.durable == PersistOutcome::Now;
         let kept = self
@@ -544,8 +543,8 @@ impl WriterThread {
         }
     }
 
-    /// Counts a refusal if the disk has space. Returns true once the refusals show that the store
-    /// is stuck.
+    /// Counts a refusal if the disk has space. Returns true if the store is stuck: it has refused
+    /// too often although the disk has space.
     fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
         self.refusals = if store.has_room()? {
             self.refusals + 1

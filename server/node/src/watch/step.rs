@@ -34,7 +34,7 @@ pub(crate) enum WorkKind {
     Actions,
     /// Answers to requests for the status and to other requests of operators.
     Status,
-    /// One slice of a pass over the demand for keys.
+    /// One part of a pass over all keys with known demand.
     Demand,
     /// Writing to sockets.
     Writing,

@@ -60,7 +60,7 @@ pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
 }
 
 /// Decodes a stored value: the inverse of [`encode_stored`]. Also returns whether the value is
-/// staged. If it is, the returned value is empty.
+/// staged. The returned value is empty if the value is staged.
 ///
 /// # Errors
 /// Any [`CodecError`](super::CodecError) except `TooLong`. The error names the field at fault.

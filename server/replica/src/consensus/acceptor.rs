@@ -26,8 +26,8 @@ pub struct SlotEntry {
     pub last_multi: Slot,
     /// One bit for each command: set if execution cannot reject the command.
     pub infallible: Arc<[u64]>,
-    /// Tag at the time of acceptance. Only tests with a deliberately broken variant use this field
-    /// (hazard 7).
+    /// Tag at the time of acceptance. Only mutants use this field: deliberately broken variants of
+    /// this program, for tests (hazard 7).
     pub early_tag: Option<ReplicaSet>,
 }
 
@@ -263,9 +263,9 @@ impl Consensus {
         chosen
     }
 
-    /// Queues the vote on an acceptance, because the acceptance and the earlier promise are both
-    /// durable now. If the slot was executed already, `executed` contains the tag of the vote and
-    /// the origins of the slot's commands; otherwise `executed` is `None`.
+    /// Queues the vote on an acceptance. The acceptance and the earlier promise are both durable
+    /// now. If the slot was executed already, `executed` contains the tag of the vote, and the
+    /// origins of the slot's commands. If the slot is not executed, `executed` is `None`.
     pub fn vote_durable(
         &mut self,
         log: LogId,
@@ -374,9 +374,9 @@ pub fn vote_once_durable(
     });
 }
 
-/// Sends to replica `to` the votes that it should receive. The settings select the votes under a
-/// ballot of `to`, the votes on commands from clients of `to`, or all votes. If two votes are a
-/// majority, the leader sends its own votes to all replicas.
+/// Sends to replica `to` those of `votes` that it should receive. Votes under a ballot of `to` are
+/// always sent. The settings can add the votes on commands from clients of `to`, or all votes. If
+/// two votes are a majority, the leader also sends its own votes to all replicas.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let (me, replies) = (step.me(), step.ctx.settings.accept_replies);
     // With the leader's vote, any acceptor has a majority as soon as its own entry is durable.

@@ -13,7 +13,8 @@ use crate::step::Step;
 /// Maximum number of parts of a reply; a reply with more is refused.
 const PARTS_MAX: u32 = 1 << 16;
 
-/// One part of a promise not to accept below the candidate's ballot.
+/// One part of a replica's promise to a candidate. The replica promises not to accept below the
+/// candidate's ballot.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub ballot: Ballot,
@@ -29,7 +30,8 @@ impl Prepared {
     /// Returns whether the replier may have accepted all these entries. A replica accepts no entry
     /// that is more than a window above its own commit point. A false report of a much higher entry
     /// must not make the candidate fill all slots up to this entry. If one entry is too high, the
-    /// candidate ignores the whole answer, because this entry could be a chosen one.
+    /// candidate ignores the whole answer. It cannot ignore only this entry, because the entry may
+    /// be chosen.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -56,8 +58,8 @@ impl Reply {
     }
 
     /// Adds a part of an answer, and returns whether the part is new. Refuses parts of an older
-    /// answer. Two answers may contain different entries, so a mixture of their parts could lack an
-    /// entry.
+    /// answer, because two answers may contain different entries. A mixture of parts of two answers
+    /// could lack an entry.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
         let answer = (incarnation, prepared.answer);
         if self.is_complete() || answer < self.answer {
@@ -89,8 +91,8 @@ pub struct CandidateState {
     /// Time at which promises were last requested from others; `None` until this replica's own
     /// promise is durable.
     requested_at: Option<Time>,
-    /// Time of the last notification that promises are still arriving. The notification goes to the
-    /// replicas that have promised.
+    /// Time of the last notification that promises are still arriving. The replicas that have
+    /// already promised then wait longer.
     notified_at: Time,
     replies: BTreeMap<ReplicaId, Reply>,
     /// Time at which a new part last arrived from each replica.
@@ -98,8 +100,8 @@ pub struct CandidateState {
 }
 
 impl Hash for CandidateState {
-    /// Hashes this value without the times. In the period for which a fingerprint is valid, the
-    /// times have no effect (`Replica::fingerprint`).
+    /// Hashes this value, except its times. While a fingerprint is valid, the times have no effect
+    /// (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
@@ -142,9 +144,9 @@ impl CandidateState {
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether the next notification is due, because the time `again` has passed since the
-    /// last one. A notification says that promises are still arriving. It goes to the replicas that
-    /// have already promised.
+    /// Returns whether the next notification is due: the time `again` has passed since the last
+    /// notification. A notification says that promises are still arriving. The replicas that have
+    /// already promised then wait longer.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {

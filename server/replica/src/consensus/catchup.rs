@@ -24,8 +24,8 @@ pub(super) struct FetchRequest {
 }
 
 impl Hash for FetchRequest {
-    /// Hashes this value without the time of the request. In the period for which a fingerprint is
-    /// valid, this time has no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the time of the request. While a fingerprint is valid, this time
+    /// has no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
     }
@@ -40,10 +40,9 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
-    /// Returns whether entries from `from` were requested: this replica does not lead, and its
-    /// newest fetch request for this log was sent to `from`. Unrequested entries are ignored. A
-    /// leader ignores all fetched entries, because it had recovered all requested entries before
-    /// its election.
+    /// Returns whether this replica has requested entries of `log` from `from`: its newest fetch
+    /// request for this log was sent to `from`. Unrequested entries are ignored. Always returns
+    /// false at a leader, because a leader had recovered all requested entries before its election.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
@@ -62,10 +61,10 @@ impl Consensus {
         }
     }
 
-    /// Requests the entries above the commit point, up to slot `to`, from replica `of`. Does not
-    /// repeat a request that was just made, because several open requests would ask for the same
-    /// entries. Entries beyond the window are requested only after a checkpoint has moved the
-    /// window.
+    /// Requests the entries above the commit point, up to slot `to`, from replica `of`. Does
+    /// nothing if such a request was made a short time ago, because a second request would ask for
+    /// the same entries. Entries beyond the window are requested only after a checkpoint has moved
+    /// the window.
     pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
         let paxos = &self.logs[log];
         let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));

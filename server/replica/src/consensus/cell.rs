@@ -25,8 +25,8 @@ pub struct Accepted {
     pub infallible: Arc<[u64]>,
     /// Origins of the commands in the value.
     pub origins: ReplicaSet,
-    /// Tag at the time of acceptance. Only tests with a deliberately broken variant use this field
-    /// (hazard 7).
+    /// Tag at the time of acceptance. Only mutants use this field: deliberately broken variants of
+    /// this program, for tests (hazard 7).
     pub early_tag: Option<ReplicaSet>,
     /// Time at which the value was proposed. Only a leader uses this field.
     pub proposed: Time,
@@ -44,8 +44,8 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// Hashes this value without the times at which the value was proposed and sent. In the period
-    /// for which a fingerprint is valid, these times have no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the times at which the value was proposed and sent. While a
+    /// fingerprint is valid, these times have no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.infallible, self.origins).hash(state);
@@ -61,7 +61,7 @@ pub struct Cell {
     /// Acceptances that were received for the slot. These acceptances may arrive before the value
     /// itself.
     pub votes: Votes,
-    /// Whether the accepted value is known to be the chosen one.
+    /// Whether the accepted value is known to be the chosen value.
     pub committed: bool,
 }
 

@@ -26,7 +26,7 @@ pub struct CommitUpdate {
     /// Whether the report also contains committed slots in which this replica has accepted no value
     /// under the ballot of the report.
     pub behind: bool,
-    /// Whether the reported commit point is higher than the one that the leader reported before.
+    /// Whether the reported commit point is higher than in all earlier reports of the leader.
     pub new_commit_point: bool,
 }
 
@@ -35,8 +35,8 @@ pub struct CommitUpdate {
 pub enum EarlyAnswer<'a> {
     /// The *infallible* blind writes of the slot may be answered now.
     Now(&'a Accepted),
-    /// Nothing may be answered yet: the slot's `last_multi` is not committed. Later slots have the
-    /// same `last_multi` or a higher one, so they wait, too.
+    /// Nothing may be answered yet, because the slot's `last_multi` is not committed. Later slots
+    /// cannot be answered yet either, because they have the same `last_multi` or a higher one.
     Later,
     /// Nothing may be answered before execution. This is true for an entry of another ballot, an
     /// entry that a leader recovered, a fetched entry, and an entry that is executed already.
@@ -85,8 +85,9 @@ impl Consensus {
     }
 
     /// Handles a leader's report of commits. Returns `None` if the leader's ballot is not the
-    /// adopted one. A reported slot becomes committed here only if this replica has accepted its
-    /// value *under the leader's ballot*. Other reported slots are fetched (hazard 28).
+    /// adopted ballot. A reported slot becomes committed here only if this replica has accepted the
+    /// slot's value *under the leader's ballot*. The entries of other reported slots are fetched
+    /// (hazard 28).
     pub fn hear_commits(
         &mut self,
         log: LogId,
@@ -130,9 +131,9 @@ impl Consensus {
 
     /// Returns the answer to a read of `key`, if the committed, unexecuted slot `slot` determines
     /// the answer (protocol §3.3). The last write of the key in this slot must be an answerable
-    /// blind write, and the answer is the value that this command writes. A command with several
-    /// keys counts as a write of every key, because a search through up to ten thousand keys for
-    /// each read would take longer than the wait for the execution.
+    /// blind write, and the answer is the value that this write stores. A command with several keys
+    /// is treated as a write of every key. A search through up to ten thousand keys for each read
+    /// would take longer than the wait for the execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();
@@ -140,9 +141,8 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Returns the answers to waiting reads: each key that a read waits for, with the result of
-    /// [`Self::value_at_commit`]. `wanted` returns whether a read waits for a key. Keys without
-    /// such a result are omitted.
+    /// Returns, for each key that a read waits for, the result of [`Self::value_at_commit`]. Omits
+    /// keys without such a result. `wanted` returns whether a read waits for a key.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -222,9 +222,9 @@ impl Consensus {
         step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
 
-    /// Returns true if nothing more may be accepted in `log`, because the backlog is too large. For
-    /// the log of configurations, only the backlog for the disk counts. Configurations are few, and
-    /// commands may wait for them.
+    /// Returns true if this replica must accept nothing more in `log`, because its backlog is too
+    /// large. In the log of configurations, only the backlog of the disk counts, because
+    /// configurations are few and commands may wait for them.
     pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
         match log {
             LogId::Configs => step.is_disk_behind(),

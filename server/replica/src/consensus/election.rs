@@ -49,9 +49,9 @@ fn unzip(pieces: Vec<Piece>) -> (Vec<ReportedEntry>, Vec<(LogId, Ballot, Slot)>)
 pub enum ElectionProgress {
     /// This replica is no candidate, or too few replicas have promised.
     Waiting,
-    /// A majority has promised, but a replica in it has a higher commit point than this one (hazard
-    /// 27). The vector contains one item for each log with missing slots: the replica with the
-    /// highest commit point, the log, and that commit point.
+    /// A majority has promised, but a replica in this majority has a higher commit point than this
+    /// replica (hazard 27). The vector contains one item for each log with missing slots: the
+    /// replica with the highest commit point, the log, and that commit point.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
     /// A majority has promised. Every slot up to the commit points of this majority is committed
     /// here too, so nothing will be proposed in those slots.
@@ -190,9 +190,9 @@ impl Consensus {
     }
 
     /// Answers a Prepare, because the promise of `ballot` is durable now. The answer reports the
-    /// accepted entries of the slots above two commit points: that of this replica and that of the
-    /// candidate. Entries up to this replica's commit point are not reported, because the candidate
-    /// fetches them.
+    /// accepted entries that are above the commit points of both this replica and the candidate.
+    /// Entries up to this replica's commit point are not reported, because the candidate fetches
+    /// them.
     pub fn answer_prepare(
         &mut self,
         step: &mut Step<'_>,
@@ -248,7 +248,8 @@ impl Consensus {
     }
 
     /// Adds a part of a promise. Returns true if the promise is for this candidate and the part is
-    /// new. A part that arrives after the election shows that its sender follows this leader.
+    /// new. If this replica already leads under the ballot of the promise, the part only shows that
+    /// the sender follows this leader.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
@@ -286,10 +287,10 @@ impl Consensus {
         ElectionProgress::Behind(behind)
     }
 
-    /// Returns the values that an elected candidate would propose again; `None` if the candidate's
-    /// window has too little space for these values and an opening no-op after them. There is
-    /// enough space once a checkpoint covers every slot that is committed here. `executed_ms` is
-    /// the replicated clock of the last executed command, in ms.
+    /// Returns the values that an elected candidate would propose again. Returns `None` if the
+    /// candidate's window has too little space for these values and the opening no-op. In that
+    /// case, a checkpoint of every slot that is committed here provides enough space. `executed_ms`
+    /// is the replicated clock of the last executed command, in ms.
     ///
     /// # Panics
     /// If this replica is no candidate.
@@ -384,8 +385,8 @@ impl Consensus {
         self.round_seen = nearer(self.round_seen, round);
     }
 
-    /// Notes the ballot that a peer has promised. Returns true if this replica leads or campaigns
-    /// under a lower ballot, and so must step down.
+    /// Notes the ballot that a peer has promised. Returns true if this replica must step down,
+    /// because it leads or campaigns under a lower ballot.
     pub fn is_rejected_by(&mut self, promised: Ballot) -> bool {
         self.round_seen = self.round_seen.max(promised.round);
         match &self.role {

@@ -109,10 +109,10 @@ impl Log {
         self.kept.get_mut(place).map(Box::as_mut)
     }
 
-    /// Returns the last slot of the window, in which this replica accepts values. The window begins
-    /// at the durable state, because a restart continues from this state and must keep every entry
-    /// that was accepted above it (hazard 78). The window limits the number of entries that a
-    /// restart reads, and the growth of the log that a peer can cause.
+    /// Returns the last slot of the window. This replica accepts values only in the window. The
+    /// window begins at the durable state, because a restart continues from this state and must
+    /// keep every entry that was accepted above it (hazard 78). The window limits the number of
+    /// entries that a restart reads. It also limits how much a peer can make the log grow.
     pub fn end(&self) -> Slot {
         Slot(self.window_start().0.saturating_add(self.window))
     }
@@ -138,8 +138,8 @@ impl Log {
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Returns whether the state must be flushed early, because half of the slots in which a leader
-    /// may propose were executed since the last flush. `requested` is the last slot that the newest
+    /// Returns whether the state must be flushed early: half of the slots in which a leader may
+    /// propose were executed since the last flush. `requested` is the last slot that the newest
     /// requested flush covers.
     pub fn wants_flush(&self, requested: Slot) -> bool {
         self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
@@ -176,8 +176,8 @@ impl Log {
         self.open.entry(slot).or_default().as_mut()
     }
 
-    /// Returns the index of an executed slot in `kept`; `None` if the slot is older than the kept
-    /// ones.
+    /// Returns the index of an executed slot in `kept`; `None` if the slot is older than all slots
+    /// in `kept`.
     fn place(&self, slot: Slot) -> Option<usize> {
         Some(slot.0.checked_sub(self.first_kept().0)? as usize)
     }
@@ -199,9 +199,10 @@ impl Log {
         self.open.iter().map(|(slot, cell)| (*slot, cell.as_ref()))
     }
 
-    /// Examines the slots of `first..=last` that are not known to be committed. Adds the slots that
-    /// were accepted under `ballot` to `found`, and returns whether there are any other slots.
-    /// Walks over entries instead of slots, because a follower that lags may miss a million slots.
+    /// Examines the slots of `first..=last` that are not known to be committed. Adds the slots with
+    /// an entry of `ballot` to `found`. Returns true if at least one examined slot has no such
+    /// entry. Visits entries instead of slots, because a follower that lags may miss a million
+    /// slots.
     pub fn accepted_at(
         &self,
         ballot: Ballot,
@@ -279,8 +280,8 @@ impl Log {
     /// Forgets the slots at which earlier ballots began, once the opening no-op of a later ballot
     /// is committed. These slots are then no longer needed to find dead entries. Every slot below
     /// the no-op is decided. Above the no-op, every entry that is dead because of an earlier ballot
-    /// is also dead because of the later one. Returns the lowest ballot that is still remembered;
-    /// `None` if nothing was forgotten.
+    /// is also dead because of the later ballot. Returns the lowest ballot that is still
+    /// remembered; `None` if nothing was forgotten.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;
@@ -471,9 +472,9 @@ impl Log {
     }
 }
 
-/// Returns whether a replica may accept `value` in `slot`, if the replica's window has `window`
-/// slots and begins directly above `start`. One more slot, after the end of the window, is reserved
-/// for the opening no-op of a leader that finds the window full.
+/// Returns whether a replica may accept `value` in `slot`. The replica's window has `window` slots
+/// and begins directly above `start`. The slot directly after the window is reserved for a no-op:
+/// the opening no-op of a leader that finds the window full.
 pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
     let reserve = u64::from(*value == Value::Noop);
     slot.0 <= start.0.saturating_add(window).saturating_add(reserve)

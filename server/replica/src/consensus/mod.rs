@@ -79,7 +79,7 @@ pub(super) struct Consensus {
     /// State of pre-votes, and the time of the last message from a leader, or from a candidate with
     /// a ballot that this replica has promised.
     pre_vote: PreVoteState,
-    /// Beginning of the present leadership, and knowledge about the next leader.
+    /// Knowledge about the beginning of the present leadership, and about the next leader.
     succession: Succession,
     /// Observations that this replica has made about the preferred leader.
     preference: Preference,
@@ -95,8 +95,8 @@ pub(super) struct Consensus {
 }
 
 impl std::hash::Hash for Consensus {
-    /// Hashes this value without the random numbers. In the period for which a fingerprint is
-    /// valid, the random numbers have no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the random numbers. While a fingerprint is valid, the random
+    /// numbers have no effect (`Replica::fingerprint`).
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
@@ -216,9 +216,9 @@ impl Consensus {
         self.executed() != PerLog::of(|log| self.logs[log].commit_point)
     }
 
-    /// Sets the first election timer. The preferred replica campaigns soon, and the others wait
-    /// longer to let it go first. If `waits` is true, the preferred replica does not campaign soon,
-    /// because grants that it has forgotten may still be valid.
+    /// Sets the first election timer. The preferred replica campaigns soon. The others wait longer,
+    /// so that the preferred replica can campaign first. If `waits` is true, the preferred replica
+    /// waits as long as the others, because grants that it has forgotten may still be valid.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.ctx.settings.timing.election_timeout;
         let head_start = match step.ctx.settings.elections.preferred {

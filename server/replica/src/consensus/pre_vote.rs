@@ -25,9 +25,9 @@ use crate::sanity::NUMBER_MAX;
 use crate::step::Step;
 use crate::timers::Timer;
 
-/// Maximum time that a candidate waits while promises still arrive, as a multiple of its wait for
-/// the first promise. After this time the candidate abandons its campaign, because the promises may
-/// reach another candidate faster.
+/// Limit on the wait of a candidate while promises still arrive, as a multiple of its wait for the
+/// first promise. After this time the candidate abandons its campaign, because another candidate
+/// may receive promises faster.
 const PROMISES_TIMEOUTS: u32 = 60;
 /// Maximum wait of a candidate that fetches entries, as a multiple of its wait for the first
 /// promise. The wait is limited because other replicas have these entries already and could lead
@@ -58,23 +58,24 @@ impl OpenPreVote {
 #[derive(Clone, Debug)]
 pub(super) struct PreVoteState {
     /// Time of the last message from a leader, or from a candidate with a ballot that this replica
-    /// has promised. A run that begins on a used disk sets this field to its start time, because
-    /// messages of a leader have not had time to arrive.
+    /// has promised. If an earlier run has promised a ballot, this field begins with the start time
+    /// of this run, because messages of a leader have not had time to arrive.
     heard: Option<Time>,
     /// The open pre-vote, if there is one.
     open: Option<OpenPreVote>,
     /// Number of pre-vote questions that this replica has asked in this run.
     asks: u64,
-    /// Whether the election timer has already waited for the replicas that rank before this one.
+    /// Whether the election timer has already waited for the replicas that should campaign before
+    /// this replica.
     waited: bool,
-    /// Whether the election timer has already waited once for another replica that asked first. The
+    /// Whether this replica has already waited once to let another replica campaign first. The
     /// field is reset when a message from a leader arrives.
     yielded: bool,
 }
 
 impl Hash for PreVoteState {
-    /// Hashes this value without the time of the last message from a leader. In the period for
-    /// which a fingerprint is valid, this time has no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the time of the last message from a leader. While a fingerprint is
+    /// valid, this time has no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         let open = self.open.as_ref();
         open.map(|open| (open.ballot, open.first, open.agreed))
@@ -163,7 +164,7 @@ impl Consensus {
 
     /// Extends the wait of this candidate, because something that it waits for has arrived. The
     /// whole campaign lasts at most `timeouts` times `ReplicaContext::majority_timeout`. Notifies
-    /// the replicas that have promised, so that they wait longer as well.
+    /// the other replicas. Those that have promised then wait longer as well.
     fn candidate_progressed(&mut self, step: &mut Step<'_>, timeouts: u32) {
         let (timeout, jitter) = (step.ctx.majority_timeout(), self.jitter(step));
         let Role::Candidate(candidate) = &mut self.role else {
@@ -181,8 +182,8 @@ impl Consensus {
         step.set_timer(Timer::Election, end.min(step.now + timeout + jitter));
     }
 
-    /// Whether this candidate has waited much longer than a first answer takes. If it is still not
-    /// elected after that time, another replica should try.
+    /// Whether this candidate has waited much longer than a first answer takes. A candidate that is
+    /// still not elected after that time should let another replica try.
     pub(in super::super) fn has_waited_long(&self, step: &Step<'_>) -> bool {
         let long = step.ctx.majority_timeout() * 2;
         matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
@@ -197,7 +198,7 @@ impl Consensus {
 
     /// Handles the end of the election timeout. Returns whether it is this replica's turn to start
     /// a pre-vote. Replicas that would serve the sites better have their turn first. `fit` is true
-    /// if this replica is as fit to lead as the others.
+    /// if this replica is fit to lead.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));
@@ -248,11 +249,11 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Returns whether this replica would promise a ballot of `from`. If this replica leads, the
-    /// result is false. Otherwise the result is true in two cases: this replica follows `from`, or
-    /// no message of a leader has arrived for most of an election timeout. The second case does not
-    /// require the whole timeout, because a leader's messages reach the replicas at different
-    /// times.
+    /// Returns whether this replica would promise a ballot of `from`. The result is false if this
+    /// replica leads. Otherwise the result is true in two cases: this replica follows `from`, or no
+    /// message of a leader has arrived for most of an election timeout. The second case does not
+    /// require the whole timeout, because a leader's messages do not reach all replicas at the same
+    /// time.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;
@@ -260,10 +261,10 @@ impl Consensus {
         !self.leads() && (alone || self.promised.replica == from)
     }
 
-    /// Waits once to let another replica campaign first, because this replica has agreed to the
-    /// ballot of that replica. This replica waits at most once until a message from a leader
-    /// arrives. Otherwise a replica that asks again and again, but receives no answers, would keep
-    /// all others from campaigning.
+    /// Waits once, so that another replica can campaign first. This replica has agreed to the
+    /// ballot of that replica. The next such wait is possible only after a message from a leader
+    /// has arrived. Without this limit, a replica that asks again and again, but receives no
+    /// answers, would keep all others from campaigning.
     pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
         if !std::mem::replace(&mut self.pre_vote.yielded, true) {
             let span = step.ctx.settings.timing.election_timeout / 2 + self.jitter(step);
@@ -271,8 +272,8 @@ impl Consensus {
         }
     }
 
-    /// Notes that `from` would promise `ballot`. Returns whether a majority would now promise it;
-    /// if so, this replica should campaign.
+    /// Notes that `from` would promise `ballot`. Returns true if a majority would now promise
+    /// `ballot`. This replica should then campaign.
     pub(in super::super) fn take_agreement(
         &mut self,
         step: &Step<'_>,
@@ -296,8 +297,8 @@ impl Consensus {
         self.pre_vote.open = None;
     }
 
-    /// Whether the ballot of the open pre-vote is too low, because another replica has promised
-    /// `promised`.
+    /// Whether the ballot of the open pre-vote is too low, because another replica has promised the
+    /// higher ballot `promised`.
     pub(in super::super) fn asks_below(&self, promised: Ballot) -> bool {
         let open = self.pre_vote.open.as_ref();
         open.is_some_and(|open| open.ballot < promised)

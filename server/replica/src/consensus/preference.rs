@@ -25,18 +25,18 @@ use crate::step::Step;
 #[derive(Clone, Debug)]
 pub(super) struct Preference {
     backoff: FlapBackoff,
-    /// Ballot under which the preferred leader leads, and the time at which it was last known to
-    /// lead; `None` if it does not lead.
+    /// Ballot under which the preferred leader leads, and the time of the last evidence that it
+    /// leads; `None` if the preferred leader does not lead.
     led: Option<(Ballot, Time)>,
-    /// Ballot of the preferred leader's newest leadership with a planned end. The preferred leader
-    /// may lead again under a later ballot.
+    /// Ballot of the preferred leader, if its leadership under this ballot has a planned end. The
+    /// preferred leader may lead again under a later ballot.
     planned: Option<Ballot>,
 }
 
 impl Hash for Preference {
-    /// Hashes this value without two times: when the preferred leader was last known to lead, and
-    /// when it became healthy. In the period for which a fingerprint is valid, these times have no
-    /// effect (`Replica::fingerprint`).
+    /// Hashes this value, except two times: when the preferred leader was last known to lead, and
+    /// when it became healthy. While a fingerprint is valid, these times have no effect
+    /// (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         let led = self.led.map(|(ballot, _)| ballot);
         (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
@@ -66,8 +66,8 @@ impl Preference {
 
     /// Notes that another replica leads. If the preferred leader led before, calls `lost` with the
     /// time at which the preferred leader was last known to lead. `lost` returns true if the
-    /// preferred leader lost its leadership. Unless the change was planned, this loss counts as a
-    /// failure.
+    /// preferred leader lost its leadership. This loss counts as a failure, except if the change
+    /// was planned.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;
@@ -114,7 +114,8 @@ impl Consensus {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// Notes, when a leader steps down, whether an operator wants this change of leadership.
+    /// Notes that the end of this leadership is planned, if this leader steps down because an
+    /// operator wants another leader.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()
@@ -138,8 +139,8 @@ impl Consensus {
         }
     }
 
-    /// Notes that a peer has answered this leader. If the peer is the preferred leader and was
-    /// silent for long, it counts as healthy only from this answer on.
+    /// Notes that a peer has answered this leader. If the preferred leader answers after a long
+    /// silence, it counts as healthy only from this answer on.
     pub(super) fn follower_answered(&mut self, step: &Step<'_>, from: ReplicaId) {
         let Some(leadership) = self.leadership_mut() else {
             return;

@@ -19,14 +19,15 @@ use crate::step::Step;
 
 /// Maximum number of Accepts that are sent again in one step.
 const RETRANSMIT_MAX: usize = 256;
-/// Maximum round-trip time to a nearby replica: a replica that is on the leader's site, or close
-/// enough to be treated as if it were.
+/// Maximum round-trip time to a nearby replica. A nearby replica is on the leader's site, or is
+/// treated as if it were on that site.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Maximum time that a nearby replica may be silent, or that a slot may wait for its vote. After
-/// this time, only commands that need the vote of the replica wait for the replica.
+/// Time limit for a nearby replica. It applies to the silence of the replica, and to the wait of a
+/// slot for its vote. A replica that exceeds this limit no longer counts as nearby, so only
+/// commands that need its vote wait for it.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Maximum number of slots in each of two groups: the oldest and the newest uncommitted slots. In
-/// these slots, the leader searches for replicas that block slots.
+/// Maximum number of slots in which the leader searches for replicas that block slots. The leader
+/// searches this many of the oldest uncommitted slots, and this many of the newest.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
@@ -38,8 +39,9 @@ impl Consensus {
     }
 
     /// Returns the nearby replicas (§3.9): those that are on the leader's site and answer at
-    /// present. Waiting for their votes delays no commit, so even commands that do not need these
-    /// votes may wait for them. If all replicas are on one site, all commands can share a batch.
+    /// present. A command may wait for their votes even if it does not need these votes, because
+    /// their votes delay no commit. If all replicas are on one site, all commands can share a
+    /// batch.
     fn nearby(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| {
             step.ctx
@@ -56,7 +58,7 @@ impl Consensus {
             .collect()
     }
 
-    /// Returns all replicas, if this one leads and all others are nearby; `None` otherwise.
+    /// Returns all replicas, if this replica leads and all others are nearby; `None` otherwise.
     pub fn all_nearby(&self, step: &Step<'_>) -> Option<ReplicaSet> {
         let nearby = self.nearby(self.leadership()?, step);
         let all = step.ctx.others().all(|replica| nearby.contains(replica));
@@ -172,9 +174,9 @@ impl Consensus {
         replaced
     }
 
-    /// Notes the commands that are committed here but not executed yet. The sessions in the
-    /// executed state do not contain such a command yet, so they do not show that execution will
-    /// refuse a copy of the command (hazard 31).
+    /// Notes that the commands that are committed here but not executed yet are in flight. The
+    /// executed state does not contain such a command yet. So its sessions cannot show that
+    /// execution will refuse a copy of the command (hazard 31).
     pub fn note_unexecuted(&mut self) {
         if off(Rule::H31Unexecuted) {
             return;
@@ -198,8 +200,8 @@ impl Consensus {
     }
 
     /// Sends an Accept for a new proposal. The entry is not durable here yet, so the Accept is no
-    /// vote (hazard 113). The other replicas write the entry to their disks at the same time as this
-    /// one.
+    /// vote (hazard 113). All replicas, this leader included, write the entry to their disks at the
+    /// same time.
     fn send_accept(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
         if let Some(message) = self.accept_message(log, slot, None) {
             step.broadcast(&Message::Accept(message));
@@ -224,10 +226,9 @@ impl Consensus {
         })
     }
 
-    /// Sends Accepts again to replicas that have not voted. Also sends Accepts to a replica that
-    /// has voted, if each of its votes demands a replica that has not accepted. A later vote
-    /// without this demand may have been lost. The Accepts contain the leader's vote if its entry is
-    /// durable.
+    /// Sends Accepts again to replicas that have not voted. Also sends Accepts to a replica if each
+    /// of its votes demands another replica that has not accepted. A later vote without this demand
+    /// may have been lost. An Accept contains the leader's vote if the leader's entry is durable.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
@@ -322,10 +323,9 @@ impl Consensus {
         true
     }
 
-    /// Returns whether too few replicas are in touch with this leader: the leader and the replicas
-    /// that have answered it within `ReplicaContext::majority_timeout` are not a majority. No
-    /// proposal of such a leader is committed, and replicas that still receive its messages would
-    /// wait for it.
+    /// Returns true if the leader and the replicas that have answered it within
+    /// `ReplicaContext::majority_timeout` are not a majority. Such a leader can commit no proposal,
+    /// but replicas that still receive its messages wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {

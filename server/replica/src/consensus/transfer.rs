@@ -14,13 +14,13 @@ use crate::step::Step;
 /// Maximum number of transfer targets that a leader tries, one after another, before it ends.
 const TRANSFER_TARGETS_MAX: usize = 2;
 
-/// Beginning of the present leadership, and knowledge about the next leader.
+/// Knowledge about the beginning of the present leadership, and about the next leader.
 #[derive(Clone, Debug)]
 pub(super) struct Succession {
     /// Time at which this replica began to follow the present leader.
     pub(super) led_since: Time,
-    /// Ballot of the leader that transfers leadership to this replica, and whether an operator
-    /// wants the transfer; `None` if no leader has sent such a notice.
+    /// Notice of a leader that transfers leadership to this replica: the ballot of the leader, and
+    /// whether an operator wants the transfer. `None` if no such notice has arrived.
     transfer_notice: Option<(Ballot, bool)>,
     /// Whether an operator moved leadership to this replica and no other replica has led since.
     pub(super) transferred_here: bool,
@@ -37,8 +37,8 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Hashes this value without the time at which the present leadership began. In the period for
-    /// which a fingerprint is valid, this time has no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the time at which the present leadership began. While a
+    /// fingerprint is valid, this time has no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
     }
@@ -46,9 +46,9 @@ impl Hash for Succession {
 
 impl Consensus {
     /// Begins the transfer of leadership that an operator has requested. The replica `to` should
-    /// lead from then on, even if another replica is preferred. Leadership is not transferred to a
-    /// replica that does not answer. If `to` has not reported yet that it would lead well, this
-    /// leader continues to lead, and waits for such a report until `deadline`.
+    /// lead from then on, even if another replica is preferred. The request is refused if `to` does
+    /// not answer. If `to` has not reported yet that it would lead well, this leader continues to
+    /// lead, and waits for such a report until `deadline`.
     pub fn begin_operator_transfer(&mut self, step: &mut Step<'_>, to: ReplicaId, deadline: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -136,9 +136,13 @@ impl Consensus {
         }
     }
 
-    /// Handles the preferred replica's request for leadership. The leader agrees unless an operator
-    /// wants this leader to lead, the preferred replica has lost leadership too recently, or the
-    /// preferred replica does not seem to receive this leader's messages.
+    /// Handles the preferred replica's request for leadership. The leader begins a transfer if all
+    /// these conditions hold:
+    ///
+    /// - The preferred replica has been healthy for long enough since it last lost leadership.
+    /// - No operator has moved leadership to this leader.
+    /// - No transfer has begun or is planned.
+    /// - The preferred replica has answered lately, so it receives this leader's messages.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, deadline: Time) {
         let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.transferred_here;

@@ -47,8 +47,8 @@ impl Votes {
         satisfied(accepted, &self.tags)
     }
 
-    /// Returns the replicas for which acceptors wait: those that have not accepted, and that are in
-    /// a tag of an acceptor without a satisfied tag.
+    /// Returns the replicas for which acceptors wait. These replicas have not accepted, but are in
+    /// a tag of an acceptor that has no satisfied tag.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
         let open = self
@@ -59,13 +59,16 @@ impl Votes {
         demanded.minus(self.accepted)
     }
 
-    /// Counts an acceptance of `replica` under `ballot`. Only votes under one ballot are kept: a
-    /// vote under a higher ballot replaces them, and a vote under a lower ballot is ignored. There
-    /// is one exception: votes under `here`, the ballot of the value that is accepted here, always
-    /// replace votes under another ballot, because a ballot can only commit together with its
-    /// value. Dropping votes is safe, because the leader requests them again. All tags of an
-    /// acceptor are kept, except supersets of another of its tags, because any of the tags may be
-    /// used.
+    /// Counts an acceptance of `replica` under `ballot`. Only votes under one ballot are kept. A
+    /// vote under a higher ballot replaces the kept votes, and a vote under a lower ballot is
+    /// ignored.
+    ///
+    /// There is one exception. Votes under `here`, the ballot of the value that is accepted here,
+    /// always replace votes under another ballot, because a ballot can only commit together with
+    /// its value. Dropping votes is safe, because the leader requests them again.
+    ///
+    /// All tags of an acceptor are kept, because any of them may be used. Only a superset of
+    /// another tag of this acceptor is dropped.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
         if ballot < self.ballot && ballot != here {
             return;

@@ -45,8 +45,8 @@ impl Parts {
         self.try_commit(step, log, slot);
     }
 
-    /// Accepts an entry in an unexecuted slot. If the slot holds an entry of this ballot already,
-    /// the replica only repeats the vote, once all earlier records are durable.
+    /// Accepts an entry in an unexecuted slot, and votes once all earlier records are durable. If
+    /// the slot holds an entry of this ballot already, the replica only repeats the vote.
     fn accept(&mut self, step: &mut Step<'_>, accept: &Accept) {
         let Accept {
             ballot, log, slot, ..
@@ -76,8 +76,8 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// Returns the tag at the time of acceptance, for deliberately broken variants that are used in
-    /// tests (hazards 7 and 113). Returns `None` without these variants.
+    /// Returns the tag at the time of acceptance if this program is a mutant: a deliberately broken
+    /// variant for tests (hazards 7 and 113). Otherwise returns `None`.
     pub(super) fn early_tag(&self, step: &Step<'_>, value: &Value) -> Option<ReplicaSet> {
         let is_early = off(Rule::H07Pending) || off(Rule::H113Tag) && self.consensus.leads();
         is_early.then(|| self.leasing.tags(step.now).of(value))

@@ -64,9 +64,10 @@ impl Parts {
         }
     }
 
-    /// Moves the windows of both logs, because a checkpoint up to `slots` is durable. Continues a
-    /// candidate or a follower that waited for space in its window. A leader is not continued here,
-    /// because it continues at the end of the group of inputs in any case.
+    /// Moves the windows of both logs, because a checkpoint up to `slots` is durable. A candidate
+    /// or follower that waited for space in its window then continues its work. This function does
+    /// nothing more for a leader, because a leader continues at the end of the group of inputs in
+    /// any case.
     pub(super) fn move_windows(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
         let waited = self.consensus.move_windows(slots);
         if self.consensus.is_candidate() {

@@ -67,7 +67,8 @@ impl Parts {
         }
     }
 
-    /// Whether a write may be sent to the log. A write that already waits here is not refused.
+    /// Whether a write may be sent to the log. This is true in three cases: the client has a
+    /// session, the write already waits here, or the client may open a session now.
     fn may_send(&mut self, step: &Step<'_>, command: &Command) -> bool {
         let client = command.client;
         self.machine.sessions().knows(client)

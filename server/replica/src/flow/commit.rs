@@ -20,18 +20,18 @@ use crate::unavailable::client_disconnected;
 /// Approximate time of a unit of [`cost::merging`] if several replicas run on one machine and share
 /// its memory. A replica on a machine of its own needs only half of this time.
 const WORK_TIME: Duration = Duration::from_nanos(20);
-/// Divisor for the share of merges: they may take `1 / MERGING_SHARE` of the time. The share is
-/// small because a write may wait for merges at each replica that handles it.
+/// Divisor that determines the share of merges: merges may take `1 / MERGING_SHARE` of the time.
+/// The share is small, because a write may wait for merges at each replica that handles the write.
 const MERGING_SHARE: u32 = 4;
 
-/// Divisor for the work of a group of inputs: the group may execute `1 / EXECUTED_SHARE` of the
-/// remaining work, if this part exceeds the normal maximum.
+/// Divisor for the maximum work of a group of inputs. A group may execute `1 / EXECUTED_SHARE` of
+/// the remaining work, if this part exceeds the normal maximum.
 const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// Divisor for the wait of a batch of changes of the state: the batch waits for at most
-/// `1 / CHANGES_SHARE` of the interval between checkpoints.
+/// Divisor for the maximum wait of a batch of changes of the state. A batch waits for at most `1 /
+/// CHANGES_SHARE` of the interval between checkpoints.
 const CHANGES_SHARE: u32 = 10;
 
 /// Limits on execution: the work of one group of inputs, and the time at which merges continue.
@@ -39,7 +39,8 @@ const CHANGES_SHARE: u32 = 10;
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// End of the period for which merges have used up their share of the time.
+    /// End of a period in which no further merges fit into the share of merges. Earlier merges have
+    /// used up their share of this period.
     merged_until: Time,
 }
 
@@ -54,9 +55,9 @@ impl ExecutionBudget {
         self.merged_until = self.merged_until.max(now) + merging;
     }
 
-    /// Returns the time at which to continue execution; `None` if it may continue now. Merges may
-    /// exceed their share of the time by `ahead`, the time that the merges of one group take.
-    /// `left` is the work that is left to execute. The limit on other work rises with `left`,
+    /// Returns the time at which execution may continue; `None` if execution may continue now.
+    /// Merges may exceed their share of the time by `ahead`, the time that the merges of one group
+    /// take. `left` is the work that is left to execute. The limit on other work rises with `left`,
     /// because otherwise `left` could grow forever.
     fn later(&self, now: Time, work_max: usize, ahead: Duration, left: usize) -> Option<Time> {
         let merge_from = self.merged_until - ahead;
@@ -69,10 +70,10 @@ impl ExecutionBudget {
     }
 }
 
-/// Returns the duration that must pass for merges of `work` units, so that merges stay within their
-/// share of the time. The share rises with `left`, the work that is left, because with the normal
-/// share a replica would never catch up. The share is half of the time if `left` exceeds half of
-/// `behind`, and the whole time if `left` exceeds `behind`.
+/// Returns the duration of which merges of `work` units take their permitted share. `left` is the
+/// work that is left to execute. If `left` exceeds half of `behind`, the share is half of the time.
+/// If `left` exceeds `behind`, the share is the whole time. With the normal share, a replica with
+/// so much work left would never catch up.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {
@@ -91,7 +92,7 @@ impl Parts {
         }
     }
 
-    /// Commits `slots`: the values accepted in them are the chosen ones.
+    /// Commits `slots`: the values accepted in these slots are the chosen values.
     pub(super) fn commit(&mut self, step: &mut Step<'_>, log: LogId, slots: &[Slot]) {
         if slots.is_empty() {
             return;
@@ -281,8 +282,8 @@ impl Parts {
         Some((outcome, done))
     }
 
-    /// Executes slots that an earlier group of inputs left. Returns true if entries could not be
-    /// fetched because too much was left to execute, but can be fetched again now.
+    /// Executes slots that an earlier group of inputs left. Fetches may have stopped, because too
+    /// much was left to execute. Returns true if entries can be fetched again now.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_configs(step);

@@ -38,10 +38,9 @@ impl Parts {
         self.consensus.start_pre_vote(step);
     }
 
-    /// Returns whether this replica is as fit to lead as the others. All these conditions must
-    /// hold: the replica takes part and does not leave; its disk accepts writes; its clock is
-    /// trusted; its restart wait is over; and it has the entries of all slots that it knows to be
-    /// committed.
+    /// Returns whether this replica is fit to lead. All these conditions must hold: the replica
+    /// takes part and does not leave; its disk accepts writes; its clock is trusted; its restart
+    /// wait is over; and it has the entries of all slots that it knows to be committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
@@ -149,11 +148,11 @@ impl Parts {
     }
 
     /// Handles a rejection by a peer that has promised a higher ballot than this replica's own. The
-    /// peer will never accept under this replica's ballot. So if this replica leads, it immediately
-    /// asks the others whether they would promise it an even higher ballot. The replicas that
-    /// follow this leader agree. If another replica has become the leader, no majority agrees, and
-    /// this replica follows that leader. A leader does not ask if the higher ballot belongs to the
-    /// replica to which it transfers leadership.
+    /// peer will never accept anything under this replica's ballot. So if this replica leads, it
+    /// immediately asks the others whether they would promise it an even higher ballot. The
+    /// replicas that still follow this replica agree. If another replica has become the leader, no
+    /// majority agrees, and this replica follows that leader. This replica does not ask if the
+    /// higher ballot belongs to the replica to which it transfers leadership.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_again = self.consensus.asks_below(promised);
         let leads_on = self.consensus.leads() && !self.consensus.transfers_to(promised.replica);
@@ -200,8 +199,8 @@ impl Parts {
         self.ask_new_leader(step);
     }
 
-    /// Proposes the recovered values of a log again, and then the opening no-op. This ballot's own
-    /// log starts at the slot of the no-op.
+    /// Proposes the recovered values of a log again, and then the opening no-op. This ballot begins
+    /// at the slot of the no-op.
     fn open_log(&mut self, step: &mut Step<'_>, log: LogId, ballot: Ballot, values: Vec<Value>) {
         let first = self.consensus.log(log).commit_point().next();
         let start = self.consensus.begin_ballot(step, log, &values);
@@ -217,8 +216,8 @@ impl Parts {
     }
 
     /// Campaigns without a pre-vote, if the followed leader has transferred leadership to this
-    /// replica. This is done after all messages of a group of steps, because a later message of the
-    /// group may show another leader.
+    /// replica. Must be called after all messages of a group of steps, because a later message of
+    /// the group may show another leader.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
         let Some(by_operator) = self.consensus.take_transfer_notice() else {
             return;

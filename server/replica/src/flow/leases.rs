@@ -181,9 +181,9 @@ impl Parts {
         }
     }
 
-    /// Proposes the next configuration, if it would differ from the newest one. Only one
-    /// configuration is in flight at a time, and none is proposed before the opening no-op is
-    /// committed.
+    /// Proposes the next configuration, if it would differ from the newest configuration. Only one
+    /// configuration is in flight at a time. No configuration is proposed before the opening no-op
+    /// is committed.
     pub(super) fn reconfigure(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.consensus.leadership() else {
             return step.timers.stop(Timer::Reconfigure);
@@ -205,8 +205,9 @@ impl Parts {
         step.set_timer(Timer::Reconfigure, again);
     }
 
-    /// Sends a probe if operators have requested settings that are in force already. A majority
-    /// that answers the probe confirms that this replica still leads.
+    /// Sends a probe if operators have requested settings that are in force already. Such a request
+    /// is answered only after a majority has answered the probe, because these answers confirm that
+    /// this replica still leads.
     fn probe_for_requests(&mut self, step: &mut Step<'_>) {
         let newest = self.consensus.probes(step).map(|(newest, _)| newest);
         if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
@@ -250,15 +251,15 @@ impl Parts {
     }
 }
 
-/// Whether rule H36 is on: a replica that cannot persist gives its leases back, and a replica that
-/// blocks a slot is suspected. Without the rule, such a replica would acknowledge every promise and
-/// block every write.
+/// Whether rule H36 is switched on. Under this rule, a replica that cannot persist gives its leases
+/// back, and a replica that blocks a slot is suspected. Without the rule, such a replica would
+/// acknowledge every promise and block every write.
 fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
-/// Returns whether all round trips of this replica are measured. Also returns true if a long time
-/// has passed since `since`, because decisions are then made without the round trips.
+/// Returns true if all round trips of this replica are measured. Also returns true a long time
+/// after `since`, because decisions are then made without the missing round trips.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
     let timeout = step.ctx.settings.timing.election_timeout * 2;
     let known = step.ctx.others().all(|peer| step.ctx.rtt(peer).is_some());

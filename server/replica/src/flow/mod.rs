@@ -75,8 +75,8 @@ impl Parts {
         }
     }
 
-    /// Tries again to serve the waiting reads of `keys`. Slots for which these reads waited were
-    /// replaced or dropped.
+    /// Tries again to serve the waiting reads of `keys`, because slots for which these reads waited
+    /// were replaced or dropped.
     fn look_again(&mut self, step: &mut Step<'_>, keys: Vec<Key>) {
         if !keys.is_empty() {
             let (reads, view) = self.reads();

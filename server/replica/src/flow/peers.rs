@@ -7,8 +7,8 @@ use crate::message::{Envelope, Message};
 use crate::step::Step;
 
 impl Parts {
-    /// Handles a message of a peer. `current` is true if the sender is the newest known run of the
-    /// peer, and the addressee is this run of this replica.
+    /// Handles a message of a peer. `current` is true if the message comes from the newest known
+    /// run of the peer, and was sent to this run of this replica.
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         match envelope.message {
@@ -67,9 +67,9 @@ impl Parts {
         }
     }
 
-    /// Handles messages that are valid only between the present runs of both replicas. For example,
-    /// this run must not handle an entry that an earlier run requested, because this run may not
-    /// know the entry's ballot, and would store the entry under a lower ballot.
+    /// Handles messages that are valid only between the present runs of both replicas. An example
+    /// is an entry that an earlier run of this replica requested. This run may not know the entry's
+    /// ballot, and would store the entry under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,

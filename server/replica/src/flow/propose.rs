@@ -63,8 +63,8 @@ impl Parts {
         commands.iter().map(class).collect()
     }
 
-    /// Queues a command, unless it is queued or proposed already. A command that was executed
-    /// before is not queued; its result is returned.
+    /// Queues a command, unless it is queued or proposed already. If the command was executed
+    /// before, it is not queued, and its result is returned.
     fn take_command(
         &mut self,
         step: &mut Step<'_>,

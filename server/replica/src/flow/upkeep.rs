@@ -14,8 +14,8 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 impl Parts {
-    /// Handles every input except a peer's message, a tick, or a report about the storage or the
-    /// clock. Those are handled elsewhere.
+    /// Handles every input except four kinds that are handled elsewhere: a peer's message, a tick,
+    /// `StorageWritable` and `ClockTrusted`.
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),
@@ -153,8 +153,8 @@ impl Parts {
     }
 
     /// Makes this replica take part from now on, because the record that it has joined is durable.
-    /// If a Phase 1 request arrived before, it is answered now. A preferred leader campaigns if its
-    /// election timer has already run out.
+    /// Answers the Phase 1 request that arrived before, if there is one. Otherwise, if the election
+    /// timer has already run out, a preferred leader campaigns.
     fn take_part(&mut self, step: &mut Step<'_>) {
         let postponed = self.joining.take_part();
         step.announce(Event::Joined);

@@ -12,12 +12,12 @@ use crate::context::ReplicaContext;
 use crate::message::{DemandReport, Message};
 use crate::step::Step;
 
-/// Divisor of the memory for demand. One part is for the demand of a replica's own clients. The
-/// other parts are for the reports that a leader receives from all replicas.
+/// Divisor of the memory for demand. The part `1 / OWN_PART` is for the demand of a replica's own
+/// clients. The rest is for the reports that a leader receives from all replicas.
 const OWN_PART: usize = 4;
 
-/// Demand of this replica's clients. A leader also stores the demand of all clients, as reported to
-/// it.
+/// Demand of this replica's clients. A leader also stores the demand of all clients, which all
+/// replicas report to it.
 #[derive(Clone, Debug)]
 pub(super) struct DemandTracker {
     tally: Tally,
@@ -63,7 +63,7 @@ pub struct DemandUse {
 
 impl Leasing {
     /// Counts the reads and writes of a client of this replica. They are counted even if the
-    /// present strategy does not use them, because a later strategy may.
+    /// present strategy does not use the counts, because a later strategy may use them.
     pub fn count_demand(&mut self, command: &Command) {
         let tally = &mut self.demand_tracker.tally;
         let write = command.is_write();
@@ -99,7 +99,8 @@ impl Leasing {
         false
     }
 
-    /// Key with the most reported operations, if this replica leads and knows any.
+    /// Key with the most reported operations; `None` if this replica does not lead or knows no
+    /// demand.
     pub fn hottest(&self) -> Option<Key> {
         let hottest = self.demand_tracker.demand.hottest();
         hottest.map(Key::copy_from_slice)

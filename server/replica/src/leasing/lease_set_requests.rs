@@ -17,7 +17,7 @@ use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use crate::message::Message;
 use crate::step::Step;
 
-/// Maximum number of unanswered requests at a leader; a further one is refused.
+/// Maximum number of unanswered requests at a leader. The leader refuses further requests.
 const REQUESTS_MAX: usize = 64;
 
 /// Number of answers that a leader remembers.
@@ -26,8 +26,8 @@ const ANSWERED_MAX: usize = 256;
 /// Request that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct LeaseSetRequest {
-    /// Replica that passed the request on, and its run. The next field, `ask`, is the ID that the
-    /// replica gave to the request in this run.
+    /// Replica that passed the request on, and the run in which the replica did so. The next field,
+    /// `ask`, is the ID that the replica gave to the request in this run.
     from: Requester,
     ask: u64,
     set: LeaseSet,
@@ -40,8 +40,8 @@ struct LeaseSetRequest {
 pub(super) struct LeaseSetRequests {
     /// Requests that are to be put in force, in the order in which they arrived.
     waiting: Vec<LeaseSetRequest>,
-    /// Leases as they will be after all waiting requests. They are kept so that the waiting
-    /// requests need not be merged again for the next request.
+    /// Leases as they will be after all waiting requests. They are stored here so that the leader
+    /// need not merge the waiting requests again for the next request.
     merged: Option<MergedLeases>,
     /// Requests that would change nothing, as far as this leader knows. They are answered once a
     /// majority confirms that this replica still leads.
@@ -59,8 +59,9 @@ struct MergedLeases {
     params: LeaseParams,
 }
 
-/// Request with a final answer. It is remembered because another copy of it may arrive late. That
-/// copy must not undo later changes, and must not be put in force if the request was refused.
+/// Request with a final answer. The request is remembered because a second copy of it may arrive
+/// late. The second copy must not undo later changes. If the request was refused, the second copy
+/// must not be put in force.
 #[derive(Clone, Debug, Hash)]
 struct AnsweredRequest {
     from: Requester,
@@ -69,9 +70,9 @@ struct AnsweredRequest {
     answer: LeaseAnswer,
 }
 
-/// Request for settings that were in force already when the leader checked. It is answered only
-/// after a majority has answered a probe that was sent after this check, because another leader may
-/// have changed the leases meanwhile.
+/// Request for settings that were in force already when the leader checked. Another leader may have
+/// changed the leases meanwhile. So the request is answered only after a majority has answered a
+/// probe that was sent after the check.
 #[derive(Clone, Debug, Hash)]
 struct UnconfirmedRequest {
     request: LeaseSetRequest,
@@ -121,9 +122,9 @@ impl LeaseSetRequests {
             .for_each(|request| request.proposed = true);
     }
 
-    /// Adds a request, unless this leader has it already. Returns whether the request is new: the
-    /// replica that passes requests on may repeat a request. `merged` are the leases as they will
-    /// be after all waiting requests and the new one.
+    /// Adds a request, unless this leader has the request already. Returns whether the request is
+    /// new. The same request may arrive again, because the replica that passes it on may repeat it.
+    /// `merged` are the leases as they will be after all waiting requests and the new request.
     fn add(&mut self, request: LeaseSetRequest, merged: MergedLeases) -> bool {
         if self.knows(request.from, request.ask, &request.set) {
             return false;
@@ -194,7 +195,7 @@ impl Leasing {
         fresh
     }
 
-    /// Merges a request with the waiting ones.
+    /// Merges a request with the waiting requests.
     ///
     /// # Errors
     /// Returns the refusal, if the request is refused.
@@ -323,7 +324,7 @@ impl Leasing {
 
     /// Adds the requested strategies to `change`. Omits a strategy if its whole range will have
     /// this strategy anyway once `change` is in force. `policies` are the policies of all ranges
-    /// once `change` is in force. They are updated, too.
+    /// once `change` is in force. This function updates `policies` for the added strategies.
     fn add(
         &self,
         change: &mut ConfigChange,
@@ -373,8 +374,8 @@ impl Leasing {
     }
 
     /// Answers the unconfirmed requests that wait for probes up to `confirmed`. A majority has
-    /// answered these probes, so this replica still led when it found that those requests were in
-    /// force.
+    /// answered these probes. So this replica still led when it found that the requested settings
+    /// were in force.
     pub fn answer_confirmed(&mut self, step: &mut Step<'_>, confirmed: u64) {
         let may_say =
             |found: &mut UnconfirmedRequest| found.probe.is_some_and(|probe| probe <= confirmed);

@@ -31,8 +31,8 @@ pub(super) struct LeaveProgress {
     /// Replicas that have given back every promise of this replica, and will make no more promises
     /// to it.
     acknowledged: ReplicaSet,
-    /// Whether a restart wait of zero was recorded. It is recorded once no other replica relies on
-    /// a promise of this replica. The record may not be durable yet.
+    /// Whether a restart wait of zero was recorded. This is done once no other replica relies on a
+    /// promise of this replica. The record may not be durable yet.
     recorded: bool,
     durable: bool,
 }
@@ -111,9 +111,9 @@ impl Leasing {
         }
     }
 
-    /// Undoes the record of a restart wait of zero, because the clock is no longer trusted, and
-    /// grants may not have ended in time (hazard 80). The next run then waits as if this run had
-    /// been killed.
+    /// Replaces the recorded restart wait of zero by the wait that was recorded before. Without a
+    /// trusted clock, grants may not have ended in time (hazard 80). The next run then waits as if
+    /// this run had been killed.
     pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
         let wait = self.restart_wait.requested;
         if let Some(leaving) = &mut self.leaving
@@ -130,10 +130,11 @@ impl Leasing {
         }
     }
 
-    /// Returns whether this replica may end. It may end if no replica waits for it any more, and
-    /// none will wait for it after its next start. It may end during its own restart wait, because
-    /// this wait stays recorded on disk for the next run. Silent replicas need not answer, because
-    /// the promises to them end in time by themselves.
+    /// Returns whether this replica may end. The first condition is that no replica waits for this
+    /// replica any more. Silent replicas do not count, because the promises to them end in time by
+    /// themselves. The second condition is that the recorded restart wait of zero is durable, so
+    /// that no replica waits after the next start. During its own restart wait, this replica may
+    /// end without this record, because that wait stays recorded on disk for the next run.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits =

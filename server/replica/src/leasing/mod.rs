@@ -37,9 +37,9 @@ use demand::DemandTracker;
 use leave::LeaveProgress;
 use reconfigure::LeaderState;
 
-/// Number of old configurations that are kept although no promise is in force under them. A peer
-/// that has executed fewer configurations receives promises under the newest configuration that it
-/// knows.
+/// Number of old configurations that are kept although no promise is in force under them. They are
+/// kept for peers that have executed fewer configurations. Such a peer receives promises under the
+/// newest configuration that it knows.
 const CONFIGS_KEPT: u64 = 3;
 
 /// Number of unanswered renewals after which a grantor pauses. The holder then receives no promises
@@ -66,13 +66,13 @@ struct RestartWait {
 #[derive(Clone, Debug)]
 pub(super) struct Leasing {
     configs: Configs,
-    /// Configurations that are executed and not handed to the storage yet.
+    /// Configurations that are executed, but were not handed to the storage yet.
     unsaved: Vec<(Slot, Value)>,
     /// Whether any configuration was ever put in force. The value is the same on all replicas at
     /// the same slot, because it follows from the log.
     configured: bool,
-    /// Time since which this replica's configuration log lags behind the leader's; `None` if it
-    /// does not.
+    /// Time since which this replica's configuration log has lagged behind the leader's log; `None`
+    /// if the log does not lag.
     lags_since: Option<Time>,
     grantor: Grantor,
     holder: Holder,
@@ -83,8 +83,8 @@ pub(super) struct Leasing {
 }
 
 impl std::hash::Hash for Leasing {
-    /// Hashes this value without the demand and `lags_since`. In the period for which a fingerprint
-    /// is valid, these parts have no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the demand and `lags_since`. While a fingerprint is valid, these
+    /// parts have no effect (`Replica::fingerprint`).
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
         (self.restart_wait, &self.leader_state, &self.leaving).hash(state);
@@ -215,9 +215,9 @@ impl Leasing {
     }
 
     /// Returns the class of a command (§3.9): the holders of all keys that it writes. A holder
-    /// under an older configuration is included as long as it has a promise of this replica,
-    /// because a write that waits for such a holder delays all commands in the same batch. `live`
-    /// are the promises in force.
+    /// under an older configuration is included as long as it has a promise of this replica. A
+    /// write waits for such a holder, too, and delays all commands in the same batch. `live` are
+    /// the promises in force.
     pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
@@ -293,7 +293,7 @@ impl Leasing {
         lapsed
     }
 
-    /// Makes a longer restart wait durable before the first promise that requires it: a later run
+    /// Makes a longer restart wait durable before the first promise that requires it. A later run
     /// must then wait that long (hazard 23).
     fn persist_restart_wait(&mut self, step: &mut Step<'_>) {
         let newest = self.configs.newest();
@@ -332,7 +332,7 @@ impl Leasing {
         step.ctx.writable && step.ctx.clock_trusted && stays && !lags
     }
 
-    /// Notes whether the configuration log lags behind the leader's.
+    /// Notes whether the configuration log of this replica lags behind the log of the leader.
     pub(super) fn note_lag(&mut self, now: Time, lags: bool) {
         self.lags_since = lags.then(|| self.lags_since.unwrap_or(now));
     }
@@ -407,10 +407,10 @@ impl Leasing {
         }
     }
 
-    /// Notes that the clock is trusted again, or is no longer trusted (hazard 80). Without a
-    /// trusted clock, no promise of this replica ends. A promise ends only after the clock is
-    /// trusted again and the whole duration of the promise has passed since then. Until a promise
-    /// ends, writes must still be accepted by its holder before they commit.
+    /// Notes that the clock is trusted again, or is no longer trusted (hazard 80). While the clock
+    /// is not trusted, no promise of this replica ends. Once the clock is trusted again, each
+    /// promise lasts for its whole duration from then on. Until a promise ends, a write commits
+    /// only after the holder has accepted it.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         if step.ctx.clock_trusted {
             self.grantor.trust(step.now)

@@ -18,25 +18,26 @@ use crate::context::ReplicaContext;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// Factor by which holders are chosen more often for a while after clients have begun to request
-/// other keys. The factor applies for [`HURRIED_PERIODS`] periods of the usual length.
+/// Factor by which the usual period between two passes is divided after clients have begun to
+/// request other keys. The factor applies for [`HURRIED_PERIODS`] usual periods.
 const HURRY: u32 = 4;
 
-/// Time for which holders are chosen more often, as a multiple of the usual period.
+/// Number of usual periods for which passes follow each other faster.
 const HURRIED_PERIODS: u32 = 2;
 
-/// Delay between two configurations if the first one had no capacity for all changed keys.
+/// Delay before the next configuration if some changed keys did not fit into the last one.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
-/// Interval in which configurations may contain only a limited number of bytes of keys.
+/// Interval for which the number of bytes of keys in configurations is limited.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Delay before a leader makes another pass over the keys, if the last pass had more findings than
-/// it could keep.
+/// Delay before the next pass over the keys if the last pass found more changes than the leader
+/// could keep.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Returns the number of keys to examine in one step, so that a step takes about a millisecond. If
-/// there are too many replicas for a table of all sets of holders, a key takes forty times as long.
+/// Returns the number of keys to examine in one step. Examining this many keys takes about a
+/// millisecond. A cluster with many replicas has no table of all sets of holders, so each key takes
+/// about forty times as long.
 fn keys_a_step(n: usize) -> usize {
     if Costs::tabulates(n) { 4096 } else { 128 }
 }
@@ -47,7 +48,7 @@ pub(super) struct LeaderState {
     pub(super) suspicions: Suspicions,
     /// Requests of operators.
     pub(super) requests: LeaseSetRequests,
-    /// Present pass over all keys with known demand, if there is one.
+    /// Pass over all keys with known demand; `None` if no pass is in progress.
     pub(super) survey: Option<Survey>,
     /// Changes that the last pass found and that no configuration includes yet.
     pub(super) remaining: Option<RemainingChanges>,
@@ -63,16 +64,15 @@ pub(super) struct LeaderState {
     /// Configurations of the last second that contained keys. Each entry is (time of the proposal,
     /// bytes of the keys).
     brought: VecDeque<(Time, usize)>,
-    /// Time until which holders are chosen more often.
+    /// Time at which the faster passes end.
     hurried_until: Time,
     /// Round trips between replicas, as strategies use them at present.
     rtts: Option<RoundTrips>,
 }
 
 impl Hash for LeaderState {
-    /// Hashes this value without the progress of a pass, the remaining findings and the round
-    /// trips. In the period for which a fingerprint is valid, these parts have no effect
-    /// (`Replica::fingerprint`).
+    /// Hashes the suspicions, the requests of operators, and `unfinished`. The other fields have no
+    /// effect in the period for which a fingerprint is valid (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
@@ -81,8 +81,8 @@ impl Hash for LeaderState {
 /// Next action by which a leader prepares or proposes a configuration.
 #[derive(Debug)]
 pub enum NextConfig {
-    /// Propose this configuration immediately, because it excludes a different set of replicas than
-    /// the newest one.
+    /// Propose this configuration immediately. The newest configuration excludes a different set of
+    /// replicas.
     Exclude(ConfigChange),
     /// Examine further keys in a later step: the pass over the keys is not complete.
     LookOn,
@@ -106,8 +106,8 @@ impl Leasing {
         self.demand_tracker.forget_reports(now);
     }
 
-    /// Notes that a leadership of this replica ends. The replicas that this leader suspected are
-    /// remembered until this replica's next leadership begins.
+    /// Notes that a leadership of this replica ends. The suspicions are kept until the next
+    /// leadership of this replica begins.
     pub fn step_down(&mut self, now: Time) {
         self.leader_state.requests.clear();
         self.leader_state.survey = None;
@@ -122,9 +122,9 @@ impl Leasing {
         self.leader_state.suspicions.report(now, from, suspects);
     }
 
-    /// Notes the replicas that have blocked a slot for t_grace, because they have not accepted it.
-    /// Returns whether the next configuration should exclude a different set of replicas than the
-    /// newest one.
+    /// Notes the replicas that have not accepted a slot for t_grace, and so block it. Returns
+    /// whether the set of replicas to exclude differs from the set that the newest configuration
+    /// excludes.
     pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
         self.leader_state
             .suspicions
@@ -180,7 +180,8 @@ impl Leasing {
         self.finish_survey(step, survey, excluded)
     }
 
-    /// Returns the change that a completed pass has found, up to the capacity of a configuration.
+    /// Returns the change that a completed pass has found. The change is limited to the keys that
+    /// one configuration may contain.
     fn finish_survey(
         &mut self,
         step: &Step<'_>,
@@ -237,9 +238,9 @@ impl Leasing {
         })
     }
 
-    /// Keeps `remaining` for later configurations: the findings without the part that the next
-    /// configuration includes. `changes` is true if that part changes something, and so is
-    /// proposed. Returns the time at which to continue.
+    /// Keeps `remaining` for later configurations. `remaining` does not contain the changes of the
+    /// next configuration. `changes` is true if the next configuration changes something; only then
+    /// is it proposed. Returns the time at which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,
@@ -290,7 +291,7 @@ impl Leasing {
     }
 
     /// Makes this leader choose holders more often for a while, because clients have begun to
-    /// request other keys. Returns the time by which the next pass is due.
+    /// request other keys. Returns a time; the next pass begins no later than this time.
     pub fn hurry(&mut self, step: &Step<'_>) -> Time {
         let usual = step.ctx.settings.timing.reconfigure;
         self.leader_state.hurried_until = step.now + usual * HURRIED_PERIODS;
@@ -318,10 +319,9 @@ impl Leasing {
         )
     }
 
-    /// Returns the change that the settings and operators want. The first configuration puts the
-    /// strategies and durations of the settings in force. From then on, the log determines the
-    /// strategies and durations. Only an operator changes them then, and the settings of a node
-    /// have no effect on them.
+    /// Returns the change that operators and settings require. Settings determine the strategies
+    /// and durations only until the first configuration exists. From then on, the log contains the
+    /// strategies and durations, and only an operator changes them.
     fn wanted_change(&mut self, step: &mut Step<'_>) -> ConfigChange {
         let newest = self.configs.newest();
         let mut params = *self.configs.params(newest);
@@ -340,9 +340,8 @@ impl Leasing {
         change
     }
 
-    /// Returns the input of the strategies. Earlier round trips are kept unless they differ clearly
-    /// from the measured ones, because small differences would otherwise cause new configurations
-    /// again and again.
+    /// Returns the input of the strategies. The earlier round trips are used again if the measured
+    /// round trips are similar. So small differences do not cause a new configuration each time.
     fn situation(&mut self, ctx: &ReplicaContext) -> Situation {
         let measured = self.demand_tracker.matrix.round_trips(ctx);
         let known = self.leader_state.rtts.take();

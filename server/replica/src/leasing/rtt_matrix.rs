@@ -7,8 +7,8 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Round trip, in ms, that is assumed between two replicas if neither has measured it. If the
-/// longest measured round trip is longer, that one is assumed instead.
+/// Round trip, in ms, that is assumed for two replicas without a measurement. If the longest
+/// measured round trip is longer, it is assumed instead of this value.
 const UNMEASURED_MS: f64 = 1000.0;
 
 /// Maximum for a round trip that a peer reports, in us. A longer reported round trip is replaced by
@@ -50,8 +50,8 @@ impl RttMatrix {
         }
     }
 
-    /// Returns whether the round trip of every pair of replicas in `among` was measured, by at
-    /// least one of the two replicas.
+    /// Returns whether each pair of replicas in `among` has a measured round trip. A measurement by
+    /// one replica of the pair is enough.
     pub(super) fn is_known(&self, ctx: &ReplicaContext, among: ReplicaSet) -> bool {
         let own = RttMatrix::row_of(ctx);
         let measured = |a: ReplicaId, b: ReplicaId| {
@@ -74,8 +74,9 @@ impl RttMatrix {
         Duration::from_micros(measured.max().map_or(0, |us| (*us).into()))
     }
 
-    /// Returns the round trips between all replicas. Each is the mean of the measurements of the
-    /// two replicas, or the only measurement if just one of the two has measured it.
+    /// Returns the round trips between all replicas. If both replicas of a pair have measured the
+    /// round trip, the mean is returned. If only one replica has measured it, this measurement is
+    /// returned.
     pub(super) fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
         let own = RttMatrix::row_of(ctx);
         assert_eq!(own.len(), self.rows.len(), "one row for each replica");

@@ -16,9 +16,9 @@ const QUIET_GRACES: u32 = 2;
 pub(super) struct Suspicions {
     /// Map from each reporting replica to the replicas that it suspects.
     reports: BTreeMap<ReplicaId, ReplicaSet>,
-    /// Back-off of each replica that was ever suspected. The back-off stores the time since which
-    /// the replica is no longer suspected, and the number of times that it was suspected again soon
-    /// after its return.
+    /// Back-off of each replica that was ever suspected. A back-off stores the time of the last
+    /// suspicion. It also counts the suspicions that came soon after the replica was included
+    /// again.
     backoffs: BTreeMap<ReplicaId, FlapBackoff>,
     /// Replicas that have blocked a slot for too long, because they have not accepted it.
     blockers: ReplicaSet,
@@ -27,7 +27,7 @@ pub(super) struct Suspicions {
 }
 
 impl Hash for Suspicions {
-    /// A report without suspects has the same hash as no report.
+    /// Hashes the suspicions. A report without suspects does not change the hash.
     fn hash<H: Hasher>(&self, state: &mut H) {
         for report in self.reports.iter().filter(|(_, who)| !who.is_empty()) {
             report.hash(state);
@@ -37,9 +37,9 @@ impl Hash for Suspicions {
 }
 
 impl Suspicions {
-    /// Begins a new leadership. Drops reports from earlier leaderships, because they are outdated.
-    /// An excluded replica stays excluded until it has had time to show that it works. The
-    /// back-offs from earlier leaderships of this replica are kept.
+    /// Begins a new leadership. Forgets the reports from earlier leaderships, but keeps the
+    /// back-offs. A replica that is excluded now stays excluded at first, so that the replica has
+    /// time to show that it works.
     pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
         let mut suspicions = Suspicions {
             backoffs: self.backoffs,
@@ -87,9 +87,9 @@ impl Suspicions {
     }
 
     /// Returns the replicas that the next configuration should exclude: blockers, and replicas that
-    /// the leader (`mine`) or a majority suspects. An `excluded` replica is included again after
-    /// two grace periods without suspicion. A replica that was suspected soon after an earlier
-    /// return must wait longer.
+    /// the leader (`mine`) or a majority suspects. `excluded` replicas are excluded now. Each of
+    /// them stays excluded until it was free of suspicion for at least two grace periods. This time
+    /// is longer for a replica that was suspected soon after an earlier return.
     pub(super) fn exclusions(
         &mut self,
         now: Time,
@@ -185,9 +185,8 @@ mod tests {
         assert!(cases >= 10, "the table was read");
     }
 
-    /// A replica is suspected several times, for one second each time. After each further
-    /// suspicion, the replica must be without suspicion for a longer time before it is included
-    /// again.
+    /// A replica is suspected several times, for one second each time. After each suspicion, it
+    /// takes longer until the replica is included again.
     #[test]
     fn a_replica_that_flaps_returns_less_and_less_often() {
         let rule = ExclusionRule {

@@ -19,15 +19,15 @@ use crate::settings::SessionLimits;
 use crate::size_estimate::command_size_estimate;
 use crate::unavailable;
 
-/// Maximum size, in bytes, of all entries in one answer. The rest of the answer's frame is for the
-/// fields around the entries.
+/// Maximum size, in bytes, of all entries in one answer. This maximum leaves 64 KiB of the answer's
+/// frame for the other fields of the answer.
 const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
 /// Maximum number of bytes that an entry takes on the wire in addition to its key and value.
 const ENTRY_OVERHEAD: usize = 64;
 
 /// Returns the version that a command gives to the values that it writes (hazard 42). The version
-/// consists of the slot and the command's index in its batch. No two commands in the log give the
-/// same version, because no two commands have the same slot and index.
+/// consists of the slot and the command's index in its batch. Each command in the log has its own
+/// slot and index, so each command gives its own version.
 pub fn version_of(slot: Slot, index: usize) -> Version {
     let index = if off(Rule::H42Index) { 0 } else { index as u32 };
     Version {
@@ -45,9 +45,9 @@ pub struct Kv {
     pub(super) sessions: Sessions,
     /// Highest log time of the batches executed so far, in ms.
     pub(super) log_time_ms: u64,
-    /// Keys that have changed since the last batch of changes, each with its present value; `None`
-    /// if the key was deleted. The values are stored here, too, so that a batch of very many keys
-    /// needs no look-ups.
+    /// Keys that have changed since the last batch of changes, each with its present value. The
+    /// value is `None` if the key was deleted. The values are stored here, too, so that the next
+    /// batch needs no look-ups.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
     /// Newest version that was given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),
@@ -58,8 +58,8 @@ pub struct Kv {
 }
 
 impl Hash for Kv {
-    /// Hashes the state without the dirty entries. The dirty entries may be omitted, because they
-    /// have no effect before the horizon of `Replica::fingerprint`.
+    /// Hashes the state without the dirty entries. The dirty entries have no effect in the period
+    /// for which a fingerprint is valid (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.map.iter(), state);
         (&self.sessions, self.log_time_ms).hash(state);
@@ -284,8 +284,9 @@ impl Kv {
         })
     }
 
-    /// Returns the extra work of the first merge into a record after a batch of changes. This merge
-    /// needs new memory, because the batch still refers to the old record.
+    /// Returns the extra work of a merge into a record that has not changed since the last batch of
+    /// changes; 0 for other merges. The merge needs new memory, because the batch still refers to
+    /// the old record.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0

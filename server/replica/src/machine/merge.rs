@@ -7,8 +7,8 @@ use prost::encoding::{WireType, decode_varint, message};
 
 use crate::cost::merging;
 
-/// Maximum size, in bytes, of a record into which fields are merged. Every replica reads the whole
-/// record for each merge, and thousands of merges may arrive at the same time.
+/// Maximum size, in bytes, of a record into which fields are merged. The size is limited because
+/// every replica reads the whole record for each merge, and thousands of merges may arrive at once.
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of fields of a record into which fields are merged.
 const FIELDS_MAX: usize = 1024;
@@ -20,7 +20,7 @@ const FIELDS_COUNTED: usize = 64;
 /// processor's cache, it is faster to copy the whole record first than to read it field by field.
 const COPIED_FIRST_BYTES: usize = 32 << 10;
 
-/// Protobuf tags of the fields of `Record` and `Field`. All these fields have the type bytes.
+/// Protobuf tags of the fields of `Record` and `Field`. The type of all these fields is `bytes`.
 const FIELD: u32 = 1;
 const NAME: u32 = 1;
 const VALUE: u32 = 2;
@@ -95,8 +95,8 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
 }
 
 /// Removes the next field from a record, and returns the name of the field. Returns `None` if the
-/// record is empty, or if its next bytes are not a field in the form that protobuf writes: a name,
-/// a value and nothing else. An empty name or value may be omitted.
+/// record is empty. Also returns `None` if the next bytes are not a field as protobuf writes it:
+/// the name and then the value. The name or the value may be missing if it is empty.
 fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     let mut rest = *record;
     let mut field = take_bytes(FIELD, &mut rest)?;
@@ -111,7 +111,8 @@ fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(name)
 }
 
-/// Removes the next field from `from` if it has this tag. Returns the content of the field.
+/// Removes the next field from `from` if the field has the tag `tag`. Returns the content of the
+/// field.
 fn take_bytes<'a>(tag: u32, from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let key = (tag << 3) as u8 | WireType::LengthDelimited as u8;
     let mut rest = from.strip_prefix(&[key])?;

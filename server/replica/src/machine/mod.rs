@@ -22,15 +22,15 @@ pub use session::{Admission, InFlightBound, Sessions};
 /// capacity that the merge uses.
 const MERGE_COST_FACTOR: usize = 4;
 /// Minimum part of a slot's capacity that a merge uses. This minimum is needed because an earlier
-/// command of the slot may replace the record with a larger one.
+/// command of the slot may replace the record with a larger record.
 const MERGE_COST_MIN: usize = 8 << 10;
 /// Number of changed keys and sessions at which a batch of changes is handed to the storage. The
-/// storage needs some ms for this many.
+/// storage needs several milliseconds for a batch of this size.
 const CHANGES_MAX: usize = 1 << 11;
 /// Bytes of executed writes at which a batch of changes is handed to the storage.
 const CHANGES_BYTES_MAX: usize = 1 << 20;
-/// Number of bytes of executed writes after which the state is flushed. After a restart, everything
-/// above the flushed state is executed again.
+/// Number of bytes of executed writes after which the state is flushed. This number limits the work
+/// after a restart: the replica executes again all writes that came after the last flush.
 const FLUSH_BYTES: usize = 16 << 20;
 
 /// Replicated state, and its progress on the way to the disk.
@@ -41,7 +41,7 @@ pub(super) struct StateMachine {
     handed_over: (Slot, ConfigId),
     /// Last slot of commands and last configuration that the newest requested flush covers.
     flush_requested: (Slot, ConfigId),
-    /// Whether a flush was requested and its end is not reported yet.
+    /// Whether a flush is in progress: it was requested, and its end is not reported yet.
     is_flushing: bool,
     /// Bytes of the writes that were handed over since the newest flush was requested.
     unflushed_bytes: usize,
@@ -94,11 +94,10 @@ impl StateMachine {
         self.kv.execute(slot, index, command)
     }
 
-    /// Estimates the part of a slot's capacity that a command uses (§3.9). For a merge, this part
-    /// is larger than the cost of the merge. For all other commands, it equals the cost of the
-    /// command. The part is large for merges because the step that executes a slot must be short.
-    /// All merges of a slot take some 1.2 ms. They take up to 4 ms if a command before them makes
-    /// their records as large as possible.
+    /// Estimates the part of a slot's capacity that a command uses (§3.9). For a command that is no
+    /// merge, this part equals the cost of the command. For a merge, this part is larger than the
+    /// cost, so that a slot contains fewer merges. All merges of a slot then take about 1.2 ms.
+    /// They take up to 4 ms if an earlier command makes their records as large as possible.
     pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let merging = command.as_merge().map_or(0, |_| {
             MERGE_COST_MIN.max(MERGE_COST_FACTOR * cost::MERGING * self.merge_work(command))

@@ -64,11 +64,10 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// keeps steps short. Further sessions end when the next batches are executed. It does no harm if a
 /// session ends late.
 const EXPIRED_MAX: usize = 1024;
-/// Maximum number of results of a short session. A write to disk takes about as long for a short
-/// session as for a key.
+/// Number of results of a session that cost as much as one key when they are written to disk.
 const RESULTS_OF_ONE: usize = 16;
-/// Maximum number of old sessions that end to make room for one new session. It is more than one,
-/// so that the number of sessions falls after the maximum number of sessions was lowered.
+/// Maximum number of old sessions that end when one new session opens. This number is more than
+/// one, so that the number of sessions can fall after its maximum was lowered.
 const ENDED_MAX: usize = 2;
 
 /// Decision of the sessions about a command.
@@ -86,10 +85,12 @@ pub enum Admission {
     NoRoom,
 }
 
-/// Bounds on the effects that earlier commands in flight may have on the sessions.
+/// Limits for the commands in flight before a given command. These limits bound the number of
+/// sessions that the commands in flight may open.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightBound {
-    /// Number of clients with writes in flight, the command's own client included.
+    /// Number of clients with writes in flight. This number includes the client of the given
+    /// command.
     pub clients: usize,
     /// Lowest maximum number of sessions among the batches in flight; 0 if there is no maximum.
     pub sessions_max: u32,
@@ -109,7 +110,7 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     stay_ms: u64,
-    /// Maximum number of sessions, as the last batch contained it; 0 if there is no maximum.
+    /// Maximum number of sessions, taken from the last batch; 0 if there is no maximum.
     max: u32,
     /// Log time, in ms. A session that was opened before this time may have ended to make room for
     /// another.
@@ -123,8 +124,8 @@ pub struct Sessions {
 
 impl Hash for Sessions {
     /// Hashes the sessions and `opens_from_ms`. `by_activity` is omitted because it follows from
-    /// the sessions, and `max` is omitted because every batch contains it. Dirty sessions are
-    /// omitted because they have no effect before the horizon of `Replica::fingerprint`.
+    /// the sessions, and `max` is omitted because every batch contains it. The dirty sessions have
+    /// no effect in the period for which a fingerprint is valid (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.by_client.iter(), state);
         self.opens_from_ms.hash(state);
@@ -181,7 +182,7 @@ impl Sessions {
         *counted = cost.max(*counted);
     }
 
-    /// Decides whether a write may be executed when the replicated clock is `now_ms`.
+    /// Decides whether a write may be executed at log time `now_ms`.
     pub fn admit(&self, command: &Command, now_ms: u64) -> Admission {
         let Some(session) = self.by_client.get(&command.client) else {
             return if !self.may_open(command, now_ms) {
@@ -201,19 +202,19 @@ impl Sessions {
         }
     }
 
-    /// Whether a client without a session may open one with this command at log time `now_ms`,
-    /// provided that there is room. The client may open the session if it is certain that no
-    /// command of that session was executed yet. Without this condition, a command that was
+    /// Whether a client without a session may open one with this command at log time `now_ms`. The
+    /// room for another session is not checked. The client may open the session if it is certain
+    /// that no command of that session was executed yet. Without this condition, a command that was
     /// executed long ago might be executed again (hazards 21 and 84).
     ///
-    /// A session opens at log time `opened_ms` or later. So it cannot have ended by its age before
-    /// `opened_ms` plus its time to live. And it cannot have ended to make room if `opened_ms` is
-    /// not below `opens_from_ms`.
+    /// A session opens at log time `opened_ms` or later. So a session cannot have ended by its age
+    /// before `opened_ms` plus its time to live. If `opened_ms` is at least `opens_from_ms`, the
+    /// session cannot have ended to make room.
     ///
-    /// The low-water mark plays no part here (hazard 77). A mark above 1 may come from a client
-    /// that abandoned its first write. If a command with such a mark were refused, a late copy of
-    /// the first write would open the session, and a copy of the refused command would be executed
-    /// in it.
+    /// The low-water mark is not considered (hazard 77). A mark above 1 may come from a client that
+    /// abandoned its first write. Suppose that a command with such a mark were refused. A late copy
+    /// of the first write would then open the session. In this session, a copy of the refused
+    /// command would be executed.
     fn may_open(&self, command: &Command, now_ms: u64) -> bool {
         let is_young = self.would_outlive(command.opened_ms, now_ms) || off(Rule::H21Reopened);
         let has_not_made_room = command.opened_ms >= self.opens_from_ms || off(Rule::H84Room);
@@ -230,8 +231,9 @@ impl Sessions {
         self.max != 0 && self.len() >= self.max as usize
     }
 
-    /// Whether a session must not end at log time `now_ms` even if other clients need its room
-    /// (hazard 85). `active_ms` is the log time at which the session was last active.
+    /// Whether a session is protected at log time `now_ms`. A protected session does not end, even
+    /// if other clients need its room (hazard 85). `active_ms` is the log time at which the session
+    /// was last active.
     fn stays(&self, active_ms: u64, now_ms: u64) -> bool {
         active_ms + STEP_MS + self.stay_ms > now_ms && !off(Rule::H85Stays)
     }
@@ -256,12 +258,13 @@ impl Sessions {
     }
 
     /// Whether this write is certain to have a session when it is executed at log time `now_ms`.
-    /// The session may exist before, or the write may open it. This must be certain for every
-    /// outcome of the slots in flight before the write: each of those slots may open the sessions
-    /// of its commands, or turn out to be empty (hazard 31).
+    /// The session may exist before, or the write may open it. Each slot in flight before the write
+    /// may open the sessions of its commands, or may turn out to be empty. The write must be
+    /// certain to have a session in all of these cases (hazard 31).
     ///
-    /// Only a command that opens a session ends another one to make room. While there is room for
-    /// the sessions of all commands in flight, none ends, and `opens_from_ms` keeps its value.
+    /// A session ends to make room only when a command opens another session. While there is room
+    /// for the sessions of all commands in flight, no session ends for this reason, and
+    /// `opens_from_ms` does not change.
     pub fn is_certain(&self, command: &Command, now_ms: u64, in_flight: InFlightBound) -> bool {
         let most = self.len() + in_flight.clients;
         let room = in_flight.sessions_max == 0 || most <= in_flight.sessions_max as usize;
@@ -344,8 +347,8 @@ impl Sessions {
             .collect()
     }
 
-    /// Earliest start time with which a client may still open a session, in ms of log time. A
-    /// checkpoint stores this time.
+    /// Earliest start time, in ms of log time, with which a client may still open a session.
+    /// Checkpoints store this time.
     pub fn opens_from_ms(&self) -> u64 {
         self.opens_from_ms
     }
@@ -385,8 +388,7 @@ impl Sessions {
         self.by_client.len()
     }
 
-    /// Returns the maximum number of sessions, as the last batch contained it; 0 if there is no
-    /// maximum.
+    /// Returns the maximum number of sessions, taken from the last batch; 0 if there is no maximum.
     pub fn max(&self) -> u32 {
         self.max
     }

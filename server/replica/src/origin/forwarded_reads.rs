@@ -24,14 +24,13 @@ use crate::step::Step;
 /// Maximum number of unanswered reads at one peer. With a round trip of 100 ms, this allows 10,000
 /// reads a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
-/// Number of unanswered reads above which answers of a peer may take long. If more reads are
-/// unanswered but the peer still answers some reads, the others are sent again only after a longer
-/// wait.
+/// Number of unanswered reads above which a peer counts as busy. For a read at a busy peer, the
+/// timeout begins anew with each answer of the peer to another read.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
 /// Number of attempts after which the wait between two attempts no longer grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Factor by which the timeout of a request grows if its peer answers other requests meanwhile.
-/// After this longer timeout, the request is considered lost.
+/// Factor by which the timeout of a request at a busy peer is multiplied. After this longer
+/// timeout, the request is considered lost, even if the peer still answers other requests.
 const BUSY_TIMEOUT_FACTOR: u32 = 8;
 
 /// State of a request that another replica is to answer.
@@ -39,7 +38,7 @@ const BUSY_TIMEOUT_FACTOR: u32 = 8;
 enum ForwardState {
     /// No peer is known to which the request could be sent.
     NoPeer,
-    /// The request waits until it may be sent to this peer.
+    /// The request waits in the queue for this peer.
     Queued(ReplicaId),
     /// The request was sent to this peer.
     Sent(ReplicaId),
@@ -56,14 +55,14 @@ struct ForwardedRead {
     since: Time,
     attempts: u32,
     state: ForwardState,
-    /// Whether a leader must answer the read. If a leader was known when the read was forwarded,
-    /// that leader must answer. If no leader was known, any leader may answer.
+    /// Whether a leader must answer the read. This must be the leader that was known when the read
+    /// was forwarded. If no leader was known, any leader may answer the read.
     of_leader: bool,
 }
 
 impl Hash for ForwardedRead {
-    /// Hashes the read without the time of the request. The time may be omitted, because it has no
-    /// effect before the horizon of `Replica::fingerprint`.
+    /// Hashes the read without the time of the request. The time has no effect in the period for
+    /// which a fingerprint is valid (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.key, self.attempts).hash(state);
         (self.state, self.of_leader).hash(state);
@@ -101,8 +100,8 @@ pub(super) struct Target {
 /// Requests to one peer.
 #[derive(Clone, Debug, Default)]
 struct Window {
-    /// Queue of waiting requests, round-robin by client connection. It may contain requests that no
-    /// longer wait for this peer. These are skipped.
+    /// Queue of waiting requests, in round-robin order of client connections. Some requests in the
+    /// queue may no longer wait for this peer. These requests are skipped.
     waiting: RoundRobinQueue<RequestId>,
     /// Number of requests that were sent and are not answered.
     sent: usize,
@@ -111,8 +110,8 @@ struct Window {
 }
 
 impl Hash for Window {
-    /// Hashes all fields except the time of the last answer. The time may be omitted, because it
-    /// has no effect before the horizon of `Replica::fingerprint`.
+    /// Hashes all fields except the time of the last answer. This time has no effect in the period
+    /// for which a fingerprint is valid (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.waiting, self.sent).hash(state);
     }
@@ -249,9 +248,9 @@ impl ForwardedReads {
         ))
     }
 
-    /// Drops the reads of disconnected clients. A read that was sent still counts towards the limit
-    /// for its peer, until the peer answers the read or the read is considered lost. Without this
-    /// rule, a client that connects and disconnects could send any number of reads.
+    /// Drops the reads of disconnected clients. A read that was already sent counts towards the
+    /// limit for its peer until the peer answers it or it is considered lost. Without this rule, a
+    /// client that repeatedly connects and disconnects could send any number of reads.
     pub(super) fn forget(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         self.forwarded.retain(|_, forwarded| {
             if let Some(from) = forwarded.from.take_if(|from| disconnected.has(*from)) {
@@ -262,7 +261,7 @@ impl ForwardedReads {
         });
     }
 
-    /// Sends waiting reads to each peer, as many as the peer may receive.
+    /// Sends waiting reads to each peer, until the peer has the maximum number of unanswered reads.
     pub(super) fn flush(&mut self, step: &mut Step<'_>) {
         for (to, window) in &mut self.peers {
             let mut reads = [Vec::new(), Vec::new()];

@@ -21,21 +21,21 @@ use crate::size_estimate::command_size_estimate;
 /// Minimum cost that is counted for a merge. The minimum is needed because writes that are not
 /// executed yet may make the record large.
 const WORK_MIN: usize = 64;
-/// Minimum cost that is counted for a merge if many merges of its key wait here. The minimum is
-/// needed because these merges may follow an unexecuted write that makes the record large.
+/// Minimum cost that is counted for a merge if many merges of its key are unanswered. The minimum
+/// is needed because a write that is not executed yet may make the record large, and all these
+/// merges may follow the write.
 const WORK_MIN_OF_MANY: usize = 512;
 /// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// Maximum size, in bytes, of a short command. Only merges in short commands wait here, because a
-/// long waiting command would make other large writes wait at the node, too.
+/// Maximum size, in bytes, of the command of a merge that may wait here. A longer merge is refused
+/// if it cannot be sent immediately. While a long command waited, it would make other large writes
+/// wait at the node.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Divisor of the cost limit. The cost limit for long merges is the usual cost limit divided by
-/// this number.
+/// Ratio of the usual cost limit to the cost limit for long merges.
 const LONG_SHARE: usize = 4;
-/// Number of merges that a queue may always keep although they no longer wait for an answer. Such
-/// merges are removed once there are more of them than this number plus half the length of the
-/// queue.
+/// Number of merges that a queue may keep after they no longer wait for an answer. Half the length
+/// of the queue is added to this number. If a queue keeps more such merges, they are removed.
 const ANSWERED_MAX: usize = 64;
 
 /// Identifiers of a waiting merge: (session, sequence), and the name of the attempt.
@@ -56,7 +56,7 @@ enum MergeKind {
 }
 
 impl MergeCost {
-    /// Whether the merge is refused if it may not be sent immediately.
+    /// Whether the merge is long. A long merge is refused if it may not be sent immediately.
     pub fn is_long(self) -> bool {
         self.kind == MergeKind::Long
     }
@@ -169,8 +169,8 @@ impl MergeQueues {
         self.queue(cost.kind).queued.push(connection, queued);
     }
 
-    /// Removes and returns the next merge of a queue, if a queue may send one. If `large_only` is
-    /// true, small merges are left in their queue.
+    /// Returns the next merge that may be sent, and removes it from its queue. Small merges come
+    /// first. If `large_only` is true, small merges are left in their queue.
     pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<NextMerge> {
         let kinds = [MergeKind::Small, MergeKind::Large];
         kinds[usize::from(large_only)..].iter().find_map(|kind| {
@@ -185,7 +185,7 @@ impl MergeQueues {
         })
     }
 
-    /// Drops a merge that would be sent next but no longer waits for an answer.
+    /// Notes that the merge `next` is not sent, because it no longer waits for an answer.
     pub fn pass_over(&mut self, next: &NextMerge) {
         self.queue(next.kind).answered -= 1;
     }
@@ -195,8 +195,8 @@ impl MergeQueues {
         next.kind == cost.kind || self.may_send(cost, work_max)
     }
 
-    /// Removes merges that no longer wait for an answer, from each queue that has many of them.
-    /// `waits` returns whether a merge still waits.
+    /// Removes merges that no longer wait for an answer. Only queues with many such merges are
+    /// searched. `waits` returns whether a merge still waits.
     pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
         for queue in [&mut self.small, &mut self.large] {
             if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
@@ -273,8 +273,8 @@ mod tests {
 
     use super::*;
 
-    /// The queue must remove merges that were answered in another way. A client can cause any
-    /// number of such merges, and no limit covers their queue entries.
+    /// The queue must remove merges that were answered before they were sent. A client can cause
+    /// any number of such merges, because no limit counts their queue entries.
     #[test]
     fn what_was_answered_another_way_is_not_kept() {
         let field = Field {

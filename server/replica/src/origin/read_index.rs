@@ -28,9 +28,9 @@ pub(super) struct ReadIndex {
 }
 
 /// Returns the slot for which a read of `key` waits at the leader (hazard 26). The slot is the
-/// highest *proposed* slot that writes the key. A proposed slot counts, because an origin may
-/// already have answered the write in this slot. The returned slot is never below the slot of the
-/// leader's opening no-op.
+/// highest *proposed* slot that writes the key. The slot need not be committed, because an origin
+/// may already have answered the write in this slot. The returned slot is never below the slot of
+/// the leader's opening no-op.
 fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     let commands = view.consensus.commands();
     let marked = match view.newest_mark(key) {
@@ -106,8 +106,9 @@ impl ReadIndex {
         }
     }
 
-    /// Answers a confirmed read with the value after its slot, if the slot is executed, or is
-    /// committed and determines the value of the key. Otherwise lets the read wait for the slot.
+    /// Answers a confirmed read with the value after its slot if this value is known. The value is
+    /// known if the slot is executed. The value is also known if the slot is committed and
+    /// determines the value of the key. If the value is not known, the read waits for the slot.
     fn answer(
         &mut self,
         step: &mut Step<'_>,
@@ -122,8 +123,8 @@ impl ReadIndex {
         }
     }
 
-    /// Removes and returns all reads, because this replica no longer leads and they must be served
-    /// elsewhere.
+    /// Removes and returns all reads. Another replica must serve these reads, because this replica
+    /// no longer leads.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = ReadRequest> + use<> {
         let all = std::mem::take(self);
         let unconfirmed = all.unconfirmed.into_iter().map(|(.., read)| read);

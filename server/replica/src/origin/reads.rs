@@ -24,7 +24,7 @@ use crate::step::Step;
 #[derive(Clone, Debug, Hash)]
 struct BlockedRead {
     from: ReadFrom,
-    /// Newest slot with a mark on the key at the time when the permit was found.
+    /// Newest slot that had a mark on the key when the permit was found.
     wait: Slot,
 }
 
@@ -149,9 +149,9 @@ impl Reads {
         ready
     }
 
-    /// Answers reads that no longer need to wait. If their permit has ended meanwhile, passes them
-    /// to [`Self::read_elsewhere`] instead. If `outcome` is `None`, the answer is taken from the
-    /// executed state.
+    /// Answers reads that no longer need to wait. If this replica has no permit for the key any
+    /// more, the reads are passed to [`Self::read_elsewhere`] instead. If `outcome` is `None`, the
+    /// answer is taken from the executed state.
     fn answer_blocked(
         &mut self,
         step: &mut Step<'_>,
@@ -182,8 +182,8 @@ impl Reads {
         }
     }
 
-    /// Serves the blocked reads of `keys` again, because the slots that they waited for were
-    /// replaced or dropped.
+    /// Handles the blocked reads of `keys` like new reads. This is needed, for example, if the
+    /// slots for which the reads waited were replaced or dropped.
     pub fn look_again(&mut self, step: &mut Step<'_>, view: View<'_>, keys: Vec<Key>) {
         for key in keys {
             for blocked in self.take_blocked(&key, |_| true) {
@@ -196,7 +196,7 @@ impl Reads {
         }
     }
 
-    /// Serves all blocked reads again, because the leases were given back.
+    /// Handles all blocked reads like new reads, because the leases were given back.
     pub fn look_again_all(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let keys = self.blocked_keys();
         self.look_again(step, view, keys);
@@ -208,8 +208,9 @@ impl Reads {
         keys
     }
 
-    /// Serves a read for which this replica has no permit: through the nearest holder, or through
-    /// the leader's read-index.
+    /// Serves a read for which this replica has no permit. A client's read is forwarded to the
+    /// nearest holder, or to the leader if there is no holder. A peer's read is served by
+    /// read-index if this replica leads, and is refused otherwise.
     fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         match read.from {
             ReadFrom::Client(client) => {
@@ -252,7 +253,9 @@ impl Reads {
         }
     }
 
-    /// Forwards a read to the nearest holder at the first attempt, and to the leader at later ones.
+    /// Forwards a read. The first attempt goes to the nearest holder, and later attempts go to the
+    /// leader. If the read would go to this replica itself, the read is served by read-index
+    /// instead.
     fn forward(&mut self, step: &mut Step<'_>, view: View<'_>, unrouted: UnroutedRead) {
         let leader = view.consensus.leader();
         let to = match unrouted.attempts {
@@ -357,8 +360,8 @@ impl Reads {
         self.answers.flush(step);
     }
 
-    /// Forwards to the leader the reads that were not answered in time. Also forwards blocked reads
-    /// that this replica may no longer serve.
+    /// Forwards reads to the leader if they were not answered in time. Handles blocked reads like
+    /// new reads if this replica no longer has a permit for their key.
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let timeout = step.ctx.settings.timing.retransmit;
         let now = step.now;
@@ -392,8 +395,8 @@ impl Reads {
     }
 }
 
-/// Answers a read under a permit. The shell sends the answer only if the clock, sampled after the
-/// step, is before the end of the permit (protocol §3.5).
+/// Answers a read under a permit. The shell samples the clock after the step, and sends the answer
+/// only if this time is before the end of the permit (protocol §3.5).
 fn answer(step: &mut Step<'_>, read: ReadRequest, path: Path, outcome: Outcome, permit: Permit) {
     assert!(step.now < permit.until, "a permit is valid when it is used");
     let path = match read.from {

@@ -16,9 +16,9 @@ use crate::settings::SessionLimits;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Limit on the rate at which clients may open sessions: `per_s` sessions a second. After a pause,
-/// clients may open a burst of sessions at once. The burst may have as many sessions as this rate
-/// allows in the time for which a new session is protected. A protected session is not ended to
-/// make room for others.
+/// clients may open several sessions at once. The rate determines their maximum number: it is the
+/// number of sessions that may be opened while one new session is protected. A protected session is
+/// not ended to make room for others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,
@@ -72,8 +72,8 @@ impl SessionOpenLimiter {
         true
     }
 
-    /// Drops clients that were admitted one or two seconds ago. A dropped client that still has no
-    /// session must be admitted again.
+    /// Forgets clients that were admitted between one and two seconds ago. A forgotten client that
+    /// still has no session must be admitted again.
     fn forget(&mut self, now: Time) {
         if now.since(self.forgotten) >= SECOND {
             self.forgotten = now;

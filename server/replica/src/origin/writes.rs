@@ -51,8 +51,8 @@ struct SendAttempts {
 }
 
 impl Hash for PendingCommand {
-    /// Hashes the command without the times and number of attempts. These may be omitted, because
-    /// they have no effect before the horizon of `Replica::fingerprint`.
+    /// Hashes the command without the time and number of attempts. This time and number have no
+    /// effect in the period for which a fingerprint is valid (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
         (self.cost, self.sent.is_some()).hash(state);
@@ -133,9 +133,9 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Handles a command of a client. `work` is its merging work. If the same write waits here
-    /// already, the newer request will receive the result. The older request is answered with an
-    /// error that says so.
+    /// Handles a command of a client. `work` is its merging work. If the same write already waits
+    /// here, the newer request will receive the result. The older request is answered with the
+    /// error that the write was sent again.
     pub fn submit(
         &mut self,
         step: &mut Step<'_>,
@@ -228,9 +228,10 @@ impl Writes {
         }
     }
 
-    /// Removes and returns the commands to be sent to the leader: commands of clients since the
-    /// last group, and queued merges that may be sent now. If no leader is known, the commands are
-    /// sent again once a leader is known. `work` is the same as for [`Writes::send_queued`].
+    /// Removes and returns the commands that are to be sent to the leader: commands of clients
+    /// since the last group, and queued merges that may be sent now. If no leader is known, the
+    /// caller drops these commands; they are sent again once a leader is known. `work` is the same
+    /// as for [`Writes::send_queued`].
     pub fn take_forwards(
         &mut self,
         step: &mut Step<'_>,
@@ -261,7 +262,7 @@ impl Writes {
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
-    /// Sends all commands that were sent before to the new leader.
+    /// Sends to the new leader all commands that were already sent before.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
@@ -310,9 +311,9 @@ impl Writes {
         }
     }
 
-    /// Drops the content of disconnected clients' reads. Each read still counts as an unanswered
-    /// command until its placeholder is executed. Otherwise a client that sends reads and
-    /// disconnects, again and again, could make the leader's queue grow without bound.
+    /// Drops the content of reads if their clients have disconnected. Each of these reads still
+    /// counts as an unanswered command until its placeholder is executed. Otherwise a client that
+    /// repeatedly sends reads and disconnects could make the leader's queue grow without bound.
     pub fn forget_reads(&mut self, disconnected: &DisconnectedClients) {
         let reads = self.reads.values_mut();
         for pending in reads.filter(|pending| disconnected.has(pending.from)) {
@@ -405,8 +406,8 @@ impl Writes {
         self.merging.check(waiting);
     }
 
-    /// Number of this replica's clients that wait for the execution of a command of this committed
-    /// slot. Commands that can be answered before execution are not counted.
+    /// Number of commands in this committed slot for which clients of this replica still wait.
+    /// Commands that were answered at commit are not counted.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

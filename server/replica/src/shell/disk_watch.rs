@@ -16,7 +16,8 @@ use crate::action::Sequence;
 /// grace period, and above the time that a busy disk needs.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Record of the requests to the storage and of the storage's answers.
+/// Watch over the storage. It notices a full disk, and a persist that takes too long to become
+/// durable.
 #[derive(Debug, Default)]
 pub struct DiskWatch {
     /// Persists that are not durable yet, each with the time of its request.
@@ -61,8 +62,8 @@ impl DiskWatch {
         })
     }
 
-    /// Returns whether the storage accepts writes; `None` if that has not changed since the last
-    /// call.
+    /// Returns whether the storage accepts writes. Returns `None` if the answer is the same as at
+    /// the last call.
     pub fn news(&mut self, now: Time) -> Option<bool> {
         let oldest = self.waiting.front();
         let stalled =

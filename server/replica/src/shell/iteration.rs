@@ -31,7 +31,7 @@ pub struct IterationBuffers<'a> {
 /// Part of an event-loop iteration. [`run_iteration`] names each part before the part begins.
 #[derive(Debug)]
 pub enum IterationPart<'a> {
-    /// The whole iteration. The given timers are due.
+    /// Start of the iteration, with the timers that are due.
     Begin(DueTimers),
     /// One input of the batch.
     Input(&'a Input),
@@ -42,14 +42,14 @@ pub enum IterationPart<'a> {
     Proposals,
 }
 
-/// Passes inputs and due timers to `replica`. `take` appends the inputs to its argument. Appends
-/// the resulting actions to `buffers`. Calls `begins` before each part, so that a caller can
-/// measure the time of the parts. Returns the time of the iteration.
+/// Passes inputs and due timers to `replica`, and appends the resulting actions to `buffers`.
+/// `take` appends the inputs to its argument. `begins` is called before each part, so that a caller
+/// can measure the time of the parts. Returns the time of the iteration.
 ///
-/// The clock is read *after* the inputs have arrived (protocol §0). Otherwise a process could be
-/// stopped between reading the clock and taking the inputs. It could then date a grant to a time
-/// before the ack for the grant was even sent (hazard 25). The reading is compared with other
-/// clocks before it is used (hazard 80).
+/// The clock is read *after* the inputs have arrived (protocol §0). With the opposite order, the
+/// process could be stopped after it has read the clock and before it takes the inputs. It could
+/// then date a grant to a time before the holder sent the ack for this grant (hazard 25). The
+/// reading is compared with other clocks before it is used (hazard 80).
 pub fn run_iteration(
     replica: &mut Replica,
     watches: &mut Watches,

@@ -34,8 +34,8 @@ pub trait Host {
     /// Otherwise the host passes [`Input::FenceMissed`] to the replica.
     fn fenced_reply(&mut self, read: FencedReply);
 
-    /// Reads the committed entries in slots `from` to `last`, or only the first few of these
-    /// entries. Afterwards the host passes [`Input::LogRead`] to the replica.
+    /// Reads the committed entries in slots `from` to `last`. The host may read only the first few
+    /// of these entries. Afterwards the host passes [`Input::LogRead`] to the replica.
     fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot);
 
     /// Reports an event to the operator.
@@ -58,9 +58,9 @@ pub struct FencedReply {
 }
 
 impl FencedReply {
-    /// Whether the answer may still be sent. `sampled` is a reading of the clock that was made
-    /// *after* the read (protocol §3.5). If the process was stopped between the read and the
-    /// sample, other replicas may have replaced the value (hazard 4).
+    /// Whether the answer may still be sent. The caller must read the clock *after* the read, and
+    /// pass this reading as `sampled` (protocol §3.5). If the process was stopped between the read
+    /// and the reading of the clock, other replicas may have replaced the value (hazard 4).
     pub fn may_leave(&self, sampled: Time) -> bool {
         sampled < self.until || off(Rule::H04Fence)
     }

@@ -19,8 +19,8 @@ pub struct Hunt {
     pub rounds: u64,
     /// Virtual time, in ns, in the run of each seed. Clients begin requests only during this time.
     pub run_ns: u64,
-    /// Seeds that fail although every rule is in force, and their violations. Such a failure is a
-    /// mistake in the program or in the checks, and not a detection of the mutant.
+    /// Seeds that fail although every rule is in force, and their violations. Such a failure shows
+    /// a mistake in the program or in the checks. It does not count as a detection of the mutant.
     pub baseline_failures: Mutex<BTreeMap<u64, Violation>>,
 }
 

@@ -50,7 +50,8 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
     ),
 ];
 
-/// Returns the directed test that notices when `rule` is missing; `None` if seeds can notice this.
+/// Returns the directed test that fails when `rule` is switched off; `None` if seeds can catch this
+/// mutant.
 pub fn directed_test(rule: Rule) -> Option<&'static str> {
     let mut tests = DIRECTED.iter();
     let of = tests.find(|(of, ..)| *of == rule);

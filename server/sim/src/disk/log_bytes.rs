@@ -13,8 +13,8 @@ use leasehold_replica::message::{LogId, PerLog, ReportedEntry};
 
 use super::Image;
 
-/// Number that identifies the data directory (its life). The log recognizes its headers by this
-/// number. A constant is enough here, because in the simulation no client writes bytes that look
+/// Number that identifies the data directory (its life). The log recognizes its own headers by this
+/// number. A constant is enough here, because no client in the simulation writes bytes that look
 /// like headers.
 const LIFE: u64 = 1;
 
@@ -81,8 +81,8 @@ impl LogBytes {
         }
     }
 
-    /// Removes segments that hold only entries up to these slots. A crash may bring these segments
-    /// back.
+    /// Removes segments in which all entries are in these slots or earlier slots. A crash may bring
+    /// removed segments back.
     pub(super) fn truncate(&mut self, slots: PerLog<Slot>) {
         if self.write.is_some() {
             self.truncate_to = Some(slots);

@@ -44,8 +44,8 @@ impl AgreementOracle {
         Ok(())
     }
 
-    /// Judges the state of `replica` after a step. States are compared only after certain slots. If
-    /// the last executed slot is not one of these slots, nothing is judged.
+    /// Judges the state of `replica` after a step. The state is compared only if the last executed
+    /// slot is one of the slots after which digests are taken.
     pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
         let executed = replica.executed().0;
         if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {

@@ -29,7 +29,7 @@ struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Last slot executed before the present step.
     executed: Slot,
-    /// Oldest configuration that still had its content at the replica before the present step.
+    /// Oldest configuration that the replica still stored before the present step.
     oldest_config: ConfigId,
 }
 
@@ -39,8 +39,8 @@ impl AcceptedSlots {
         top.max(self.executed)
     }
 
-    /// Forgets the oldest slots. Of the slots that are executed and durable, only the highest is
-    /// needed, because such slots are never erased later.
+    /// Forgets the oldest slots if there are too many. Only the highest executed and durable slot
+    /// is needed, because executed and durable slots are never erased.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
             && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)
@@ -76,9 +76,9 @@ impl BarrierOracle {
         accepted.oldest_config = ConfigId(0);
     }
 
-    /// Forgets the entries that this step erases, because a promise of the same step need not cover
-    /// erased entries. The entries that this step accepts are added only at the end of the step,
-    /// because a promise may have been made before the entries were accepted.
+    /// Forgets the entries that this step erases. A promise of the same step need not cover erased
+    /// entries. The entries that this step accepts are added at the end of the step, because the
+    /// promise may have been made before they were accepted.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record
@@ -106,7 +106,7 @@ impl BarrierOracle {
         Ok(())
     }
 
-    /// Judges a read of `node` under leases. By the clock of `node`, the leases last until `until`.
+    /// Judges a read of `node` under leases that last until `until` by the clock of `node`.
     pub(super) fn read(
         &mut self,
         StepContext { snapshot, node, .. }: StepContext<'_>,

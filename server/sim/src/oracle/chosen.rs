@@ -12,11 +12,11 @@ use leasehold_replica::message::{LogId, Value};
 #[derive(Debug, Default)]
 pub struct ChosenValues {
     values: [Vec<Option<Value>>; 2],
-    /// For each log, the slots that are not chosen although a higher slot is chosen.
+    /// Slots of each log that are not chosen although a higher slot is chosen.
     open: [BTreeSet<Slot>; 2],
-    /// For each key, the highest chosen slot with a write of the key.
+    /// Highest chosen slot with a write of each key.
     newest: HashMap<Key, Slot, FixedState>,
-    /// The first distinct keys that were written, in the order of their first writes.
+    /// Keys that were written first, in the order of their first writes.
     first_keys: Vec<Key>,
 }
 
@@ -59,7 +59,8 @@ impl ChosenValues {
         self.values[log.index()].get(index)?.as_ref()
     }
 
-    /// Returns, in rising order, the slots of `first..before` that no replica knows to be chosen.
+    /// Returns the slots of `first..before` that are not chosen as far as any replica knows. The
+    /// slots are in rising order.
     pub(super) fn open(
         &self,
         log: LogId,

@@ -28,8 +28,7 @@ struct ConfigContent {
     /// Entries of the form (key, strategy, default holders). There is one entry for each key in a
     /// sample, and one for each key at which a range ever began or ended.
     policies: Vec<(Key, StrategySpec, ReplicaSet)>,
-    /// For each replica, the oldest configuration under which other replicas may still send
-    /// promises to it.
+    /// Oldest configuration under which other replicas may still send promises to each replica.
     oldest: Vec<ConfigId>,
     /// Holders of each key in a sample.
     holders: Vec<(Key, ReplicaSet)>,
@@ -43,7 +42,7 @@ pub struct ConfigurationOracle {
     /// All changes of ranges so far, in order.
     changes: Vec<RangeChange>,
     listed: BTreeMap<Key, ReplicaSet>,
-    /// Contents of successive configurations; the last belongs to `applied`.
+    /// Contents of successive configurations. The last content is the content of `applied`.
     contents: VecDeque<ConfigContent>,
     applied: ConfigId,
     /// Newest configuration that each replica knew at the end of its last step.
@@ -132,9 +131,9 @@ impl ConfigurationOracle {
         self.contents.get(index)
     }
 
-    /// Judges a promise of `node`. If `node` knows a configuration that excludes the receiver from
-    /// leases, it must not promise under an earlier configuration (§3.7, hazard 41). Without this
-    /// rule, a suspect would stay a holder.
+    /// Judges a promise of `node`. Suppose that `node` knows a configuration that excludes the
+    /// receiver from leases. Then `node` must not make the promise under an earlier configuration
+    /// (§3.7, hazard 41). Otherwise the suspect would stay a holder.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());
@@ -179,9 +178,9 @@ impl ConfigurationOracle {
 }
 
 impl ConfigContent {
-    /// Compares the parts that replicas keep for their newest configuration only: exclusions,
-    /// policies, and, for each replica, the oldest configuration under which promises to it are
-    /// allowed.
+    /// Compares the parts that replicas keep only for their newest configuration. These parts are
+    /// the exclusions, the policies, and the oldest configuration under which promises to each
+    /// replica are allowed.
     fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
         let n = self.oldest.len() as u8;
         let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
@@ -222,8 +221,8 @@ impl ConfigContent {
     }
 }
 
-/// Calls `says` for the changes with ranges that contain `key`, from the last change to the first.
-/// Returns the first result that is not `None`.
+/// Returns the first result of `says` that is not `None`. Calls `says` for the changes with ranges
+/// that contain `key`, from the last change to the first.
 fn last_of<T>(
     changes: &[RangeChange],
     key: &Key,

@@ -23,7 +23,7 @@ pub(super) const NAME: &str = "confirmed";
 #[derive(Clone, Debug, Default)]
 struct LeaderProbes {
     newest: Probe,
-    /// For each replica, the newest probe that it has answered.
+    /// Newest probe that each replica has answered.
     answered: Vec<u64>,
 }
 
@@ -40,8 +40,8 @@ struct Probe {
 struct PendingRead {
     /// Newest probe that the replica had sent when it received the read.
     after: Probe,
-    /// Number of this replica's forwarded reads that other replicas had confirmed when this read
-    /// arrived.
+    /// Number of reads that this replica had forwarded and other replicas had confirmed when this
+    /// read arrived.
     peer_confirmed: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct ConfirmationOracle {
     /// Unanswered reads of clients. The key is (replica that received the read, handle of the
     /// client).
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
-    /// For each replica, the number of its forwarded reads that other replicas have confirmed.
+    /// Number of forwarded reads of each replica that other replicas have confirmed.
     peer_confirmed: Vec<u64>,
     /// Number of confirmed reads judged.
     pub checks: u64,
@@ -246,7 +246,7 @@ mod tests {
             assert!(self.say(from, to, forward).is_ok());
         }
 
-        /// Lets `node` answer a read that `to` forwarded to it.
+        /// Lets `node` answer a read that replica `to` has forwarded.
         fn answer_read(&mut self, node: usize, to: usize, path: Path) -> Verdict {
             let answer = ReadAnswer {
                 request: RequestId(1),

@@ -37,8 +37,8 @@ struct GrantedPromise {
 }
 
 /// Oracle that judges containment: a promise must end at the holder before its grant ends at the
-/// grantor. A pair of a promise and a grant is judged only once, unless the rate or origin of a
-/// clock changes.
+/// grantor. Each pair of a promise and a grant is judged once. It is judged again only if the rate
+/// or origin of a clock changes.
 #[derive(Debug)]
 pub struct ContainmentOracle {
     n: usize,
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::oracle::test_world::{LEASE, ReplicaState, TestWorld};
 
-    /// Replaces a clock by one with another rate and the same origin.
+    /// Changes the rate of a node's clock. The origin of the clock stays the same.
     fn change_rate(node: &mut crate::node::Node, rate_ppm: i32) {
         node.process
             .change_clock(|clock| clock.set_rate(0, rate_ppm));

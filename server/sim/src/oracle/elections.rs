@@ -14,8 +14,8 @@ use leasehold_replica::message::{Envelope, Message};
 
 pub(super) const NAME: &str = "elections";
 
-/// Series of heartbeats that one replica acknowledged. All of them have the same ballot, and there
-/// is no long pause between two successive ones.
+/// Series of heartbeats that one replica acknowledged. All heartbeats of a series have the same
+/// ballot. There is no long pause between two successive heartbeats.
 #[derive(Clone, Copy, Debug)]
 struct HeartbeatSeries {
     ballot: Ballot,
@@ -26,13 +26,12 @@ struct HeartbeatSeries {
 /// Oracle that judges elections: an election must not be needless.
 #[derive(Debug)]
 pub struct ElectionOracle {
-    /// For each replica, the current series of heartbeats that it acknowledges.
+    /// Current series of heartbeats that each replica acknowledges.
     heartbeats: Vec<Option<HeartbeatSeries>>,
-    /// For each replica, the ballot of the leader that transferred leadership to it.
+    /// Ballot of the leader that transferred leadership to each replica.
     transferred: Vec<Option<Ballot>>,
     timeout_ns: u64,
-    /// Whether a clock has violated the assumptions about clocks, so that nothing is judged any
-    /// more.
+    /// Whether judging has stopped, because a clock has violated the assumptions about clocks.
     excused: bool,
     /// Number of campaigns judged.
     pub checks: u64,
@@ -61,9 +60,8 @@ impl ElectionOracle {
         self.transferred[node] = None;
     }
 
-    /// Returns the longest pause in ns that is allowed between two heartbeats of a series. A
-    /// replica agrees to a campaign of another replica only after the leader has been silent for
-    /// longer than this.
+    /// Returns the longest pause, in ns, between two heartbeats of a series. A replica agrees to a
+    /// campaign of another replica only if the leader was silent for longer than this pause.
     fn pause_ns(&self) -> u64 {
         self.timeout_ns / 4 * 3
     }
@@ -94,9 +92,9 @@ impl ElectionOracle {
         }
     }
 
-    /// Judges a campaign of `node`: the campaign must not be needless. It is needless if a majority
-    /// has received the heartbeats of one leader without a long pause for two election timeouts,
-    /// because then no majority could have agreed with the candidate.
+    /// Judges a campaign of `node`: the campaign must not be needless. A campaign is needless if a
+    /// majority has received heartbeats of one leader for two election timeouts without a long
+    /// pause. In this case, no majority can have agreed to the campaign.
     pub(super) fn campaigns(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         self.checks += 1;
         self.heartbeats[node] = None;

@@ -15,8 +15,8 @@ pub(super) const NAME: &str = "freshness";
 
 type Version = (u64, u32);
 
-/// Oracle that judges the freshness of reads. Keys that were ever deleted are judged only by the
-/// linearizability checker, because deletes have no version.
+/// Oracle that judges the freshness of reads. This oracle does not judge keys that were ever
+/// deleted, because deletes have no version. Only the linearizability checker judges these keys.
 #[derive(Debug, Default)]
 pub struct FreshnessOracle {
     newest: HashMap<Key, Version, FixedState>,

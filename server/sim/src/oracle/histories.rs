@@ -11,7 +11,7 @@ use super::{Verdict, ensure};
 
 pub(super) const NAME: &str = "histories";
 
-/// Oracle that judges the clients' histories only by values and times.
+/// Oracle that judges the clients' histories. It uses only the values and the times in a history.
 #[derive(Debug, Default)]
 pub struct HistoryOracle {
     /// Number of operations and transactions judged.

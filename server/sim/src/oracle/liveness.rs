@@ -17,8 +17,8 @@ use leasehold_replica::settings::Timing;
 
 pub(super) const NAME: &str = "liveness";
 
-/// Maximum pause between two attempts at the same request, in retransmission intervals. The pauses
-/// grow from attempt to attempt.
+/// Maximum pause between two attempts at the same request, as a number of retransmission intervals.
+/// The pauses grow with each attempt.
 const BACKOFF: u32 = 16;
 /// Number of elections that may be needed until one succeeds, because two candidates may collide.
 const ELECTIONS: u32 = 3;
@@ -51,8 +51,8 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
 
 impl LivenessOracle {
     /// Records that all faults are healed and a majority is up at `now_ns`. `params` are the
-    /// longest durations in force. `allowance` is additional time, because clients wait before they
-    /// retry at another replica, and a lagging replica needs time to catch up.
+    /// longest durations in force. `allowance` is added to the time limit, because clients wait
+    /// before they retry at another replica, and a lagging replica needs time to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
@@ -114,10 +114,10 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// Judges the time that replicas take to catch up. `behind` is the number of replicas that have
-    /// not yet executed all slots that others had executed when all faults were healed. This must
-    /// be called repeatedly during a run, because clients that use other replicas do not notice
-    /// such replicas.
+    /// Judges the time that replicas take to catch up. A replica is behind if it has not executed
+    /// all slots that another replica had executed when all faults were healed. `behind` is the
+    /// number of these replicas. This must be called repeatedly during a run, because clients that
+    /// use other replicas do not notice that a replica is behind.
     ///
     /// # Errors
     /// The replicas take too long.
@@ -133,9 +133,9 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// Judges the time that a replica takes to answer. Since `since_ns`, `node` has always had an
-    /// unanswered write. This must be called repeatedly during a run, because clients that use
-    /// other replicas do not notice such a replica.
+    /// Judges the time that `node` takes to answer. `node` has had an unanswered write at every
+    /// moment since `since_ns`. This must be called repeatedly during a run, because clients that
+    /// use other replicas do not notice a replica that gives no answers.
     ///
     /// # Errors
     /// The replica takes too long.

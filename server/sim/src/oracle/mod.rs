@@ -128,8 +128,8 @@ pub struct Oracles {
     /// Oracle of frames, which is called for every message in runs with encoded messages.
     pub frames: FrameOracle,
     refusals: RefusalOracle,
-    /// Oracle of unsent writes. It also counts the merges that had to wait at the replica that
-    /// received them from a client, and the outcomes of these waits.
+    /// Oracle of unsent writes. This oracle also counts the merges that waited at the replica that
+    /// received them, and the outcomes of these waits.
     pub unsent: UnsentOracle,
     /// Oracle of freshness. The driver of the clients notifies it of every request and answer.
     pub freshness: FreshnessOracle,
@@ -209,7 +209,8 @@ impl Oracles {
         self.unsent.requested(now_ns, node, from, command);
     }
 
-    /// Records that a client's connection to `node` has ended. `node` has not learned this yet.
+    /// Records that a client's connection to `node` has ended. The replica `node` does not know
+    /// this yet.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
         self.unsent.hung_up(node, connection);
     }
@@ -416,8 +417,8 @@ fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
 }
 
 /// Whether the rest of a step replaces or erases the entry that is accepted in `slot`. If so,
-/// messages that are sent earlier in the step do not concern the entry that the slot has at the end
-/// of the step.
+/// earlier messages of the step are about another entry than the one that is in the slot after the
+/// step.
 fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
     records(rest).any(|record| match record {
         Record::Accepted {
@@ -436,7 +437,7 @@ fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
     })
 }
 
-/// Returns the keys that a value writes. A key that is written several times is returned as many
+/// Returns the keys that a value writes. A key that is written several times is returned several
 /// times.
 fn writes(value: &Value) -> impl Iterator<Item = &Key> {
     let writes = value.commands().iter().filter(|p| p.command.is_write());

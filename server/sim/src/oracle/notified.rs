@@ -89,8 +89,8 @@ impl NotificationOracle {
     }
 }
 
-/// Returns the slot of a chosen write that the answer may lack. The write changes one of the keys
-/// that were read.
+/// Returns the slot of a chosen write that the answer may lack. The write changes a key of the
+/// read.
 fn missing(replica: &Replica, chosen: &ChosenValues, read: &FencedReply) -> Option<Slot> {
     let executed = replica.executed();
     match &read.again {
@@ -123,8 +123,8 @@ fn writes_any(value: &Value, command: &Command) -> bool {
     }
 }
 
-/// Whether `node` could serve `key` without executing `slot`: enough grantors cover the key with
-/// barriers below the slot.
+/// Whether `node` could serve `key` although it has not executed `slot`. This is possible if enough
+/// grantors cover the key, and their barriers are below the slot.
 fn could_serve(
     snapshot: &WorldSnapshot<'_>,
     node: usize,

@@ -15,7 +15,7 @@ use leasehold_replica::message::LogId;
 pub(super) const NAME: &str = "old leader";
 
 /// Oracle that judges former leaders. A write must not be committed while a former leader can still
-/// serve the written key without knowing the write.
+/// serve the written key and does not know the write.
 #[derive(Debug)]
 pub struct OldLeaderOracle {
     /// Last ballot in which each replica led.

@@ -17,8 +17,8 @@ use leasehold_replica::message::{LogId, Message, Value};
 
 pub(super) const NAME: &str = "order";
 
-/// Oracle that judges answers that are given at commit: no earlier command on several keys may be
-/// open at that time.
+/// Oracle that judges answers at commit. When such an answer is given, no earlier command on
+/// several keys may be open.
 #[derive(Debug, Default)]
 pub struct OrderOracle {
     /// Number of judged answers that were given at commit.
@@ -90,7 +90,8 @@ fn version(outcome: &Outcome) -> Option<Version> {
 }
 
 /// Whether any replica has accepted a command on several keys in `slot` at `ballot`. A command that
-/// was accepted only at lower ballots can no longer be chosen, unless it is proposed again.
+/// was accepted only at lower ballots does not count, because it can be chosen only if it is
+/// proposed again.
 fn holds_multi(snapshot: &WorldSnapshot<'_>, slot: Slot, ballot: Ballot) -> bool {
     let replicas = (0..snapshot.n()).filter_map(|node| snapshot.replica(node));
     let mut accepted = replicas.filter_map(|replica| replica.accepted(LogId::Commands, slot));

@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use super::{Verdict, Violation, WorldSnapshot, barriers, ensure, id, violated};
 use leasehold_replica::message::{Envelope, Message};
 
-/// Maximum number of promises that are remembered for one grantor and one holder although the
-/// holder has not taken them. This is far above the number of promises that can be in transit.
+/// Maximum number of sent promises that are remembered for one grantor and one holder until the
+/// holder takes them. The number of promises in transit is always far below this maximum.
 const MADE_MAX: usize = 4096;
 
 /// A promise that was sent.
@@ -45,8 +45,8 @@ struct Belief {
     config: ConfigId,
     /// End of the period, by the holder's clock.
     until: Time,
-    /// Barrier: the lowest slot that is named by a promise of the unbroken series under the
-    /// configuration. Each promise names the highest slot that its grantor had accepted.
+    /// Barrier. Each promise names the highest slot that its grantor had accepted. The barrier is
+    /// the lowest of these slots in an unbroken series of promises under the configuration.
     barrier: Slot,
 }
 
@@ -58,7 +58,7 @@ struct PairState {
     newest: (Incarnation, u64),
     /// Newest run of the grantor, as far as the holder knows.
     run: Incarnation,
-    /// Highest sequence number among the promises of this run that the holder took.
+    /// Highest sequence number of the promises that the holder took from the run `run`.
     taken: u64,
     /// Periods in which the holder may rely on promises, in rising order of time and configuration.
     /// Each period began before the previous period had expired.
@@ -139,9 +139,9 @@ impl Promises {
         }
     }
 
-    /// Returns the time until which `holder` may rely on promises of `grantor`, by the clock of
-    /// `holder`. `holder` has executed all slots up to `upto`. `holds` tells for each configuration
-    /// whether `holder` holds the keys under it.
+    /// Returns the time until which `holder` may rely on promises of `grantor`. This is a time of
+    /// the clock of `holder`. `holder` has executed all slots up to `upto`. `holds` returns whether
+    /// `holder` holds the keys under a given configuration.
     fn believed(
         &self,
         grantor: usize,
@@ -162,10 +162,10 @@ impl Promises {
         ready.filter_map(until).max()
     }
 
-    /// Returns the time until which the promises of enough grantors cover `holder`, by the clock of
-    /// `holder`. Returns `None` if there were never enough grantors. `holder` has executed all
-    /// slots up to `upto`. `holds` tells for each configuration whether `holder` holds the keys
-    /// under it.
+    /// Returns the time until which the promises of enough grantors cover `holder`. This is a time
+    /// of the clock of `holder`. Returns `None` if there were never enough grantors. `holder` has
+    /// executed all slots up to `upto`. `holds` returns whether `holder` holds the keys under a
+    /// given configuration.
     pub(super) fn permit(
         &self,
         holder: usize,
@@ -237,7 +237,7 @@ impl PairState {
     }
 
     /// Judges the rule of hazard 2: a holder takes promises only in rising order of their sequence
-    /// numbers, and no promise twice.
+    /// numbers, and takes each promise only once.
     fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
         ensure!(
             barriers::NAME,
@@ -278,8 +278,8 @@ impl PairState {
         Ok(())
     }
 
-    /// Finds the promise that the holder takes among the sent promises. Checks that the promise was
-    /// made to the holder's present run.
+    /// Finds the sent promise that the holder takes. Checks that this promise was made to the
+    /// present run of the holder.
     fn find(&self, taken: ReceivedPromise) -> Result<SentPromise, Violation> {
         let name = (self.run, taken.sequence);
         let place = self
@@ -322,8 +322,8 @@ impl PairState {
     }
 
     /// Removes expired periods that are no longer needed. An expired period is still needed if a
-    /// later period continues it, because the barrier of the expired period remains in force until
-    /// a later barrier is executed.
+    /// later period continues it. In this case, the barrier of the expired period applies until a
+    /// later barrier is executed.
     fn forget(&mut self, now: Time, executed: Slot) {
         let beliefs = &self.beliefs;
         let ended = beliefs.iter().take_while(|b| b.until <= now).count();

@@ -47,8 +47,8 @@ pub struct QuorumOracle {
     /// One flag for each log and slot: whether the slot is known to be chosen. Later votes in a
     /// chosen slot are ignored.
     done: [Vec<bool>; 2],
-    /// Votes of this step that were already judged. A vote that is sent to several replicas is
-    /// judged only once, unless the voter promises or persists something in between.
+    /// Votes of this step that were already judged. If a vote is sent to several replicas, it is
+    /// judged once. But it is judged again if the voter promises or persists something in between.
     judged: SmallVec<[Vote; 8]>,
     /// Number of votes and commits judged.
     pub checks: u64,
@@ -65,9 +65,9 @@ impl QuorumOracle {
         }
     }
 
-    /// Forgets which votes were judged, so that the same votes are judged again. This must be
-    /// called when a replica takes another step, and before it persists or promises something in
-    /// this step.
+    /// Forgets the votes that were judged, so that equal votes are judged again. This must be
+    /// called when a replica takes another step. It must also be called before the replica persists
+    /// or promises something in the step.
     pub(super) fn judge_again(&mut self) {
         self.judged.clear();
     }
@@ -120,7 +120,7 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Judges a vote: the accepted entry must be durable, and the tag of the vote must name every
+    /// Judges a vote. The accepted entry must be durable. The tag of the vote must name every
     /// replica to which the voter has promised a key that the entry writes.
     fn judge(&mut self, ctx: StepContext<'_>, vote: Vote) -> Verdict {
         let StepContext {
@@ -151,9 +151,10 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Judges `entry` when the acting replica is the first to know that the entry is chosen. The
-    /// replica's own tag is computed again, because the replica does not send its vote to itself,
-    /// and because the tag may have shrunk since the replica last sent a vote.
+    /// Judges `entry` when the acting replica is the first replica to know that the entry is
+    /// chosen. The replica's own tag is computed again. One reason is that the replica does not
+    /// send its vote to itself. Another reason is that the tag may have shrunk since the last vote
+    /// was sent.
     pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;
@@ -209,10 +210,10 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
     }
 }
 
-/// Adds the votes that the acting replica gave at ballots below `newest`, while it was the leader.
-/// The same step may commit an entry and accept it from the next leader, at ballot `newest`. The
-/// replica has then forgotten its own earlier vote and the tag of that vote. Therefore this
-/// function uses another tag: the set of replicas to which the acting replica has promised the
+/// Adds the vote that the acting replica gave at each ballot below `newest` under which it led. In
+/// one step, the replica may commit an entry and accept the entry from the next leader, at ballot
+/// `newest`. The replica has then forgotten its earlier vote and the tag of that vote. Therefore
+/// this function uses another tag: the set of replicas to which the acting replica has promised the
 /// entry's keys.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
@@ -237,9 +238,9 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
     }
 }
 
-/// Returns the replicas to which the acting replica has promised some key that `entry` writes,
-/// according to the grants that the acting replica keeps. Omits replicas to which the acting
-/// replica makes a promise later in the same step: the barrier of that promise covers the slot.
+/// Returns the replicas to which the acting replica has promised some key that `entry` writes. The
+/// grants of the acting replica show these promises. A replica is omitted if it receives a promise
+/// later in the same step with a barrier that covers the slot.
 fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
     let StepContext {
         snapshot,
@@ -266,7 +267,7 @@ fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaS
     owed.minus(owed.iter().filter(promised_later).collect())
 }
 
-/// Returns, for each configuration, the replicas for which `node` keeps unexpired grants.
+/// Returns the replicas for which `node` keeps unexpired grants, by configuration.
 fn live_grants(snapshot: &WorldSnapshot<'_>, node: usize, replica: &Replica) -> LiveGrants {
     let now = snapshot.time(node);
     let mut live = LiveGrants::new();

@@ -15,10 +15,9 @@ use prost::Message as _;
 
 use leasehold_replica::settings::SessionLimits;
 
-/// Number of ms in a second of log time. Sessions end at whole seconds of log time. A session ends
-/// when its time to live has passed since the end of the second in which it was last active.
-/// Replicas end only a limited number of sessions with one batch, but no run has enough sessions to
-/// reach this limit.
+/// Number of ms in a second of log time. A session ends when its time to live has passed since the
+/// end of the second in which it was last active. Replicas end only a limited number of sessions
+/// with one batch. But no run has enough sessions to reach this limit.
 const SECOND_MS: u64 = 1000;
 /// Maximum size of an answer that is predicted, in bytes. Longer answers are not predicted, because
 /// replicas refuse some of them.
@@ -34,7 +33,7 @@ pub(super) enum Effect {
     /// The session of the write has ended, or its client has acknowledged or abandoned the write.
     /// No copy of the write is executed from now on.
     Refused,
-    /// The write needs a session, for which there is no room.
+    /// The write needs a session, but there is no room for it.
     NoRoom,
 }
 
@@ -56,7 +55,7 @@ pub(super) struct ReferenceMachine {
     /// Maximum number of sessions while the present batch is executed; 0: no limit.
     sessions_max: usize,
     /// Log time in ms. A session that was begun before this time may have ended to make room. A
-    /// write that would open such a session again is refused.
+    /// write that would open the session again is refused.
     opens_from_ms: u64,
 }
 
@@ -76,15 +75,14 @@ impl ReferenceMachine {
         self.sessions_max = sessions_max as usize;
     }
 
-    /// Whether some session may have to end to make room while `more` further commands are
-    /// executed.
+    /// Whether a session may have to end to make room for the next `more` commands.
     pub(super) fn is_crowded(&self, more: usize) -> bool {
         self.sessions_max > 0 && self.sessions.len() + more > self.sessions_max
     }
 
-    /// Makes room for a new session. Ends the session that was silent for the longest time, if it
-    /// was silent for long enough. If there are more sessions than the maximum, ends a second one,
-    /// too. Returns whether there is room.
+    /// Makes room for a new session, and returns whether there is room. If there are too many
+    /// sessions, the session that was silent for the longest time ends, if it was silent for long
+    /// enough. If there are still too many sessions, a second session ends in the same way.
     fn make_room(&mut self) -> bool {
         let (ttl_ms, now) = (self.ttl_ms, self.log_time_ms);
         self.sessions
@@ -114,8 +112,7 @@ impl ReferenceMachine {
         session.filter(|session| session.active_ms + self.ttl_ms + SECOND_MS > at_ms)
     }
 
-    /// Whether a write would be refused if it were the next command, and were executed at log time
-    /// `at_ms`.
+    /// Whether a write would be refused if it were executed next, at log time `at_ms`.
     pub(super) fn refuses(&self, command: &Command, at_ms: u64) -> bool {
         match self.session(command.client, at_ms) {
             // A session is opened only until another one that was opened at the same time could

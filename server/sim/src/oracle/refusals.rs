@@ -26,13 +26,14 @@ pub(super) const NAME: &str = "refusals";
 /// Oracle that judges refusals: a refused command must never be executed.
 #[derive(Debug, Default)]
 pub struct RefusalOracle {
-    /// For each replica, the unanswered requests that it has received.
+    /// Unanswered requests that each replica has received.
     pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
-    /// For each write, the number of times that a copy has reached a replica.
+    /// Number of times that a copy of each write has reached a replica.
     reached: HashMap<WriteId, u32, FixedState>,
-    /// For each refused write, the first slot in which it must not take effect.
+    /// First slot in which each refused write must not take effect. The same applies to later
+    /// slots.
     refused: HashMap<WriteId, Slot, FixedState>,
-    /// For each write, the last slot in which the write was seen to take effect.
+    /// Last slot in which each write was seen to take effect.
     effects: HashMap<WriteId, Slot, FixedState>,
     /// Number of refusals judged.
     pub checks: u64,

@@ -19,11 +19,12 @@ use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "restart wait";
 
-/// State of one replica as grantor. It is kept when the replica starts again.
+/// State of one replica as grantor. This state survives a restart of the replica.
 #[derive(Clone, Debug, Default)]
 struct Grantor {
-    /// Longest time, in ns, for which a holder could rely on a promise of this replica after the
-    /// promise was sent. The time is valid for every clock within the drift that leases allow.
+    /// Longest time, in ns, for which a holder could rely on a promise of this replica, counted
+    /// from the sending of the promise. This time applies to every clock within the drift that
+    /// leases allow.
     longest_ns: u64,
     /// Time until which holders could rely on promises of earlier runs, by the replica's clock.
     until: Time,
@@ -96,9 +97,9 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// Checks a record by which `node` ends the restart wait of its next run in advance. It is a
-    /// violation if any replica still relies on a promise of any run of `node`, or if a promise in
-    /// transit could still be taken.
+    /// Checks a record with which `node` declares that its next run needs no restart wait. The
+    /// record is a violation if any replica still relies on a promise of any run of `node`. It is
+    /// also a violation if a promise in transit could still be taken.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -185,12 +186,13 @@ fn has_write(value: &Value) -> bool {
     commands.any(|proposed| proposed.command.is_write())
 }
 
-/// Returns the time, in ns, for which a holder may rely on a promise after the promise was sent.
-/// The time is valid for every clock within the drift that leases allow. The promise names an ack
-/// of the holder. The grantor received this ack `t0` before it sent the promise. The grantor
-/// measured `t0` by its own clock, which may be slow, while the holder's clock may be fast. The
-/// holder takes the promise at most `t0 + t_guard` after it sent the ack. From then on, the promise
-/// lasts `t_lease`.
+/// Returns the time, in ns, for which a holder may rely on a promise, counted from the sending of
+/// the promise. This time applies to every clock within the drift that leases allow.
+///
+/// The promise names an ack of the holder. The grantor received this ack `t0` before it sent the
+/// promise. The grantor measured `t0` by its own clock, which may be slow, while the holder's clock
+/// may be fast. The holder takes the promise at most `t0 + t_guard` after it sent the ack. From
+/// then on, the promise lasts `t_lease`.
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;

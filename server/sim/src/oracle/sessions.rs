@@ -21,13 +21,13 @@ use leasehold_replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
 
-/// Number of results that are remembered for each client after the client has acknowledged them.
-/// Such results are still needed, because a replica that lags may answer with them.
+/// Number of results of each client that are remembered after the client has acknowledged them.
+/// Acknowledged results are still needed, because a lagging replica may answer with them.
 const RESULTS_MAX: usize = 256;
 /// Maximum number of commands in flight. No run reaches this number.
 const IN_FLIGHT_MAX: usize = 10_000;
 
-/// Request of a client that waits for an answer.
+/// Request for which a client waits for an answer.
 #[derive(Clone, Debug)]
 enum PendingRequest {
     /// A write: (client, sequence number).
@@ -35,7 +35,8 @@ enum PendingRequest {
     Read(Op),
 }
 
-/// Results of one write in the log so far. The write is identified by (client, sequence number).
+/// Results of all copies of one write that the log contains so far. The write is identified by
+/// (client, sequence number).
 #[derive(Clone, Debug, Default)]
 struct SequenceState {
     result: Option<Outcome>,
@@ -75,9 +76,9 @@ pub struct SessionOracle {
     reference: ReferenceMachine,
     executed: Slot,
     clients: HashMap<u64, ClientResults, FixedState>,
-    /// For each replica, the unanswered requests that it has received.
+    /// Unanswered requests that each replica has received.
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
-    /// For each replica, the logged reads of its clients that the replica has not executed yet.
+    /// Logged reads of each replica's clients that the replica has not executed yet.
     reads: Vec<VecDeque<LoggedRead>>,
     /// Number of answers compared.
     pub checks: u64,
@@ -212,8 +213,8 @@ impl SessionOracle {
         }
     }
 
-    /// Checks a write that is answered at commit. The write must be certain to be executed later,
-    /// whatever is chosen in earlier slots that are still open (hazard 31). Any of these slots may
+    /// Checks a write that is answered at commit. It must be certain that the write will be
+    /// executed, whatever value is chosen in each earlier open slot (hazard 31). An open slot may
     /// turn out empty, and an empty slot opens no session.
     fn certain(&self, chosen: &ChosenValues, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
@@ -252,9 +253,9 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// Returns a state machine with the session that `client` has before `slot`, or with the
-    /// sessions of all clients if `client` is `None`. Commands in chosen slots may open a session,
-    /// or keep it alive. Every slot that is not chosen is assumed to turn out empty.
+    /// Returns a state machine with the session that `client` has before `slot`. If `client` is
+    /// `None`, the state machine has the sessions of all clients. Commands in chosen slots may open
+    /// a session or keep it alive. Slots that are not chosen are assumed to be empty.
     fn by_chosen(
         &self,
         chosen: &ChosenValues,
@@ -354,7 +355,7 @@ impl SessionOracle {
 }
 
 impl ClientResults {
-    /// Compares the answer that was given to a write at commit with the result of the write's later
+    /// Compares the answer that a write received at commit with the result of the write's
     /// execution.
     fn compare_early_answer(&mut self, name: u64, sequence: u64) -> Verdict {
         if let Some(place) = self

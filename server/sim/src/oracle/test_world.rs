@@ -178,8 +178,8 @@ fn start(node: usize, state: ReplicaState) -> Node {
     started
 }
 
-/// Returns the sender, the addressee and the envelope of `message`. Replica `from.0` sends it in
-/// run `from.1` to run `to.1` of replica `to.0`.
+/// Returns a message with its sender and its addressee. `from` is the sending replica and its run.
+/// `to` is the receiving replica and its run.
 pub fn says(
     from: (usize, u64),
     to: (usize, u64),
@@ -194,8 +194,8 @@ pub fn says(
     (from.0, id(to.0), envelope)
 }
 
-/// Returns a promise under configuration 1. It continues the promise with the previous sequence
-/// number.
+/// Returns a promise under configuration 1. This promise continues the promise with the preceding
+/// sequence number.
 pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
     Message::Lease(LeaseMessage::Promise(Promise {
         sequence,

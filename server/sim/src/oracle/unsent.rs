@@ -39,9 +39,8 @@ enum WriteLocation {
     Sent,
     /// The client was notified that the write was not sent.
     Returned,
-    /// The location of the write is unknown. The write was answered with a final result, or an
-    /// earlier run of the replica received the write. In both cases, copies of the write may be
-    /// sent later.
+    /// The location of the write is unknown, and copies of the write may be sent later. Either the
+    /// write was answered with a final result, or an earlier run of the replica received the write.
     Unknown,
 }
 
@@ -73,11 +72,12 @@ struct NodeRequests {
     waiting: BTreeSet<(u64, WriteId)>,
 }
 
-/// Oracle that judges writes that are reported as unsent.
+/// Oracle that judges writes that a replica reports as unsent.
 #[derive(Debug)]
 pub struct UnsentOracle {
     nodes: Vec<NodeRequests>,
-    /// Counts of the ways in which queued merges ended, such as [`FaultKind::QueuedMergeDropped`].
+    /// Numbers of queued merges, by the kind of their end, for example
+    /// [`FaultKind::QueuedMergeDropped`].
     pub fired: FaultCounts,
     /// Number of answers judged.
     pub checks: u64,
@@ -176,8 +176,8 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// Judges the request number of a forwarded command. Each time a command is forwarded, the
-    /// number must be a new one.
+    /// Judges the name of a forwarded command. The name must be new each time that the command is
+    /// forwarded.
     fn forwards(&mut self, node: usize, name: RequestId, command: &Command) -> Verdict {
         let identity = (command.client, command.sequence);
         if let Some(write) = self.nodes[node].writes.get_mut(&identity) {
@@ -253,7 +253,7 @@ impl UnsentOracle {
     }
 
     /// Ends a step of `node`, after the messages of the step were sent. If another replica leads,
-    /// new writes that have not been sent count as queued from now on.
+    /// new writes that were not sent in this step count as queued.
     pub(super) fn step_ends(&mut self, node: usize, replica: &Replica) {
         let at = &mut self.nodes[node];
         let has_leader = replica.leader().is_some_and(|leader| leader != id(node));

@@ -14,8 +14,8 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Fraction of refused merges that clients send again only after the timeout. Clients handle the
-/// other refused merges immediately.
+/// Fraction of the refused merges that clients send again when the timeout has passed. For the
+/// other refused merges, clients accept the refusal immediately.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
@@ -68,9 +68,9 @@ impl ClientWorkload {
     /// Handles the refusal of a write. If the session of the write has ended, the client begins a
     /// new session.
     ///
-    /// If several copies of the write were sent, one of them may still be executed. A write that
-    /// was sent only once is never executed if its session has ended, or if the replica reports the
-    /// write as unsent.
+    /// If several copies of the write were sent, one of them may still be executed. If only one
+    /// copy was sent, the copy is never executed in these cases: the session has ended, or the
+    /// replica reports the write as unsent.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;
@@ -114,8 +114,8 @@ impl ClientWorkload {
         self.wait_first(index, id, 1, world);
     }
 
-    /// Whether this answer reaches the waiting client and ends the client's wait. Only a final
-    /// answer ends the wait.
+    /// Whether this answer reaches the client and ends the client's wait. An answer ends the wait
+    /// only if the client does not send the request again.
     fn hears(&mut self, id: u64, reply: &ClientReply, world: &mut World) -> bool {
         let Some(operation) = self.operations.get_mut(id) else {
             return false;

@@ -10,7 +10,8 @@ use super::choose::SeenVersions;
 /// Session of a client, with the same rules as sessions in the client library.
 pub(super) struct ClientSession {
     id: u64,
-    /// Log time in ms that a replica told the client before the first write of the session.
+    /// Log time in ms at the beginning of the session, before its first write. A replica told the
+    /// client this log time.
     opened_ms: u64,
     /// Last sequence number that was issued. The first sequence number is 1.
     sequence: u64,
@@ -48,8 +49,8 @@ impl ClientSession {
         command
     }
 
-    /// Whether all of the session's commands may still be sent again, because none of them is
-    /// complete.
+    /// Whether the session is new. In a new session, no command is complete yet, so all commands
+    /// may still be sent again.
     pub fn is_new(&self) -> bool {
         self.open.len() as u64 == self.sequence
     }

@@ -28,9 +28,8 @@ pub struct ClientLoad {
     /// Time in ns after which a client sends an unanswered command again, to a random replica. The
     /// time grows with each attempt.
     pub retry_timeout_ns: u64,
-    /// Lifetime of sessions in ns, in runs in which clients sometimes fall silent; otherwise
-    /// `None`. A silence lasts for about this lifetime, so the client's session may or may not end
-    /// during the silence.
+    /// Lifetime of sessions in ns; `None` if clients never fall silent in this run. A silence lasts
+    /// about as long as a session, so the client's session may or may not end during the silence.
     pub silence_ns: Option<u64>,
     /// Maximum number of large values.
     pub large: u32,
@@ -69,9 +68,9 @@ const SMALL_RATE: u32 = 12;
 const PATIENT: f64 = 0.06;
 /// Number of clients per replica, in runs in which clients wait for each answer.
 const PATIENT_CLIENTS: usize = 16;
-/// Limit on the unanswered requests of a client, as a time in seconds. A client may have as many
-/// unanswered requests as it sends in this time on average. The limit does not apply to clients
-/// that wait for each answer.
+/// Time in seconds from which the limit on a client's unanswered requests is computed. The limit is
+/// the number of requests that the client sends in this time on average. The limit does not apply
+/// to clients that wait for each answer.
 const WINDOW_S: usize = 8;
 
 /// Fraction of runs in which clients abandon requests.
@@ -141,9 +140,8 @@ impl ClientLoad {
         }
     }
 
-    /// Draws how clients use sessions: whether clients abandon requests, begin new sessions, and
-    /// fall silent. `ttl_ns` is the lifetime of sessions; `None` if sessions do not end within a
-    /// run.
+    /// Draws whether clients abandon requests, begin new sessions, and fall silent. `ttl_ns` is the
+    /// lifetime of sessions; `None` if sessions do not end within a run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
         if rng.random::<f64>() < ABANDON {

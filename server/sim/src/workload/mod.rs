@@ -57,13 +57,12 @@ pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
 /// Maximum number of random replicas that a client tries in one attempt. The client tries another
 /// replica only if the previous one refuses the connection.
 const DRAWS: usize = 16;
-/// Bit that marks the token of a client's alarm as the timeout of an attempt. If neither this bit
-/// nor [`ABANDON`] is set, the alarm is for new requests of the client.
+/// Bit in the token of a client's alarm: the timeout of an attempt has passed. The token of an
+/// alarm for new requests contains neither this bit nor [`ABANDON`].
 const RETRY: u64 = 1 << 62;
-/// Bit in the token of a client's alarm that stands for the abandonment of requests.
+/// Bit in the token of a client's alarm: the client abandons requests now.
 const ABANDON: u64 = 1 << 60;
-/// Number of low bits in an alarm's token that contain a count: the number of operations that were
-/// sent together.
+/// Number of low bits in an alarm's token that store how many operations were sent together.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
@@ -195,9 +194,8 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Sends operations again: the unanswered ones among the `count` operations with successive IDs
-    /// from `first`. The timeout of this attempt is longer than the timeout of the previous
-    /// attempt, up to a maximum.
+    /// Sends unanswered operations again, if their ID is one of the `count` IDs from `first`. The
+    /// timeout of this attempt is longer than the timeout of the previous attempt, up to a maximum.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
@@ -220,8 +218,8 @@ impl ClientWorkload {
         self.wait(first, count, attempts, world);
     }
 
-    /// Abandons operations: the unanswered ones among the `count` operations with successive IDs
-    /// from `first`. Once all faults are healed, no operation is abandoned.
+    /// Abandons unanswered operations, if their ID is one of the `count` IDs from `first`. Once all
+    /// faults are healed, no operation is abandoned.
     fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;

@@ -83,8 +83,8 @@ impl Operations {
         self.lane(id)?.as_mut()
     }
 
-    /// Returns the IDs of the operations that a client has begun and that have not ended, in the
-    /// order in which they began.
+    /// Returns the IDs of a client's operations that have not ended. The operation that began first
+    /// comes first.
     pub fn of(&self, client: usize) -> Vec<u64> {
         let lanes = self.by_lane.get(client).into_iter().flatten();
         let mut ids: Vec<u64> = lanes.flatten().map(|it| it.id).collect();
@@ -92,7 +92,7 @@ impl Operations {
         ids
     }
 
-    /// Ends an operation, and returns it unless it has already ended.
+    /// Ends an operation, and returns this operation; `None` if it has already ended.
     pub fn end(&mut self, id: u64) -> Option<Operation> {
         let ended = self.lane(id)?.take();
         self.open -= 1;

@@ -33,7 +33,8 @@ const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 /// Shape of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordShape {
-    /// Number of fields that merges do not change, in a record that was not created by a merge.
+    /// Number of fields that a whole record has in addition to the field [`FIRST`]. Merges do not
+    /// change these fields.
     rest: usize,
     /// Length in bytes of the shortest field that merges do not change.
     bytes: usize,
@@ -54,8 +55,9 @@ struct RecordContent {
 }
 
 impl RecordShape {
-    /// Draws whether the values of a seed are records, and their shape. The draw uses its own
-    /// random generator, so it does not influence the seed's other draws.
+    /// Draws whether values are records in the run of this seed, and draws the shape of the
+    /// records. Returns `None` if values are not records. The draw uses its own random generator,
+    /// so it does not influence the seed's other draws.
     pub fn draw(seed: u64) -> Option<RecordShape> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         (rng.random::<f64>() < RECORDS).then(|| RecordShape {
@@ -100,8 +102,8 @@ impl RecordShape {
         vec![field(FIRST.into(), value.to_value(bytes))]
     }
 
-    /// Returns the value of the register `key` in the stored record. The register is either the
-    /// first field or the rest of the record.
+    /// Returns the value that the stored record has for the register `key`. Histories see a record
+    /// as two registers: the first field, and the rest of the record.
     pub(super) fn register_value(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
         let content = self.parse(stored).unwrap_or(RecordContent {
             last: ValueId::DAMAGED,
@@ -114,7 +116,7 @@ impl RecordShape {
         }
     }
 
-    /// Parses a stored record; `None` if no correct run could have stored it.
+    /// Parses a stored record; `None` if a correct replica would never store this record.
     fn parse(&self, stored: &[u8]) -> Option<RecordContent> {
         let record = Record::decode(stored).ok()?;
         let (first, rest) = record.fields.split_first()?;
@@ -157,8 +159,8 @@ pub(super) fn is_rest(key: u64) -> bool {
     key >= KEYS_MAX
 }
 
-/// Adds the effects of `op` on the rest of records to `parts`. A compare-and-swap that fails does
-/// not affect the rest.
+/// Adds to `parts` the effects that `op` has on the rest of records. A compare-and-swap that fails
+/// does not affect the rest.
 pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
     if op.as_merge().is_some() {
         return;
@@ -198,7 +200,7 @@ mod tests {
         Record::decode(stored).expect("it is a record").fields
     }
 
-    /// Checks the values that are read from a record after correct merges and after wrong ones.
+    /// Checks the values that are read from a record after correct merges, and after wrong merges.
     #[test]
     fn a_record_says_what_was_merged_and_what_was_written_whole() {
         let mut rng = Pcg64Mcg::seed_from_u64(1);

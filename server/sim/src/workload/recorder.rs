@@ -8,7 +8,8 @@ use leasehold_wire::Path;
 
 use super::operations::{Operation, Parts};
 
-/// Maximum number of commands in a history that is also judged for all keys together.
+/// Maximum length, in commands, of a history that is judged for all keys together. Longer histories
+/// are judged only key by key.
 pub(crate) const TOGETHER_MAX: usize = 800;
 /// Maximum number of operations for which memory is reserved in advance.
 const EXPECTED_MAX: u64 = 1 << 16;
@@ -19,8 +20,8 @@ pub struct HistoryRecorder {
     window: usize,
     /// History of the operations, key by key.
     pub history: History,
-    /// History of the operations, command by command. At most `TOGETHER_MAX` + 1 commands are
-    /// stored, because a history of more than `TOGETHER_MAX` commands is not judged together.
+    /// History of the operations, command by command. Only the first `TOGETHER_MAX` + 1 commands
+    /// are stored. A history of this length is already too long to be judged for all keys together.
     pub transactions: Vec<Transaction>,
     /// Number of operations that were answered.
     pub answered: u64,

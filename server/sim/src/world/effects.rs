@@ -20,8 +20,8 @@ use leasehold_replica::shell::{FencedReply, Host};
 /// Duration of a flush of the state, as a number of syncs.
 const FLUSH_SYNCS: u64 = 20;
 
-/// Length of the last part of a permit. Reads that are answered in this part are counted. Only such
-/// reads can reveal that a permit lasts slightly too long.
+/// Length of the last part of a permit. The simulator counts the reads that are answered in this
+/// part, because only these reads can reveal that a permit lasts slightly too long.
 const NEAR_END: Duration = Duration::from_millis(10);
 
 /// Newest delivery on a link. Further messages of the same step are added to this delivery if they
@@ -69,8 +69,8 @@ impl Host for ReplicaHost<'_> {
         self.0.replies.push(ClientReply { to, path, outcome });
     }
 
-    /// Answers a read if its permit has not expired. For this check the clock is read again,
-    /// because the process may have been paused since the read was made.
+    /// Answers a read if its permit has not expired. The clock is read again for this check,
+    /// because the process may have been paused after the read.
     fn fenced_reply(&mut self, read: FencedReply) {
         let ReplicaHost(world, node) = self;
         let sampled = world.clock(*node);
@@ -151,7 +151,7 @@ impl World {
         self.queue.schedule(at, QueuedEvent::Flushed { node, run });
     }
 
-    /// Ends a flush, unless the disk is full. If the disk is full, the flush is tried again later.
+    /// Ends a flush. If the disk is full, the flush does not end yet, and is tried again later.
     pub(super) fn flushed(&mut self, node: usize) {
         if self.nodes[node].disk.is_full() {
             return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);

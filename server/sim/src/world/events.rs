@@ -6,8 +6,8 @@ use super::{ClientReply, World, WorldEvent};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
 
-/// Event that happens at a scheduled time. An event with a `run` concerns only this run of a
-/// process.
+/// Event that happens at a scheduled time. If the event has a field `run`, it concerns only this
+/// run of the process.
 pub(super) enum QueuedEvent {
     Deliver {
         to: usize,
@@ -112,8 +112,8 @@ impl World {
         WorldEvent::Nothing
     }
 
-    /// Whether an event is outdated: the run that it concerns has ended, or the replica's deadline
-    /// has changed.
+    /// Whether an event is outdated: the run in question has ended, or the replica's deadline has
+    /// changed.
     fn is_stale(&self, event: &QueuedEvent) -> bool {
         match event {
             QueuedEvent::Synced { node, run }

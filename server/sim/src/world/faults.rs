@@ -42,7 +42,7 @@ impl World {
         self.network.bytes_per_s = bytes_per_s;
     }
 
-    /// Degrades the link from one replica to another, or restores it, as `degradation` says.
+    /// Sets the degradation of the link from one replica to another.
     pub fn set_degradation(&mut self, from: usize, to: usize, degradation: LinkDegradation) {
         self.network.set_degradation(from, to, degradation);
     }
@@ -115,8 +115,8 @@ impl World {
     }
 
     /// Tells a replica to end. The process is killed when the replica has completed its shutdown,
-    /// or after a maximum time. The process is started again `down_ns` later, or never if `down_ns`
-    /// is `None`.
+    /// or after a maximum time. The process is started again `down_ns` later. If `down_ns` is
+    /// `None`, the process is never started again.
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
         self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
@@ -142,7 +142,7 @@ impl World {
         self.nodes[node].crash_in_sync = Some(down_ns);
     }
 
-    /// Disarms a replica: cancels its trap, and the crash that is set for its next sync.
+    /// Disarms a replica: cancels its trap, and cancels the crash during its next sync.
     pub fn disarm(&mut self, node: usize) {
         self.nodes[node].process.disarm();
         self.nodes[node].crash_in_sync = None;
@@ -173,8 +173,8 @@ impl World {
     }
 
     /// Tells a replica that its clock cannot be trusted. After `for_ns`, tells the replica that the
-    /// clock can be trusted again. The clock itself stays within the bound on drift. This fault
-    /// tests that no replica needs its clock while the clock is not trusted.
+    /// clock can be trusted again. The clock itself stays within the bound on drift. The fault
+    /// tests that a replica without a trusted clock does not need its clock.
     pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
         self.report_clock_trust(node, false);
         self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));

@@ -54,8 +54,8 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Lets a replica process one group of inputs. Returns whether an input of the group concerns
-    /// leases; `None` if the process is down.
+    /// Lets a replica process one group of inputs. Returns whether the group contains an input
+    /// about leases; `None` if the process is down.
     fn step(
         &mut self,
         node: usize,
@@ -102,8 +102,8 @@ impl World {
         }
     }
 
-    /// Performs actions in order, until a trap ends or pauses the process. Messages of one step
-    /// that have the same addressee and arrival time arrive together.
+    /// Performs actions in order, until a trap ends or pauses the process. Two messages of one step
+    /// arrive together if they have the same addressee and the same arrival time.
     pub(super) fn perform(&mut self, node: usize, actions: &mut Vec<Action>) {
         self.steps += 1;
         let mut rest = actions.drain(..);
@@ -130,7 +130,8 @@ impl World {
         }
     }
 
-    /// Sends peers and clients the answers that the performed actions produced.
+    /// Sends the answers that the performed actions produced. Peers and clients receive these
+    /// answers.
     fn answer(&mut self, node: usize) {
         for (peer, message) in self.answers.take() {
             let replica = self.nodes[node].replica();

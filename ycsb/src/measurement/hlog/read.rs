@@ -10,9 +10,9 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// One year. This limit distinguishes times in a log that are counted from 1970 from times that are
-/// counted from the log's time 0. A time is assumed to be counted from 1970, unless it would then
-/// be more than one year before time 0.
+/// One year. This limit decides whether a time in a log is counted from 1970 or from the log's time
+/// 0. If a time would be more than one year before time 0 when counted from 1970, it is counted
+/// from time 0. Otherwise, it is counted from 1970.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
 /// digits.
@@ -21,11 +21,11 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 /// One line of an interval log.
 pub struct LogInterval<'a> {
     /// Time at which the interval began, counted from 1970. If the log does not state the date of
-    /// its time 0, this is the time since that time 0.
+    /// its time 0, the time is counted from time 0 instead.
     pub start: Duration,
     /// Duration of the interval.
     pub length: Duration,
-    /// Tag of the interval, or "" if it has none.
+    /// Tag of the interval; "" if the interval has no tag.
     pub tag: String,
     line: &'a IntervalLogHistogram<'a>,
 }

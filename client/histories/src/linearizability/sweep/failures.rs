@@ -10,9 +10,8 @@ fn unexplained() -> Flaw {
     Flaw::Unknown { reason }
 }
 impl Sweep<'_, '_> {
-    /// Checks that a failed swap's expectation was wrong at some moment up to now. If the
-    /// expectation was always right, changes the content of the key so that the expectation is
-    /// wrong now.
+    /// Checks that the expected value of a failed swap was not current at some moment of the swap.
+    /// If the expected value was always current, changes the content of the key now.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {
@@ -31,9 +30,9 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// Assumes, if the key is absent, that a waiting block took effect earlier. The moment is the
-    /// last one at which this assumption makes no other order impossible. Returns false if there is
-    /// no such block, or if the moment is before `since`.
+    /// Handles an absent key: assumes that a waiting block took effect earlier, at the moment
+    /// `harmless_at`. Returns false if the key is present, if no waiting block fits, or if
+    /// `harmless_at` is before `since`.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -88,9 +87,9 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Begins the next forward block now. This is possible only if certain other blocks and
-    /// operations can take effect before this block begins: those that may have to end before this
-    /// block ends.
+    /// Begins the next forward block now. Before that, applies all other blocks and operations that
+    /// must take effect by the time at which this block was due to begin. Returns false if this is
+    /// not possible.
     fn begin_early(&mut self) -> bool {
         let is_begin = |tick: &&SweepTick| matches!(tick.step, SweepStep::ForwardBegins(_));
         let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
@@ -116,8 +115,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Applies all waiting blocks and operations that must take effect by `until`. Returns false if
-    /// a block or an operation that must also take effect by `until` has not begun yet.
+    /// Applies all blocks and operations that must take effect by `until`. Returns false if one of
+    /// them has not begun yet.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

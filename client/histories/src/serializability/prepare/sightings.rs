@@ -14,9 +14,9 @@ struct Sighting {
 pub(super) struct Sightings {
     /// All sightings, sorted by begin.
     all: Vec<Sighting>,
-    /// Two sightings for each sighting `s`, both chosen among `s` and all sightings that begin
-    /// later. The first one is the sighting that ends earliest. The second one is the sighting that
-    /// ends earliest among the sightings of another value.
+    /// Two sightings for each sighting `s`, chosen from `s` and all sightings that begin later. The
+    /// first one is the sighting that ends earliest. The second one is the sighting that ends
+    /// earliest among those with another value than the first one.
     first_from: Vec<[Sighting; 2]>,
 }
 

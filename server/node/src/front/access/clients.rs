@@ -11,7 +11,7 @@ use crate::front::connection::Connection;
 use crate::front::listener::Clients;
 
 impl Clients {
-    /// Makes the clients' port require tokens, if `access` is given.
+    /// Sets the table of tokens that clients need. If `access` is `None`, clients need no tokens.
     pub(crate) fn with_access(mut self, access: Option<Rc<Access>>) -> Clients {
         self.access = access;
         self

@@ -108,8 +108,8 @@ impl Access {
         true
     }
 
-    /// Whether a token has expired, or the clock was set back, since the rights of connections were
-    /// last looked up.
+    /// Whether the rights of connections must be looked up again. This is necessary if a token has
+    /// expired since the last time, or if the clock was set back.
     fn has_expired(&self, now: i64) -> bool {
         let last = self.renewed_s.get();
         let next = self.table.borrow().next_expiry(last);
@@ -157,7 +157,7 @@ struct TokenFileWatcher {
 }
 
 impl TokenFileWatcher {
-    /// Reads the token file. Returns the tokens in the file if its text has changed since the last
+    /// Reads the token file. Returns the tokens in the file if the text has changed since the last
     /// read.
     async fn check(&mut self, file: &Path) -> Option<TokenTable> {
         match self.read(file).await {

@@ -95,8 +95,8 @@ fn behind(prefix: &[u8]) -> Option<Bytes> {
 /// Checks that a client with these rights may make this request.
 ///
 /// # Errors
-/// Fails with `PERMISSION_DENIED`. The error is ready to be sent to the client, because it quotes
-/// nothing but parts of the request.
+/// Fails with `PERMISSION_DENIED`. The error may be sent to the client, because it quotes only
+/// parts of the client's request.
 pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
     match body {
         Body::Command(command) => match &command.op {
@@ -176,8 +176,8 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     reads(rights, "the status with `holders`", &request.key)
 }
 
-/// Checks the rights for a Get. A client needs no right to read the probe key, which is never
-/// written. Other kinds of requests need rights even for the probe key, because they may go through
+/// Checks the rights for a Get. The probe key is never written, so a client may read it without a
+/// right. Other kinds of requests need rights even for the probe key, because they may go through
 /// the log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {

@@ -20,15 +20,16 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Number of bytes of large writes that the replica receives in one step. If the limit on
-/// unanswered bytes is lower than this number, that limit applies instead.
+/// Number of bytes of large writes that the replica receives in one step. A lower limit on
+/// unanswered bytes also limits this number.
 const AT_ONCE: usize = 1 << 20;
-/// Time without a received write or a sent answer after which the replica receives [`AT_ONCE`]
-/// further bytes. Most disks answer sooner, and most round trips between sites take longer.
+/// Time after which the replica receives [`AT_ONCE`] further bytes, although answers are missing.
+/// The time begins at the last received or answered write. Most disks answer sooner, and most round
+/// trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// Maximum pause between an answer and the next write. Up to this maximum, the pause is as long as
-/// the wait for the answer was. In the pause, the checkpoint can write the same bytes to the disk
-/// once more.
+/// Maximum pause between an answer and the next write. The pause is as long as the wait for this
+/// answer was, up to this maximum. In the pause, the checkpoint can write the same bytes to the
+/// disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Waiting large writes of all connections, and the total size of unanswered large writes.
@@ -233,7 +234,8 @@ mod tests {
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
-    /// If the replica answers a write soon, the next write of equal size follows after the answer.
+    /// A write of [`AT_ONCE`] bytes that waits only for disks is answered soon. The next write
+    /// follows only after this answer.
     #[tokio::test(start_paused = true)]
     async fn a_write_that_waits_for_disks_is_joined_by_none() {
         let mut writes = LargeWrites::new(2 * MIB);
@@ -269,7 +271,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 4)]);
     }
 
-    /// Short writes are also followed by further writes in steps of [`AT_ONCE`] bytes.
+    /// Each step passes [`AT_ONCE`] bytes to the replica, even if the writes are short.
     #[tokio::test(start_paused = true)]
     async fn as_many_bytes_join_each_time_as_went_at_once() {
         let mut writes = LargeWrites::new(2 * MIB);
@@ -303,7 +305,7 @@ mod tests {
         assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
     }
 
-    /// During the pause the disk can do the work that follows an answer.
+    /// The next write waits, so that the disk can first do the work that follows an answer.
     #[tokio::test(start_paused = true)]
     async fn the_next_write_waits_for_as_long_as_an_answer_took() {
         let mut writes = LargeWrites::new(MIB);

@@ -17,8 +17,9 @@ pub(crate) struct Account {
     budget: Rc<Budget>,
     in_flight: Cell<usize>,
     charged: Cell<usize>,
-    /// Additional cost that the reads in flight may have beyond their charges, in units of
-    /// [`leasehold_replica::cost`].
+    /// Sum of the guessed extra costs of the reads in flight, in units of
+    /// [`leasehold_replica::cost`]. These reads may cost more than their charges, by up to this
+    /// sum.
     guessed: Cell<usize>,
     /// Charges of more than [`SMALL_BYTES`]. The keys are request numbers.
     large: RefCell<HashMap<u64, Charge, SeededState>>,
@@ -60,8 +61,8 @@ impl Account {
         self.budget.charged.set(self.budget.charged.get() + bytes);
     }
 
-    /// Releases the charge of an answered request. Returns the request's cost in units if it was a
-    /// large write, otherwise 0.
+    /// Releases the charge of an answered request. Returns the cost of a large write in units; 0
+    /// for any other request.
     pub(crate) fn release(&self, request: u64) -> usize {
         let mut large = self.large.borrow_mut();
         let charge = if large.is_empty() {
@@ -89,8 +90,8 @@ impl Account {
 
     /// Releases the charges for answers that a disconnected client will not receive. A large write
     /// keeps its charge, because the write continues. Every other request keeps the minimum charge.
-    /// The guessed extra cost of a read is released only after all requests of the account have
-    /// ended, because the replica may still execute the read.
+    /// The guessed extra costs of reads are released only after the account's last request has
+    /// ended, because the replica may still execute the reads.
     pub(crate) fn client_disconnected(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;
@@ -117,7 +118,8 @@ impl Account {
     }
 }
 
-/// Dropping the account releases the remaining charges. This happens when the replica ends.
+/// Dropping the account releases all charges that are left. Charges of unanswered requests are left
+/// only if the replica ends first.
 impl Drop for Account {
     fn drop(&mut self) {
         let left = self.budget.charged.get() - self.charged.get();

@@ -13,9 +13,9 @@ use crate::watch::log_rate_limiter::LogRateLimiter;
 pub(crate) struct LimitCounters {
     /// Number of connections that were abandoned because their clients left too many bytes unread.
     pub(crate) abandoned: Cell<u64>,
-    /// Number of times that the replica stopped reading from a connection, for one of two reasons.
-    /// Either the connection had too many requests in flight, bytes in flight or unread bytes, or
-    /// all connections together had too many bytes in flight.
+    /// Number of times that the replica stopped reading from a connection. There are two reasons.
+    /// The connection had too many requests in flight, bytes in flight or unread bytes. Or all
+    /// connections together had too many bytes in flight.
     pub(crate) paused: Cell<u64>,
     /// Number of requests that were refused because all connections together had too many bytes in
     /// flight.
@@ -46,8 +46,9 @@ pub(crate) struct Budget {
     /// Expected number of entries in the answer to a Scan or MultiGet. It is estimated from the
     /// answers to all clients.
     pub(super) expected_entries: Cell<usize>,
-    /// Additional cost that the reads in flight may have beyond their charges, in units of
-    /// [`leasehold_replica::cost`].
+    /// Sum of the guessed extra costs of all reads in flight, in units of
+    /// [`leasehold_replica::cost`]. These reads may cost more than their charges, by up to this
+    /// sum.
     pub(super) guessed: Cell<usize>,
     pub(crate) limit_counters: LimitCounters,
     /// Rate limit of the log lines about closed connections.
@@ -67,8 +68,8 @@ impl Budget {
         self.charged.get() >= self.limits.in_flight_bytes
     }
 
-    /// Whether requests in flight exceed their memory limit so far that even small requests must be
-    /// refused.
+    /// Whether requests in flight exceed their memory limit by so much that even small requests
+    /// must be refused.
     pub(super) fn is_overspent(&self) -> bool {
         let most = self.limits.in_flight_bytes;
         self.charged.get() >= most + most / 8

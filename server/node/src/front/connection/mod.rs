@@ -68,9 +68,10 @@ const UNREAD_PAUSE: usize = 1 << 20;
 const SMALL_BYTES: usize = 4 << 10;
 /// Maximum sizes of answers in bytes, by kind. The kinds are those of [`Connection::expected`].
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
-/// Minimum for the likely size of an answer on a new connection, in bytes.
+/// Lower bound for the expected size of an answer on a new connection, in bytes.
 const USUAL_BYTES: usize = 64 << 10;
-/// Minimum expected number of entries in an answer to a Scan or MultiGet on a new connection.
+/// Lower bound for the expected number of entries in an answer to a Scan or MultiGet on a new
+/// connection.
 const USUAL_ENTRIES: usize = 1000;
 /// Memory in bytes that each entry of a request or answer takes in addition to its key and value.
 const ENTRY_BYTES: usize = 128;
@@ -162,9 +163,9 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of a request, which stay in memory while the replica works on the request.
-    /// Copies the bytes if they would otherwise keep a much larger shared buffer in memory, and if
-    /// requests in flight already take a considerable amount of memory.
+    /// Returns the bytes of a request. They stay in memory while the replica works on the request.
+    /// They may keep a much larger shared buffer in memory. To avoid this, copies the bytes if
+    /// requests in flight already take much memory.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)
@@ -177,8 +178,8 @@ impl Connection {
     ///
     /// # Errors
     /// Fails if the number of the request is not higher than all earlier request numbers of the
-    /// connection, if the frame holds much data besides the request, or if all connections together
-    /// have too many bytes in flight.
+    /// connection. Fails if the frame holds much data besides the request. Fails if all connections
+    /// together have too many bytes in flight.
     pub(crate) fn charge(&self, request: &Request, bytes: usize) -> Result<RequestCost, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
@@ -342,8 +343,8 @@ impl Connection {
     }
 
     /// Updates the expected size of answers of this kind after an answer of `bytes` bytes. The
-    /// expected size rises immediately and falls slowly, because an answer is charged too little if
-    /// it is much larger than expected.
+    /// expected size rises immediately and falls slowly. So it is rarely too low, and few answers
+    /// are charged too little.
     fn learn(&self, kind: usize, bytes: usize) {
         let known = self.expected[kind].get().unwrap_or(ANSWER_BYTES_MAX[kind]);
         self.expected[kind].set(Some(bytes.max(known / 2)));
@@ -415,8 +416,10 @@ impl Connection {
 
     /// Returns the rank of this connection among the connections with unfinished frames; `None` if
     /// it has no unfinished frame. If all unfinished frames together take too much memory, the
-    /// connection with the lowest rank is closed first. The lowest ranks belong to frames that
-    /// hardly grow. The next ranks belong to frames that have only just begun, the largest first.
+    /// connection with the lowest rank is closed first.
+    ///
+    /// A frame of some age has a low rank if it has grown little. All frames that have only just
+    /// begun have higher ranks. Among these frames, the largest frame has the lowest rank.
     pub(crate) fn eviction_rank(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
         (bytes > 0).then(|| match self.timeouts.growth(bytes) {
@@ -517,9 +520,9 @@ impl Connection {
         true
     }
 
-    /// Waits until all requests are answered and the client has taken all answers, after the client
-    /// has ended its stream of requests. Returns earlier if the connection breaks, or if both
-    /// numbers of [`Self::outstanding`] stay the same for `limits.stalled_s`.
+    /// Waits until all requests are answered and the client has taken all answers. The client has
+    /// already ended its stream of requests. Returns earlier if the connection breaks. Also returns
+    /// earlier if both numbers of [`Self::outstanding`] stay the same for `limits.stalled_s`.
     pub(crate) async fn wait_until_drained(&self) {
         // The client cannot finish a frame any more.
         self.track_partial_frame(0, 0);

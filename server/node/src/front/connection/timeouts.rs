@@ -11,9 +11,9 @@ use crate::config::Limits;
 
 /// Interval between checks of connections.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of bytes of answers that a client must take within `limits.stalled_s`, unless it takes
-/// all answers. One byte is not enough, because a client could then keep megabytes in memory
-/// forever.
+/// Minimum number of bytes of answers that a client must take within `limits.stalled_s`. If fewer
+/// bytes are waiting, the client must take all of them. The minimum is more than one byte, because
+/// a client could otherwise keep megabytes in memory forever.
 pub(super) const TAKEN_MIN: u64 = 64 << 10;
 
 /// Deadline that a client has missed.

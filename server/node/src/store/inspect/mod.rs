@@ -162,7 +162,7 @@ impl StoppedDirectory {
     /// Opens a data directory for reading.
     ///
     /// # Errors
-    /// Any [`InspectError`] but `Started`.
+    /// Any [`InspectError`] except `Started`.
     pub fn open(path: &Path) -> Result<StoppedDirectory, InspectError> {
         place::check(path)?;
         place::check_kinds(path)?;

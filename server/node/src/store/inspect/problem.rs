@@ -88,7 +88,7 @@ pub struct DirectoryProblem {
 }
 
 impl DirectoryProblem {
-    /// Creates a problem that makes a start refuse the directory.
+    /// Creates a problem with the effect [`StartEffect::Refused`].
     pub(super) fn refused(file: &str, problem: &str) -> DirectoryProblem {
         DirectoryProblem {
             file: file.to_owned(),

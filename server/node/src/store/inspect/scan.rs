@@ -20,10 +20,10 @@ pub trait LogVisitor {
     /// Receives a record. Records come in the order in which they were written.
     fn record(&mut self, found: &FoundRecord<'_>);
 
-    /// Receives a torn write, after the records before it.
+    /// Receives a torn write. All earlier records were received before.
     fn torn(&mut self, _torn: &TornWrite) {}
 
-    /// Whether the next segment is to be read.
+    /// Whether the visitor needs the next segment.
     fn wants_more(&self) -> bool {
         true
     }
@@ -148,7 +148,7 @@ impl SegmentWalk<'_> {
         self.scan
     }
 
-    /// Passes the torn write at the end of the segment that was read last.
+    /// Passes a torn write to `visitor` if one is at the end of the segment that was read last.
     fn pass_torn(&mut self, visitor: &mut dyn LogVisitor) {
         if let Some(torn) = self.scan.segments.last().and_then(|last| last.torn) {
             visitor.torn(&torn);
@@ -260,7 +260,8 @@ impl SegmentWalk<'_> {
         read
     }
 
-    /// Removes the torn write from the segment before `id`, because its bytes are damage.
+    /// Removes the torn write from the segment before `id`. The bytes of this write are damage, and
+    /// not the remains of an interrupted write.
     fn forget_torn_before(&mut self, id: SegmentId) {
         let mut before = self.scan.segments.iter_mut().rev();
         if let Some(before) = before.find(|known| known.segment < id) {

@@ -325,9 +325,9 @@ fn lost(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProbl
     })
 }
 
-/// Returns a problem if the log lacks some of the executed slots, which other replicas may still
-/// fetch. The result is meaningless for a truncated log, because such a log may lack slots that all
-/// members have flushed.
+/// Returns a problem if the log lacks some of the executed slots. Other replicas may still fetch
+/// these slots. The caller must ignore the result for a truncated log, because such a log may lack
+/// slots that all members have flushed.
 fn misfit(places: &LogWriter, log: LogId, executed: Slot) -> Option<DirectoryProblem> {
     let mut next = Slot(1);
     let mut missing = (0, None);

@@ -24,7 +24,7 @@ use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{RecoveredState, SessionImage, StateChanges};
 use leasehold_replica::message::LogId;
 
-/// Maximum size in bytes of the files in which every bit is flipped.
+/// Size limit in bytes. In files up to this size, every bit is flipped.
 const SMALL_BYTES: usize = 200;
 
 pub(in crate::store) type Files = BTreeMap<String, Vec<u8>>;
@@ -126,8 +126,8 @@ impl Specimen {
         Specimen { files, contents }
     }
 
-    /// Returns the message with which the store refuses the directory after a change of one file;
-    /// `None` if the store still reads the same contents.
+    /// Applies `change` to a copy of the files. Returns the message with which the store refuses
+    /// the changed files; `None` if the store still reads the same contents.
     fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
         let mut files = self.files.clone();
         change(&mut files);
@@ -141,7 +141,7 @@ impl Specimen {
     }
 }
 
-/// Returns the files of a data directory by their paths in it.
+/// Returns the files of a data directory. The key of each file is its path within the directory.
 pub(in crate::store) fn files(path: &Path) -> Files {
     let mut found = Files::new();
     for (folder, prefix) in [(path.to_owned(), ""), (path.join("log"), "log/")] {
@@ -179,7 +179,8 @@ fn read(files: &Files) -> Result<String, StorageError> {
     Ok(format!("{recovered:?} {logs:?}"))
 }
 
-/// Asserts that the message of a refusal helps the operator.
+/// Asserts that the message of a refusal helps the operator. The message must name the damaged file
+/// or its kind, and must mention the need for a recent copy.
 fn assert_helpful(name: &str, message: &str) {
     let names = match name {
         _ if message.contains(name) => true,
@@ -192,8 +193,9 @@ fn assert_helpful(name: &str, message: &str) {
     assert!(message.contains("a copy made since"), "{name}: {message}");
 }
 
-/// Returns the offsets of the record headers in a log of RocksDB. The length in a header is not
-/// part of any checksum. RocksDB reads the kind in a header before it checks the checksum.
+/// Returns the offsets of the record headers in a log of RocksDB. These headers need tests, because
+/// RocksDB uses two parts of a header unchecked. No checksum covers the length, and RocksDB reads
+/// the kind before it checks the checksum.
 fn headers(log: &[u8]) -> Vec<usize> {
     let (mut headers, mut at) = (Vec::new(), 0);
     while at + HEADER_BYTES < log.len() {

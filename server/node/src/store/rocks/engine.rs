@@ -61,8 +61,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Leaves RocksDB open if its directory is no longer at its path. If RocksDB were closed, it
-    /// would write the state into whatever is at this path now.
+    /// Leaves RocksDB open if the data directory is no longer at its path. If RocksDB were closed,
+    /// it would write the state into any other directory that is at this path now.
     fn drop(&mut self) {
         if self.marker.check_place().is_err() {
             std::mem::forget(self.db.clone());

@@ -16,7 +16,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-/// Text of a subkind that the parser recognizes. The texts are in RocksDB's `util/status.cc`.
+/// Subkind of an error, as RocksDB writes it. The parser recognizes this text. The texts of the
+/// subkinds are in RocksDB's `util/status.cc`.
 const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
 /// End of RocksDB's text for a directory that is not a database.
@@ -38,7 +39,7 @@ pub(super) enum ErrorCause {
     Full,
     /// Another process uses the directory.
     Locked,
-    /// Bytes in a file, or a whole file, differ from those that were written.
+    /// Bytes in a file, or a whole file, are not as they were written.
     Damaged,
     /// The error has another cause.
     Other,
@@ -91,7 +92,7 @@ impl<'a> ErrorText<'a> {
         full && !sync
     }
 
-    /// Whether another process, or this one, holds the lock of the directory.
+    /// Whether the lock of the directory is already held, by this process or by another one.
     fn is_locked(&self) -> bool {
         let others = self.operation.starts_with("lock file")
             && (self.ends_with(Errno::AGAIN) || self.ends_with(Errno::ACCESS));
@@ -152,7 +153,8 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Paths with words that would have a meaning at other positions of an error text.
+    /// Paths that contain words of error texts. The parser must not interpret these words, because
+    /// they are part of a path.
     const PATHS: [&str; 6] = [
         "/data/A/000012.log",
         "/sync/LOCK/fsync/No space left on device/000012.log",

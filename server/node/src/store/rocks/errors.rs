@@ -24,7 +24,8 @@ impl Engine {
             .unwrap_or(StorageError::Directory { path, source })
     }
 
-    /// Returns the error `Gone` if it explains `error`; otherwise returns `error`.
+    /// Returns the error `Gone` if the missing directory is the cause of `error`; otherwise returns
+    /// `error`.
     pub(super) fn unless_gone(&self, error: StorageError) -> StorageError {
         match error {
             StorageError::Full { .. } => error,

@@ -51,7 +51,7 @@ pub(in crate::store) const VERSION: u8 = MAGIC[7];
 /// Magic number and length of a marker of an old format, in which the log had no files of its own.
 const MAGIC_UNLOGGED: [u8; 8] = *b"LHDATA\0\x01";
 const BYTES_UNLOGGED: usize = 56;
-/// Maximum length of a marker of a newer program, in bytes.
+/// Maximum length, in bytes, of a marker file that a newer program wrote.
 const BYTES_MAX: u64 = 4096;
 
 /// Part of RocksDB's manifest that must be present.
@@ -66,8 +66,8 @@ struct ManifestState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MarkerContents {
     life: u64,
-    /// Whether the creation of the directory was ever completed. No acknowledgement depends on the
-    /// directory before its creation is completed.
+    /// Whether the creation of the directory was ever completed. If it was not completed, this
+    /// replica has acknowledged nothing that is stored in the directory.
     made: bool,
     /// RocksDB's sequence number of the last durable write, in a directory of an older format;
     /// otherwise 0.
@@ -279,8 +279,8 @@ impl Marker {
     }
 
     /// Checks that the open marker file is still the file at its path. If the directory was
-    /// deleted, moved, replaced or unmounted, the next start would not find what is written to the
-    /// directory.
+    /// deleted, moved, replaced or unmounted, the next start would not find the data that is
+    /// written to the directory now.
     pub(super) fn check_place(&self) -> Result<(), StorageError> {
         use io::ErrorKind::{NotADirectory, NotFound};
         let path = self.directory.join(NAME);
@@ -385,9 +385,9 @@ impl Marker {
         self.file.sync_data()
     }
 
-    /// Replaces the marker file by a new file if the marker file may have the old format, in which
-    /// the log had no files of its own. The old file is not overwritten, because an overwrite could
-    /// leave a file with the length of one format and the contents of the other.
+    /// Replaces the marker file by a new file, because the marker file may have the old format. In
+    /// the old format, the log had no files of its own. The old file is not overwritten, because an
+    /// overwrite could leave a file with the length of one format and the contents of the other.
     pub(super) fn convert(&mut self) -> io::Result<()> {
         let path = self.directory.join(NAME);
         let unready = write_unready(&self.directory, &self.contents())?;
@@ -406,8 +406,8 @@ impl Marker {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
-    /// Returns the current state of the manifest. Returns the earlier state `known` if the manifest
-    /// has not changed since then.
+    /// Returns the current state of the manifest. Returns `known`, an earlier state, if the
+    /// manifest has not changed since `known` was recorded.
     fn manifest(&self, known: ManifestState) -> io::Result<ManifestState> {
         let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
         if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
@@ -439,8 +439,8 @@ impl Marker {
     }
 
     /// Checks the manifest against its recorded state. A manifest with a higher number passes the
-    /// check, because an interrupted start began this manifest with all contents of the previous
-    /// manifest.
+    /// check. Such a manifest comes from an interrupted start, and begins with all contents of the
+    /// previous manifest.
     pub(in crate::store) fn check_manifest(&self) -> Result<(), StorageError> {
         let known = self.contents().manifest;
         let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
@@ -468,8 +468,7 @@ impl Marker {
 }
 
 /// Returns the version of a marker file that a newer program wrote; `None` for any other file. Also
-/// returns `None` if the checksum at the end of the file does not match, because the file is then
-/// damaged.
+/// returns `None` for a damaged file: the checksum at its end does not match.
 fn newer_version(file: &File) -> Option<u8> {
     use std::io::Read as _;
     let mut bytes = Vec::new();

@@ -197,7 +197,7 @@ impl Storage {
     }
 
     /// Notes in the marker file which groups of the log the next start must find. With durability
-    /// `none`, these are only the synced groups, because other groups may be only in memory.
+    /// `none`, only synced groups are noted, because other groups may be only in memory.
     fn mark_log(&self) -> Result<(), StorageError> {
         let is_synced = self.durability != Durability::Async;
         let marked = self.engine.marker.advance_log(self.log.marked(is_synced));

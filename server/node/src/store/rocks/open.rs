@@ -55,7 +55,7 @@ impl Storage {
     /// which the replica continues.
     ///
     /// # Errors
-    /// Any [`StorageError`] but `Full`.
+    /// Any [`StorageError`] except `Full`.
     pub fn open(
         path: &Path,
         stamp: &DirectoryStamp,
@@ -326,16 +326,16 @@ fn check_kinds(path: &Path) -> Result<(), StorageError> {
 }
 
 /// Syncs the parent directories of a new directory, so that the new directory survives a loss of
-/// power. Skips parent directories that this process may not open, because these directories were
-/// not created just now.
+/// power. Skips a parent directory that this process may not open, because this process has not
+/// created that parent directory.
 fn sync_above(path: &Path) {
     for above in path.ancestors().skip(1).filter(|it| it.parent().is_some()) {
         _ = std::fs::File::open(above).and_then(|above| above.sync_all());
     }
 }
 
-/// Returns the error for a directory that cannot be created. Either its path has a problem, or the
-/// disk has failed.
+/// Returns the error for a directory that cannot be created. The cause is either the path of the
+/// directory or a failure of the disk.
 fn not_made(path: &Path, source: io::Error) -> StorageError {
     let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
     let in_the_way = path.ancestors().find(is_other);

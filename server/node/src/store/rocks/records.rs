@@ -72,9 +72,9 @@ impl Column {
     }
 }
 
-/// Keys of the column family `meta`. The keys of the identity, of the position and of configurations
-/// are in use. All other keys occur only in directories of older formats, because the current format
-/// keeps their facts in the log.
+/// Keys of the column family `meta`. The current format uses the keys of the identity, of the
+/// position and of configurations. All other keys occur only in directories of older formats. The
+/// current format stores the facts under these keys in the log instead.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId, Slot};
 
@@ -86,11 +86,11 @@ pub mod meta {
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
-    /// Prefix of the keys for lives, the random numbers that identify data directories. The
-    /// replica's id follows the prefix.
+    /// Prefix of the keys under which lives are stored. A life is the random number that identifies
+    /// a data directory. The replica's id follows the prefix.
     pub(in super::super) const LIFE: &[u8] = b"life/";
-    /// Prefix of the keys for the no-ops with which leaders open their terms. In such a key, the
-    /// log and the ballot follow the prefix. Rows are sorted by ballot.
+    /// Prefix of the keys for the opening no-ops of ballots. In such a key, the log and the ballot
+    /// follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
     /// Prefix of the key of an executed configuration. The slot of the configuration follows the

@@ -18,7 +18,7 @@ use rocksdb::WriteBatch;
 use super::records::{self, Column, meta};
 use super::{Storage, StorageError, staged};
 
-/// Number of bytes that are copied with one sync.
+/// Approximate number of bytes that are copied between two syncs.
 const GROUP_BYTES: usize = 4 << 20;
 
 impl Storage {

@@ -20,8 +20,8 @@ pub(super) const BLOCK_BYTES: usize = 32 << 10;
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// Returns a description of the problem if a log has bytes on which RocksDB may hang or fail;
-/// otherwise `None`. A log that a crash has cut off is not a problem here, because the end of the
-/// log is checked with the marker file.
+/// otherwise `None`. A log that a crash has cut off passes this check, because the marker file
+/// serves to check the end of the log.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

@@ -17,8 +17,8 @@ use crate::message::{Proposal, RequestId};
 #[derive(Clone, Debug, Default, Hash)]
 struct ClientWrites {
     sequences: Vec<u64>,
-    /// Highest low-water mark in these writes. Execution may refuse a write with a lower sequence
-    /// number.
+    /// Highest low-water mark in these writes. Execution may refuse a write with a sequence number
+    /// below this mark.
     acked_below: u64,
 }
 
@@ -50,8 +50,8 @@ impl Hash for InFlight {
 
 impl InFlight {
     /// Returns whether a command is queued or proposed already. A repeated read must not be queued
-    /// again, because a longer queue would delay the reads, and delayed reads would be repeated
-    /// even more.
+    /// again. It would make the queue longer and delay all reads, and delayed reads are repeated
+    /// even more often.
     pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {
@@ -72,9 +72,9 @@ impl InFlight {
         }
     }
 
-    /// Notes that one copy of a command was executed. Further copies, proposed by an earlier
-    /// leader, may follow in the log. If the first copy had no effect because there was no capacity
-    /// for a session, a further copy is still executed (hazard 31).
+    /// Notes that one copy of a command was executed. The log may contain further copies that an
+    /// earlier leader proposed. If the first copy had no effect because there was no space for
+    /// another session, a further copy is still executed (hazard 31).
     pub fn forget(&mut self, proposed: &Proposal) {
         let command = &proposed.command;
         if !command.is_write() {
@@ -89,12 +89,16 @@ impl InFlight {
 
     /// Returns true if execution cannot reject this blind write of a batch with log time
     /// `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum number of
-    /// sessions in the batches in flight. All these conditions must hold: the session exists in the
-    /// executed state, or the write is certain to open it; the session lasts beyond the batch, and
-    /// is not ended to make room for another session; and neither the executed sessions nor another
-    /// write in flight holds the write's sequence number, or a low-water mark above it. A session
-    /// that a slot in flight opens or extends does not count, because this slot may still turn out
-    /// to be empty.
+    /// sessions in the batches in flight. All these conditions must hold:
+    ///
+    /// - The session exists in the executed state, or the write is certain to open the session.
+    /// - The session lasts beyond the batch, and is not ended to make room for another session.
+    /// - The executed sessions do not contain the write's sequence number, or a low-water mark
+    ///   above it.
+    /// - No other write in flight has this sequence number, or a low-water mark above it.
+    ///
+    /// A session that a slot in flight opens or extends does not count, because this slot may still
+    /// turn out to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,

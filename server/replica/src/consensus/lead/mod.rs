@@ -34,8 +34,8 @@ pub struct Leadership {
     /// Newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// Maximum number of sessions, as this leader states it in its batches. `least_sessions_max` is
-    /// the lowest maximum in the batches in flight.
+    /// Maximum number of sessions that this leader states in its batches. The next field,
+    /// `least_sessions_max`, is the lowest maximum in the batches in flight.
     sessions_max: u32,
     least_sessions_max: u32,
     /// Whether the peers must still be notified of some commits.
@@ -50,10 +50,9 @@ pub struct Leadership {
 }
 
 impl Hash for Leadership {
-    /// Hashes this value without two parts: the times at which probes were answered, and the
-    /// maximum numbers of sessions. In the period for which a fingerprint is valid, these times
-    /// only determine which writes share a batch (`Replica::fingerprint`). The maximum numbers come
-    /// from the settings.
+    /// Hashes this value, except the times of answers and the maximum numbers of sessions. While a
+    /// fingerprint is valid, the times only determine which writes share a batch
+    /// (`Replica::fingerprint`). The maximum numbers come from the settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
@@ -167,8 +166,8 @@ impl Leadership {
         *answered = (*answered).max(probe);
     }
 
-    /// Notes that the peer `from` has answered, and so receives messages of this leader. Returns
-    /// the time of this peer's previous answer.
+    /// Notes that the peer `from` has answered this leader. Returns the time of this peer's
+    /// previous answer.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// Maximum number of open (uncommitted) slots of a class for each slot that is still free.
+/// Factor that limits the open (uncommitted) slots of one class. The maximum number of open slots
+/// is this factor times the number of slots that are still free.
 const OPEN_PER_FREE: usize = 3;
 
 /// Class of a command: the replicas that must accept the command before it is committed.
@@ -20,7 +21,7 @@ const OPEN_PER_FREE: usize = 3;
 pub enum CommandClass {
     /// Holders of the command's keys.
     Of(ReplicaSet),
-    /// All replicas, because all are nearby. The keys of the command were not looked up.
+    /// All replicas. The keys of the command were not looked up, because all replicas are nearby.
     AllNearby(ReplicaSet),
 }
 
@@ -33,8 +34,9 @@ pub struct BatchLimits<'a> {
     pub cost: &'a dyn Fn(&Command) -> usize,
 }
 
-/// Queued commands by class. The class of a command is the set of the holders of its keys. A write
-/// does not wait for the holders of another write's keys, unless these holders are nearby.
+/// Queued commands by class. The class of a command is the set of the holders of its keys. Commands
+/// of different classes are not mixed, so that a write does not wait for the holders of another
+/// write's keys. The exception is holders that are nearby.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposal>>,
@@ -78,8 +80,8 @@ impl Queue {
 
     /// Returns the next class in round-robin order. Skips each class that already has the maximum
     /// number of open slots. This maximum depends on `free`, the number of slots that are left for
-    /// all classes. Because of the maximum, a class with a dead holder cannot take all the slots in
-    /// flight.
+    /// all classes. The maximum leaves slots for the other classes if a holder of one class is
+    /// dead.
     pub fn next_class(&self, free: usize) -> Option<ReplicaSet> {
         let open_max = free * OPEN_PER_FREE;
         let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;
@@ -151,7 +153,7 @@ impl Queue {
         }
     }
 
-    /// Notes that a slot is committed: its class then has one open slot fewer.
+    /// Notes that a slot is committed. The class of the slot then has one open slot fewer.
     pub fn close(&mut self, slot: Slot) {
         if let Some(class) = self.class_of.remove(&slot)
             && let Some(open) = self.open.get_mut(&class)
@@ -261,8 +263,8 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// A batch of one class includes no command that needs further holders, unless these holders
-    /// are nearby. Otherwise the write of the first class would wait for a holder that it does not
+    /// A batch of one class includes a command that needs further holders only if these holders are
+    /// nearby. Otherwise the writes of the first class would wait for a holder that they do not
     /// need.
     #[test]
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {

@@ -20,8 +20,8 @@ struct ActiveTransfer {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     active: Option<ActiveTransfer>,
-    /// Next leader that an operator has requested but that is not ready yet, and the time until
-    /// which this leader waits for that replica.
+    /// Next leader that an operator has requested, and the time limit of the request. Until this
+    /// time, the present leader waits for that replica to become ready.
     wanted: Option<(ReplicaId, Time)>,
     /// Replicas to which this leader has tried to transfer leadership because it is about to end,
     /// and that have not taken over in time.
@@ -64,8 +64,8 @@ impl Transfer {
         self.wanted
     }
 
-    /// Begins a transfer. If a transfer to the same replica is under way, that transfer continues.
-    /// A transfer that an operator wants replaces a transfer to another replica.
+    /// Begins a transfer to the replica `to`. If a transfer to `to` is already under way, that
+    /// transfer continues. A transfer to another replica is replaced only if `by_operator` is true.
     pub fn begin(&mut self, to: ReplicaId, by_operator: bool, deadline: Time) {
         if by_operator {
             self.wanted = None;
@@ -113,8 +113,8 @@ impl Transfer {
     }
 
     /// Returns the replica that should now receive a notice to take over, and whether an operator
-    /// wants the transfer. Once `again` has passed without a new leader, returns the same replica
-    /// again.
+    /// wants the transfer. Returns `None` if no transfer is under way, or if the last notice was
+    /// less than `again` ago.
     pub fn next_notification(&mut self, now: Time, again: Duration) -> Option<(ReplicaId, bool)> {
         let active = self.active.as_mut()?;
         if active.notified_at.is_some_and(|at| now.since(at) < again) {

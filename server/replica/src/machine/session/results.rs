@@ -55,9 +55,9 @@ impl CompactOutcome {
     }
 }
 
-/// Results of a session by sequence number. A client that always waits for an answer before its
-/// next command has only one result. No client has more than `leasehold_wire::UNACKNOWLEDGED_MAX`
-/// plus one results.
+/// Results of a session by sequence number. If the client always waits for an answer before it
+/// sends its next command, the session has only one result. The maximum number of results of a
+/// session is `leasehold_wire::UNACKNOWLEDGED_MAX` + 1.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, CompactOutcome),
