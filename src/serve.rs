@@ -103,9 +103,9 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// Makes the kernel wake this process when the process that started it dies. A process that is
-/// stopped (by SIGSTOP) needs this signal, because it cannot detect that its standard input was
-/// closed.
+/// Makes the kernel wake this process with a signal when the process that started it dies. A
+/// process that is stopped (by SIGSTOP) needs this signal, because it cannot detect that its
+/// standard input was closed.
 fn wake_when_parent_dies() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     {

@@ -66,7 +66,8 @@ impl LeaseChange {
     }
 
     /// Sets the rule for unlisted keys under the strategy `quorum`: `nearest` or `leader`. Unlisted
-    /// keys are the keys that no client has read. The rule chooses the holders of these keys.
+    /// keys have no holders of their own, for instance because no client has read them. The rule
+    /// chooses the holders of these keys.
     pub fn unlisted(mut self, name: impl Into<String>) -> LeaseChange {
         self.request.unlisted = name.into();
         self

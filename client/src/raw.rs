@@ -83,6 +83,9 @@ impl Raw<'_> {
 
     /// Changes leases as [`Admin::set_leases`](crate::Admin::set_leases) does. The request and the
     /// answer have the form of messages.
+    ///
+    /// # Errors
+    /// The same errors as [`Client::execute`].
     pub async fn set_leases(self, wanted: LeaseRequest) -> Result<StatusReply, Error> {
         self.client.request_status(Body::Lease(wanted)).await
     }

@@ -192,9 +192,9 @@ mod tests {
         assert_eq!(sessions.open.len(), 4);
     }
 
-    /// The client must assume that sessions that were opened one after another also expire one
-    /// after another, because each refusal contains its log time. A refused write has only one more
-    /// attempt.
+    /// The sessions of a client may expire one after another. Each refusal contains its log time. A
+    /// refused write has only one more attempt. So the client makes this attempt in a session that
+    /// was opened at this log time or later.
     #[test]
     fn what_is_refused_is_issued_again_in_a_session_that_was_opened_since() {
         let mut sessions = Sessions::new(0);

@@ -264,7 +264,7 @@ impl OperationResult {
     /// Converts a result from a response message.
     ///
     /// # Errors
-    /// Returns a description of the fault, if the protocol does not allow such a result.
+    /// Returns a description of the fault, if the protocol does not allow the result.
     pub(crate) fn from_wire(
         result: wire::outcome::Result,
     ) -> std::result::Result<OperationResult, &'static str> {

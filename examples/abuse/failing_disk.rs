@@ -17,9 +17,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Time for which the replica runs before its disk fails again. It must be long enough for a few
 /// puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
-/// Time between the last failure of the disk and the end of the attackers. The replica notices the
-/// failure when it begins a new file. In this time, the attackers' puts make the replica begin a
-/// new file.
+/// Time between the last failure of the disk and the end of the attackers. During this time, the
+/// attackers' puts make the replica begin a new file. The replica notices the failure only when it
+/// begins a new file.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Interval between two checks of whether the replica has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);

@@ -53,8 +53,8 @@ impl Recording {
     }
 
     /// Draws moments at which the power fails, in ascending order. A third of the moments are
-    /// before `served_ns`, the time of the first acknowledgement. Many moments are shortly after a
-    /// large write, a sync or a rename.
+    /// before `served_ns`, the time of the first acknowledgement. Many moments are close to a large
+    /// write, a sync, a rename or a removal.
     pub fn draw_moments(&self, count: usize, served_ns: u64, chance: &mut Chance) -> Vec<u64> {
         let all = self.replicas.iter().flatten().flat_map(|run| &run.trace);
         let after = |record: &&TraceRecord| record.at_ns >= self.from_ns;

@@ -123,8 +123,8 @@ pub struct OperationThroughput {
 }
 
 impl OperationThroughput {
-    /// Returns the possible rate, in operations a second, if every replica had its own processor.
-    /// The replica that uses the most processor time limits this rate.
+    /// Returns the rate, in operations a second, that the replicas could reach if each of them had
+    /// its own processor. The replica that uses the most processor time limits this rate.
     pub fn at_a_processor_each(&self) -> f64 {
         if self.busiest_us > 0.0 {
             1e6 / self.busiest_us
@@ -171,7 +171,8 @@ impl ThroughputExperiment {
 
     /// Returns the text of the TOML file `name`. Returns `None` if the file cannot be read, is not
     /// TOML, or does not describe a throughput experiment. The caller then searches for an
-    /// experiment of another kind, and this search reports the error.
+    /// experiment of another kind. This search reports an error if the file cannot be read or is
+    /// not TOML.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;

@@ -47,8 +47,8 @@ pub struct OtherClocks {
 }
 
 impl ClockReading {
-    /// Returns a reading of only the clock that measures leases. There are no other clocks with
-    /// which it can be compared.
+    /// Returns a reading of only the clock that measures leases. The reading contains no other
+    /// clocks, so no clocks can be compared.
     pub fn alone(now: Time) -> ClockReading {
         ClockReading { now, others: None }
     }

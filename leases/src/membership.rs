@@ -72,7 +72,7 @@ impl Membership {
 
     /// Returns the number of other replicas that must have made a promise to a voter before the
     /// voter may read locally. Together with the voter, these replicas form a majority. Every
-    /// majority that accepts a write therefore includes one replica of this group.
+    /// majority that accepts a write therefore includes at least one replica of this group.
     #[inline]
     pub fn grantors_needed(self) -> usize {
         let needed = self.len() / 2;

@@ -255,8 +255,8 @@ fn connections_on_the_peers_port_whose_place_another_has_are_closed() {
     cluster.done();
 }
 
-/// Starts the only replica of a cluster. At first, the process may open only few files. The replica
-/// raises this soft limit itself.
+/// Starts the only replica of a cluster. At first, a soft limit allows the process to open only a
+/// few files. The replica raises this limit itself.
 fn serve_with_few_files(place: &Place, port: u16) -> std::process::Child {
     let config = format!(
         "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\

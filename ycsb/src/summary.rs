@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::measurement::{AvailabilityGap, ReplicaAvailability};
 use crate::runner::BenchmarkOutcome;
 
-/// Minimum duration of a time without answers. The summary mentions only such times. The report
-/// contains shorter times, too.
+/// Minimum duration of the times without answers that the summary mentions. The report contains
+/// shorter times, too.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
 /// Returns warnings that a reader of the report should not overlook. `sites` has the names of the

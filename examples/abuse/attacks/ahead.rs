@@ -127,8 +127,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Returns the record that a round writes in one put. If merges added the fields one by one, the
-/// merges would be so large that they would have to wait at the replica.
+/// Returns the record that a round writes in one put. The fields are not merged into the record,
+/// because such merges would be so large that they would have to wait at the replica.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));

@@ -22,8 +22,8 @@ const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 16;
 /// Number of lease changes that wait at the same time. A replica accepts no more.
 const CHANGES: u64 = 64;
-/// Number of key ranges. It is nearly the maximum number. The first keys of the ranges are as long
-/// as possible, because their total length is limited.
+/// Number of key ranges. This is nearly the maximum number. The first keys of the ranges are about
+/// as long as the limit on their total length allows.
 const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
 /// Number of ranges to which the lease changes apply in turn. This number is so low that all

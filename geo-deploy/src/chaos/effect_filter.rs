@@ -36,8 +36,9 @@ impl EffectFilter<'_> {
     }
 
     /// Returns the possible effects. Omits effects on processes that do not run. Omits effects
-    /// after which a replica would be started on a full disk. Omits effects after which a majority
-    /// would be down. Such effects are kept only if the fault takes down all replicas together.
+    /// after which a replica would be started on a full disk. Omits effects after which no majority
+    /// of the replicas would be left. The last rule does not apply to a fault that takes down all
+    /// replicas together.
     pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {

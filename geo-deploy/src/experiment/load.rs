@@ -63,8 +63,8 @@ pub enum MeasurementWindow {
 
 impl WorkloadSpec {
     /// Returns the interval in which operations are measured. In an open loop, this function
-    /// converts a number of requests into a duration. The duration ends when each client of the
-    /// site with the lowest rate has sent this many requests.
+    /// converts a number of requests into a duration. In this time, each client of the site with
+    /// the lowest rate sends this many requests.
     pub fn window(&self) -> MeasurementWindow {
         if let Some(seconds) = self.seconds {
             let warmup_s = self.warmup_s.unwrap_or(0.0);

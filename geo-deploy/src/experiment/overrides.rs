@@ -22,8 +22,8 @@ const ALIASES: [(&str, &str); 8] = [
     ("clients", "workload.clients"),
 ];
 
-/// Names of the optional fields of `[timing]`. The names are listed here, because an experiment
-/// does not contain its omitted fields.
+/// Names of the optional fields of `[timing]`. The names are listed here, because the table of an
+/// experiment contains only those fields that are set.
 const TIMING_FIELDS: [&str; 4] = [
     "heartbeat_ms",
     "election_timeout_ms",

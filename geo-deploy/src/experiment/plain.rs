@@ -37,8 +37,8 @@ const FOUND: [(&str, &str); 7] = [
     ("datetime", "a date"),
 ];
 
-/// Rewrites a message of the parser with the descriptions from [`TYPES`] and [`FOUND`]. Messages of
-/// other forms are not changed. They are this program's own messages, and lists of accepted values.
+/// Rewrites a message of the parser about a wrong value with the descriptions from [`TYPES`] and
+/// [`FOUND`]. Other messages are not changed, for example this program's own messages.
 pub(super) fn words(message: &str) -> String {
     if let Some((found, expected)) = split(message, "unknown variant ") {
         return format!("there is no {found}, and {expected} is expected");

@@ -197,9 +197,8 @@ pub(super) fn notes(report: &ExperimentReport) -> Vec<String> {
     notes
 }
 
-/// Returns findings that must not be overlooked: a history that is not linearizable, failed
-/// operations, a difference between the measured and the requested network, and the notes of the
-/// runs.
+/// Returns findings that must not be overlooked: an incomplete experiment, a history that is not
+/// linearizable, failed operations, exceeded bounds on outages, and deviations of the network.
 pub(super) fn warnings(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(ended) = &report.incomplete {

@@ -13,8 +13,8 @@ use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Maximum length, in s, of one stretch of time. The report shows the mean of each stretch.
 const STRETCH_S: f64 = 5.0;
-/// Ratio of the mean latency after a change to the mean latency before the change. A strategy is as
-/// good as before if its ratio is at most this value.
+/// Maximum ratio of the mean latency after a change to the mean latency before the change. A
+/// strategy is as good as before if its ratio is at most this value.
 const AS_BEFORE: f64 = 1.1;
 /// Time within which the strategy `cost` must be as good as before a change, in reconfiguration
 /// periods.
@@ -73,9 +73,8 @@ pub struct Adaptation {
     /// Greatest mean latency of a stretch of time after the change, in ms.
     pub worst_ms: f64,
     /// Time in s from the change to the first stretch in which the strategy was as good as before;
-    /// `None` if there is no such stretch. For such a stretch, two means are examined: the mean
-    /// latency of the stretch, and the mean latency from the stretch to the next change. Both
-    /// exceed the steady mean by at most a tenth.
+    /// `None` if there is no such stretch. For such a stretch, two means exceed the steady mean by
+    /// at most a tenth: its mean latency, and the mean latency from the stretch to the next change.
     pub back_after_s: Option<f64>,
     /// The time `back_after_s`, in reconfiguration periods.
     pub back_after_periods: Option<f64>,

@@ -95,8 +95,8 @@ impl Bounds {
         held.then(|| self.any_read_ms(origin, holders))
     }
 
-    /// Returns the minimum possible latency, in ms, of a read at `origin`. This also includes keys
-    /// without holders: the leader asks a majority before it answers a read of such a key.
+    /// Returns the minimum possible latency, in ms, of a read at `origin`. If `holders` is empty,
+    /// the leader asks a majority before it answers the read.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }

@@ -20,7 +20,7 @@ pub(super) struct RestartPolicy {
     enabled: bool,
     started: Instant,
     deaths: u32,
-    /// True if the replica reported a problem because of which it cannot run.
+    /// True if the replica reported a problem that must be solved before the replica can run.
     refused: bool,
     due: Option<Instant>,
 }

@@ -255,8 +255,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Removes an effect that a user has undone from the active faults. The end of the fault then
-    /// does not undo this effect again.
+    /// Removes from the active faults every effect that `inverse` undoes. A user has already undone
+    /// this effect, so the end of the fault must not undo it again.
     fn forget(&mut self, inverse: Effect) {
         for active in &mut self.faults {
             active

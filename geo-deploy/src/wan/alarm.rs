@@ -54,8 +54,8 @@ impl TimerQueue {
         .await;
     }
 
-    /// Wakes each waiting task when it is due. The caller must spawn this function as a task of its
-    /// own, because the function returns only after an error.
+    /// Wakes each waiting task when it is due. The caller must run this function concurrently with
+    /// the waiting tasks, because the function returns only after an error.
     pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;

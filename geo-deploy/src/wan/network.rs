@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::probe::Probe;
 
 /// Maximum median lateness of messages, in ms, in a valid network. The value is the same as the
-/// tolerance for a latency "at its minimum" in reports.
+/// tolerance of the minimum latency in virtual time.
 const LATE_P50_MS_MAX: f64 = 1.0;
 /// Maximum of the 99th percentile of the lateness, in ms, in a valid network. Above this maximum,
 /// more than 1% of the messages waited for a processor for longer than one time slice of the
@@ -72,8 +72,8 @@ pub enum NetworkVerdict {
     Unknown,
 }
 
-/// Settings of a pair of sites without faults: the two sites, the sum of both directions' delays,
-/// and the jitter of each direction.
+/// Settings of the links between two sites before any fault: the two sites, the sum of both
+/// directions' delays, and the jitter of each direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairSettings {
     pub pair: (usize, usize),

@@ -22,8 +22,8 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Tolerance of the minimum latency, in ms. A write is at its minimum latency if it exceeds the
-/// lowest latency of all strategies by at most this value.
+/// Tolerance of the minimum latency, in ms. A write counts as a write with the minimum latency if
+/// its latency exceeds the lowest latency of all strategies by at most this value.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 /// Conditions for a forecast, in addition to the demand.
@@ -63,8 +63,9 @@ pub struct Forecast {
     /// Share of writes with the minimum latency that is possible under this leader.
     pub at_minimum: f64,
     /// For each replica, the share of writes that would be delayed if this replica failed. A
-    /// delayed write waits until the leases of the failed replica end. The leader's share is always
-    /// 0, because its failure delays all writes under every plan.
+    /// delayed write waits until the leases of the failed replica end. The leader's share is stated
+    /// as 0. If the leader fails, all writes wait for a new leader under every plan, and this delay
+    /// is not included.
     pub stalled: Vec<f64>,
     /// For each replica, the forecast for its clients.
     pub sites: Vec<SiteForecast>,

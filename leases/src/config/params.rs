@@ -11,7 +11,7 @@ pub struct LeaseParams {
     /// Duration of a promise, measured by its holder from the receipt of the promise.
     pub t_lease: Duration,
     /// Maximum time between the sending of an ack and the arrival of a promise that builds on this
-    /// ack.
+    /// ack. The age of the ack at the grantor is not included.
     pub t_guard: Duration,
     /// Interval at which a grantor renews its promises.
     pub renew: Duration,

@@ -186,8 +186,8 @@ impl<T> RangeMap<T> {
         &mut self.starts[index].1
     }
 
-    /// Merges two neighbouring ranges if `join` returns true for their values. The merged range has
-    /// the value of the first range, and `join` may change this value.
+    /// Merges neighbouring ranges if `join` returns true for their values. A merged range has the
+    /// value of the first range, and `join` may change this value.
     pub fn merge(&mut self, join: impl Fn(&mut T, &T) -> bool) {
         self.starts
             .dedup_by(|next, before| join(&mut before.1, &next.1));

@@ -76,8 +76,8 @@ impl Configs {
         }
     }
 
-    /// Forgets the versions of the key at `place` that are no longer needed. These versions are
-    /// older than the last clearing of the key's range in the oldest configuration that is kept.
+    /// Forgets the versions of the key at `place` that are older than the last clearing of the
+    /// key's range. Clearings by configurations after the oldest one that is kept are ignored.
     /// Returns the key and its holders, if the newest configuration lists the key.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");

@@ -33,8 +33,8 @@ const ENOUGH: f32 = 1000.0;
 /// Prior estimate of the number of operations on one unrequested key in the counting period.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the origin's share of reads in the estimate of a key's share of reads. The key's own
-/// share of reads is weighted by the number of operations on the key.
+/// Weight, as a number of operations, of the origin's share of reads in the estimate of a key's
+/// share of reads. The key's own share of reads is weighted by the number of operations on the key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {

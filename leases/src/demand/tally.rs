@@ -168,8 +168,8 @@ impl Tally {
         deltas
     }
 
-    /// Returns the minimum number of operations of a key in the report. This minimum is chosen so
-    /// that the report has a size of about `bytes_max` bytes.
+    /// Returns the minimum number of operations that a key must have to be in the report. This
+    /// minimum is chosen so that the report has a size of about `bytes_max` bytes.
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());

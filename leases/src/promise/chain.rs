@@ -19,7 +19,7 @@ const WINDOWS_MAX: usize = 1024;
 
 /// Maximum number of configurations that are remembered for each grantor. This is rarely reached:
 /// all these configurations would have to be made while one slot is blocked. An expired record may
-/// be dropped, because the barrier of the next record is higher.
+/// be dropped, because this never lowers the barrier of a chain.
 const RECORDS_MAX: usize = 32;
 
 /// The grantor's promises under one configuration.
@@ -51,8 +51,8 @@ pub(super) struct Chain {
 
 impl Chain {
     /// Handles a message from the grantor's run `incarnation`. If the run is new, all state of the
-    /// earlier run is dropped. The reason is that a new run has forgotten its promises, and begins
-    /// new sequence numbers.
+    /// earlier run is dropped. The reason is that a new run has forgotten the earlier promises, and
+    /// restarts its sequence numbers.
     pub(super) fn observe_incarnation(&mut self, incarnation: Incarnation) {
         if incarnation > self.incarnation {
             *self = Chain {
@@ -62,7 +62,7 @@ impl Chain {
         }
     }
 
-    /// Opens the window for the message with the sequence number `sequence`. The caller sends the
+    /// Opens the window of the message with the sequence number `sequence`. The caller sends the
     /// ack of this message at `now`. Returns `None` if the sequence number is refused.
     pub(super) fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
         if !rules::is_new(sequence, self.taken) {

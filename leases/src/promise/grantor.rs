@@ -23,8 +23,8 @@ pub struct PollContext<'a> {
     /// promise (§3.6).
     pub highest_accepted: Slot,
     /// Whether this replica may make promises at all. This requires that its storage accepts
-    /// writes. It also requires that its configuration log has not been behind the leader's for
-    /// `t_grace`.
+    /// writes, that its clock is trusted, and that it does not leave. Its configuration log must
+    /// not have lagged behind the leader's for `t_grace` or longer.
     pub may_promise: bool,
     /// Time after which a silent holder receives no more promises. After the holder's next answer,
     /// it receives promises again.

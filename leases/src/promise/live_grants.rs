@@ -16,8 +16,7 @@ pub struct LiveGrants {
 }
 
 impl LiveGrants {
-    /// Returns the state during the restart wait, in which the grants of the earlier run are not
-    /// known.
+    /// Returns the state during the restart wait, in which unknown grants may be in force.
     pub(super) fn unknown(members: Membership) -> LiveGrants {
         LiveGrants {
             everyone: Some(members.voters()),

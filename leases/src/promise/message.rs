@@ -57,8 +57,8 @@ pub struct Promise {
     /// Age of the ack of `base` when the grantor sends the promise. The grantor's clock measures
     /// this age from the receipt of the ack.
     pub t0: Duration,
-    /// Time within which the promise must arrive. The holder accepts the promise only within `t0 +
-    /// t_guard` after it has sent the ack of `base`.
+    /// Limit on the travel times of the ack of `base` and of this promise together. The holder
+    /// accepts the promise only within `t0 + t_guard` after it has sent this ack.
     pub t_guard: Duration,
     /// Duration for which the promise lasts after its receipt, by the holder's clock.
     pub t_lease: Duration,

@@ -114,14 +114,15 @@ pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }
 
-/// Rule H05: a chain of promises for a key continues only if every configuration assigns the key to
-/// the holder. If a configuration newly assigns the key, a new chain begins.
+/// Rule H05: a chain of promises for a key continues across configurations only if each of these
+/// configurations assigns the key to the holder. If a configuration newly assigns the key, a new
+/// chain begins.
 pub(super) fn chain_goes_on(gave: bool) -> bool {
     gave || off(Rule::H05NewlyGiven)
 }
 
-/// Rule H05: a holder reads only after it has executed all slots that its grantors had accepted
-/// when they made their promises.
+/// Rule H05: a holder reads only after it has executed all slots up to the barriers of its
+/// grantors. Otherwise, a read could miss writes that a grantor had accepted before its promises.
 #[inline]
 pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
     barrier <= executed || off(Rule::H05Barrier)

@@ -73,8 +73,8 @@ impl HolderChooser {
         }
     }
 
-    /// Returns the new holders of a key that no client requests now, with the leader among them.
-    /// `current_holders` are the holders of the key, and do not include the leader.
+    /// Returns the new holders of a key that no client requests now. `current_holders` are the
+    /// present holders of the key. They must not include the leader.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         match self {
             HolderChooser::Same(holders) => *holders,

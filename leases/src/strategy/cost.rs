@@ -109,7 +109,7 @@ impl Cost {
     }
 
     /// Returns the new holders of a key that no client requests now, with the leader among them.
-    /// `current_holders` are the holders of the key, and do not include the leader.
+    /// `current_holders` are the present holders of the key. They must not include the leader.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         self.costs.fitting(current_holders)
     }

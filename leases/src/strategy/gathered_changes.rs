@@ -9,8 +9,8 @@ use crate::types::Key;
 /// This number is sufficient, because a leader makes fewer changes than this between two passes.
 pub(super) const KEYS_MAX: usize = 20_000;
 
-/// Maximum number of changes that [`RoundRobin`] keeps. It keeps the next keys in order, regardless
-/// of their gains.
+/// Maximum number of changes that [`RoundRobin`] keeps. These are the changes of the next keys in
+/// order, regardless of gain.
 const ROUND_ROBIN_MAX: usize = 4096;
 
 /// Changes of single keys during a pass over all ranges. The changes with the largest gains are

@@ -94,7 +94,7 @@ impl RemainingChanges {
     }
 
     /// Returns the changes for the configuration that follows `current`. The changed keys have a
-    /// total size of up to about `bytes` bytes. If one key alone is longer, this key is still
+    /// total size of up to about `bytes` bytes. If the first key alone is longer, this key is still
     /// changed. If `bytes` is 0, no key is changed.
     ///
     /// # Panics

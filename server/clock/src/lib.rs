@@ -25,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
-/// Maximum time for reading all clocks. If a reading takes longer, it was interrupted. Then its
+/// Maximum time for reading all clocks. If a reading takes longer, it was interrupted, and its
 /// results cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
 /// Interval between comparisons of the clocks. The clocks are not compared in every step, because

@@ -158,8 +158,8 @@ impl<M, I, A> Process<M, I, A> {
 
     /// Sets `next` as the next deadline by the process's clock. Returns the true time, in ns, for
     /// which the caller must schedule a deadline event. Returns `None` if an event at this time or
-    /// earlier is already scheduled, or if `next` is [`Time::MAX`]. An earlier event may occur
-    /// before the deadline. Then the caller must call this method again.
+    /// earlier is already scheduled, or if `next` is [`Time::MAX`]. If an event occurs before
+    /// `next` is reached, the caller must call this method again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {
             return None;

@@ -4,10 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Number of bits for an event's place in the event's number in the heap.
+/// Number of bits for the place of an event. These bits are a part of the event's number in the
+/// heap.
 const PLACE_BITS: u32 = 24;
-/// Number of bits for an event's rank in the event's number in the heap. The rank is the number of
-/// events that were scheduled up to this event.
+/// Number of bits for the rank of an event. These bits are a part of the event's number in the
+/// heap. The rank is the number of events that were scheduled so far, including this event.
 const SCHEDULED_BITS: u32 = 40;
 
 /// Queue of events. The heap contains one number for each event. This number consists of the

@@ -22,8 +22,8 @@ pub enum EntryProblem {
     Contents(String),
 }
 
-/// Decodes the entry of `slot` from the bytes at its place. Checks everything. The file may have
-/// changed since the entry was written, or another segment may use the file now.
+/// Decodes the entry of `slot` from the bytes at its place. Checks everything, because the file may
+/// have changed since the entry was written, or another segment may use the file now.
 ///
 /// # Errors
 /// Any [`EntryProblem`].

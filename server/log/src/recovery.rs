@@ -214,7 +214,7 @@ impl LogRecovery {
 
     /// Checks the bytes after the end of the chain. These bytes may contain a torn group and later
     /// unsynced groups. The check fails if a header there says that a group after the end was
-    /// synced. Then synced bytes are lost.
+    /// synced, because then synced bytes are lost.
     fn check_behind(&self, reader: &SegmentReader<'_>, end: usize) -> Result<(), LogDamage> {
         if off(Rule::H117Behind) {
             return Ok(());

@@ -178,10 +178,10 @@ impl LogWriter {
         write.bytes
     }
 
-    /// Forgets the entries of both logs up to these slots. Removes unneeded segments from the log,
-    /// and returns them with their lengths. A segment is unneeded if none of its entries is
-    /// current. The facts of such a segment are also unneeded, because every later segment restates
-    /// all facts. The last segment always stays in the log.
+    /// Forgets the entries of both logs up to these slots. Removes unneeded segments from the
+    /// beginning of the log, and returns them with their lengths. A segment is unneeded if none of
+    /// its entries is current. The facts of such a segment are also unneeded, because every later
+    /// segment restates all facts. The last segment always stays in the log.
     ///
     /// The caller must first sync everything that was written so far. Otherwise, the head of the
     /// first remaining segment may be lost. The caller must not remove the files of the returned

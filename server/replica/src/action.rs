@@ -118,8 +118,9 @@ pub enum Record {
         below: Ballot,
     },
     /// Restart wait that the next run of this replica needs. Each set of lease parameters under
-    /// which this replica has made promises requires a restart wait, and this is the longest of
-    /// these. Zero if no other replica relies on a promise of this replica any more.
+    /// which this replica has made promises requires a restart wait, and the longest of these is
+    /// recorded. Zero is recorded if this replica leaves, and no other replica relies on a promise
+    /// of this replica any more.
     RestartWait(Duration),
     /// Random number that identifies the data directory of another replica (its life). Only the
     /// first number that this replica received is recorded (hazard 33).
@@ -217,8 +218,8 @@ pub struct RecoveredState {
     pub committed: PerLog<Slot>,
     /// Restart wait that this replica needs; `None` at the first start on this directory. Each set
     /// of lease parameters under which this replica has made promises requires a restart wait. This
-    /// is the longest of these. Zero if no other replica relied on a promise of this replica any
-    /// more.
+    /// is the longest of these. It is zero if the last run left, and no other replica relied on a
+    /// promise of this replica any more.
     pub restart_wait: Option<Duration>,
     /// Complete executed state, as a batch of changes to an empty state.
     pub state: StateChanges,

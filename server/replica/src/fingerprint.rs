@@ -106,8 +106,8 @@ impl Replica {
         self.timers.set(Timer::Flush, now);
     }
 
-    /// Makes a ping due after the next input. A model may do this at any time, because pings are due
-    /// at intervals that do not depend on inputs.
+    /// Makes a ping due after the next input. A model may do this at any time, because pings are
+    /// due at intervals, independent of inputs.
     pub fn expire_ping(&mut self, now: Time) {
         self.timers.set(Timer::Ping, now);
     }

@@ -140,9 +140,9 @@ impl Replica {
         self.timers.all_due(now)
     }
 
-    /// Handles a message of another member. Messages of other senders and messages with implausible
-    /// numbers are refused. A message from a later run of the sender shows that the sender has
-    /// restarted and has forgotten the promises of its earlier run.
+    /// Handles a message of another member. Messages from any other sender are refused, and so are
+    /// messages with implausible numbers. A message from a later run of the sender shows that the
+    /// sender has restarted and has forgotten the promises of its earlier run.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {
@@ -193,7 +193,8 @@ impl Replica {
     }
 
     /// Refuses a message, because its numbers are too far above the numbers that this replica
-    /// knows. This replica ignores the content of the message.
+    /// knows. This replica ignores the content of the message, but the round of the message may
+    /// raise the highest round seen here.
     fn refuse(&mut self, message: &Message) {
         self.metrics.refused_messages += 1;
         if let Some(round) = round_of(message) {

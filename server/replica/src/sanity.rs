@@ -82,9 +82,9 @@ pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
 }
 
 /// Returns the new highest round seen, after a message with `round` was refused. `seen` is the old
-/// highest round. The new highest round is `round`, but at most [`ROUNDS_AHEAD_MAX`] above `seen`.
-/// The highest round never falls. Without this increase, a replica with much higher rounds than all
-/// others would be refused forever.
+/// highest round. The new highest round is `round`, but not below `seen`, and at most
+/// [`ROUNDS_AHEAD_MAX`] above `seen`. Without this increase, a replica with much higher rounds than
+/// all others would be refused forever.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }

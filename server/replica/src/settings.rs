@@ -176,8 +176,8 @@ pub struct Settings {
     /// merges. Small and large merges above the maximum wait at the replica, and other commands
     /// overtake them.
     pub merge_work_max: usize,
-    /// Number of unanswered merges of one key at a replica from which the charge rises. Each
-    /// further merge of that key is charged for at least 512 units.
+    /// Number of unanswered merges of one key at which a replica raises the charge. If this many or
+    /// more are unanswered, each further merge of that key is charged for at least 512 units.
     pub merges_of_key_max: usize,
     /// Maximum work of committed commands that are not executed yet, in units of [`crate::cost`].
     /// Above this maximum, a leader proposes no more commands. Above twice this maximum, other

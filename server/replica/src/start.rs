@@ -27,7 +27,7 @@ impl Replica {
     /// accepted, unexecuted slots are rebuilt before any key is read.
     ///
     /// # Panics
-    /// If `recovered` contradicts itself, because this code cannot have written such a state.
+    /// If `recovered` contradicts itself. This code never writes such a state.
     pub fn new(now: Time, settings: Settings, recovered: RecoveredState, seed: u64) -> Replica {
         let (me, n) = (settings.me, settings.n);
         assert!(

@@ -63,8 +63,8 @@ impl Node {
         self.watches.disk.writable()
     }
 
-    /// Whether the replica may trust its clock. This is false while the replica has been told not
-    /// to trust the clock.
+    /// Whether the replica may trust its clock. The result is true until this run of the replica is
+    /// told otherwise. After that, the last such input decides.
     pub fn trusts_clock(&self) -> bool {
         !self.clock_untrusted
     }

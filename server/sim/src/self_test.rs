@@ -57,7 +57,7 @@ impl ClockSelfTest {
 /// grantors. At that moment, a client must send a read to the holder.
 ///
 /// Leases are long, so that drift accumulates. The guard and the delays of links are short, because
-/// both hide drift: the guard and the delay each make a grantor wait longer than the holder.
+/// both hide drift: the guard and the delay each make the wait of a grantor end later.
 ///
 /// The holder is cut off in two stages. First, other replicas receive no messages from the holder.
 /// In the second stage, the holder receives no messages either. This stage begins only when no

@@ -149,8 +149,8 @@ impl ScrambledZipfian {
     /// Returns a random number below `end`. Requires that `end` is above the first number. As in
     /// YCSB, a random number that is too large is replaced by another random number. If `DRAWS_MAX`
     /// numbers in a row are too large, the last number is taken modulo the count of numbers below
-    /// `end`. The range of the distribution should end only little above `end`, because otherwise
-    /// many random numbers are too large.
+    /// `end`. The range of the distribution should not be much larger than its part below `end`,
+    /// because otherwise many random numbers are too large.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)
             .map(|_| self.draw(random))

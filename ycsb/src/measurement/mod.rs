@@ -438,8 +438,8 @@ fn micros(latency: Duration) -> u64 {
 }
 
 /// Adds a latency in microseconds to a histogram, `count` times. The histogram grows if necessary.
-/// If the histogram cannot hold the latency even after it has grown, its highest possible value is
-/// recorded instead.
+/// If the latency is too high for the histogram even after the growth, the highest value that the
+/// histogram can hold is recorded instead.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);

@@ -70,7 +70,7 @@ pub enum PropertyError {
         /// Name of the workload.
         name: String,
     },
-    /// A file contains a malformed `\u` escape. Property files cannot have any other fault.
+    /// A file contains a malformed `\u` escape. The format of property files allows no other fault.
     #[error("{origin}: found a malformed \\u escape, expected \\u and four hexadecimal digits")]
     BadEscape {
         /// Place of the escape.

@@ -150,8 +150,7 @@ impl<S: KvStore> Worker<S> {
     }
 
     /// Tries a failed insertion of the load phase again, up to the maximum number of times. If the
-    /// last attempt fails, the load phase ends. The load phase continues only if the options demand
-    /// this.
+    /// last attempt fails, too, the options determine whether the load phase continues or ends.
     async fn insert_again(
         &self,
         operation: &WorkloadOperation,

@@ -272,9 +272,9 @@ impl ThreadWorkload {
         self.reorder(drawn)
     }
 
-    /// Replaces an initial record by another initial record, according to the site's order of
-    /// popularity. Returns `record` unchanged if it is not an initial record, or if the site has no
-    /// order of its own.
+    /// Maps an initial record to an initial record (possibly the same record), by the site's order
+    /// of popularity. Returns `record` unchanged if it is not an initial record, or if the site has
+    /// no order of its own.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {

@@ -26,6 +26,10 @@ const ROLES_LEAD: Duration = Duration::from_millis(50);
 
 /// Polls the replicas, and carries out the faults and changes of the plan. The future runs until an
 /// error occurs or until it is dropped.
+///
+/// # Errors
+/// If no replica has a role that a fault names, if a change of strategy fails, or if a replica ends
+/// without a fault.
 pub(super) async fn disturb(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,

@@ -40,8 +40,8 @@ pub enum DownReason {
     /// The process ended without a request. The text is the error that it reported last, or its
     /// exit status.
     Died(String),
-    /// The process reported a problem that prevents it from running. The text describes the
-    /// problem.
+    /// The process reported a problem that must be solved before the process can run. The text
+    /// describes the problem.
     Refused(String),
 }
 
@@ -350,7 +350,7 @@ impl ChildProcess {
     }
 
     /// Sends a signal to the process. No other process can receive the signal, because the process
-    /// ID is not reused yet: it can be reused only after the exit status is collected.
+    /// ID can be reused only after the exit status is collected. This has not happened yet.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("sending a signal to a replica")
     }

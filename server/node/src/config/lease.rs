@@ -73,7 +73,7 @@ pub struct CostSection {
     /// Weight of reads relative to writes, from 0 to 1. At 0.5 reads and writes have the same
     /// weight.
     pub read_weight: f64,
-    /// Minimum number of replicas that hold no lease on a key. If one of these replicas fails,
+    /// Minimum number of replicas that hold no lease on a key. If any of these replicas fail,
     /// writes to the key need not wait for a lease to end.
     pub spare: u8,
     /// Whether demand is estimated for keys that a site requests rarely or never. The estimate uses

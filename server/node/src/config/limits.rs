@@ -16,8 +16,8 @@ const S_MAX: u64 = 24 * 3600;
 /// Maximum value of a setting that counts requests or clients. No replica serves this many.
 const COUNT_MAX: u64 = 1 << 20;
 /// Maximum value of the setting for the number of connections from one peer. The maximum is low,
-/// because a peer needs few connections. Others are remains of the peer's earlier runs, and each of
-/// them uses a file descriptor.
+/// because a peer needs few connections. Further connections are left over from the peer's earlier
+/// runs, and each of them uses a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
 /// Limits on the resources that clients may take from a replica, and on the time for which clients

@@ -441,8 +441,8 @@ impl Clients {
     /// requests.
     ///
     /// If the connection had no capacity before, waits only for capacity, and reads no bytes. In
-    /// this case the next request may already be complete in the buffer. Then the client may send
-    /// no further bytes.
+    /// this case the next request may already be complete in the buffer, and further bytes might
+    /// never arrive.
     async fn next_bytes(
         &self,
         connection: &Connection,

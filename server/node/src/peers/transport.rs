@@ -39,9 +39,9 @@ pub const MAGIC: u32 = 0x4C48_5007;
 /// Maximum number of bytes that wait for a peer that reads too slowly. A promise with several parts
 /// may exceed this maximum.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Limit on the waiting bytes for long messages. Above this limit, long messages are dropped,
-/// except promises. Heartbeats wait behind the same bytes. Late heartbeats on a slow link, or for a
-/// slow peer, would make the peer suspect the leader.
+/// Limit on the waiting bytes for long messages. Above this limit, all long messages except
+/// promises are dropped. Heartbeats wait behind the same bytes. On a slow link, or for a slow peer,
+/// more bytes would delay heartbeats so much that the peer would suspect the leader.
 const BULK_BYTES_MAX: usize = 8 << 20;
 /// Limit on the waiting bytes for long answers to reads. Above this limit, such answers go into a
 /// separate queue. The rest of the space, up to [`BULK_BYTES_MAX`], is for consensus messages.
@@ -110,7 +110,7 @@ struct PeerLink {
     dirty: Cell<bool>,
     /// Number of the newest promise that was sent at least in part; 0 if there is none.
     promise: Cell<u64>,
-    /// Number of dropped messages since the waiting bytes were last below half of
+    /// Number of dropped messages since the waiting bytes were last at most half of
     /// [`BULK_BYTES_MAX`]. Only the first of these messages is logged.
     dropped: Cell<u64>,
     queued_answers: RefCell<QueuedAnswers>,

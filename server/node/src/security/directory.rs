@@ -112,8 +112,8 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
     })
 }
 
-/// Checks that the files of a node are not the authority's files. Both may be the same files if the
-/// file system ignores case in names, and the node is called `CA`.
+/// Checks that the files of a node are not the authority's files. For example, both are the same
+/// files if the file system ignores case in names and the node is called `CA`.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [
         (certificate_file(directory, node), AUTHORITY),

@@ -96,8 +96,8 @@ pub struct StorageOptions {
 /// failed. Otherwise it contains, for each log, the last slot that the durable state covers.
 pub type FlushReport = Box<dyn FnOnce(Result<PerLog<Slot>, StorageError>) + Send>;
 
-/// A read of the log for another thread than the thread that writes. It returns the entries in
-/// ascending order.
+/// A read of the log that a thread other than the writing thread performs. It returns the entries
+/// in ascending order.
 pub type PreparedRead = Box<dyn FnOnce() -> Result<Vec<(Slot, Value)>, StorageError> + Send>;
 
 /// Operations that a replica needs from its store. Records become durable in the order in which

@@ -22,9 +22,9 @@ use leasehold_replica::record_size_estimate;
 
 /// Interval between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
-/// Maximum number of consecutive refusals by a disk that has space. After more refusals, the store
-/// is considered stuck. With the interval [`RETRY`], these refusals take 15 s. RocksDB checks the
-/// disk every 5 s when it can resume by itself, so it has enough time to resume.
+/// Maximum number of consecutive refusals of a write while the disk has space. After more refusals,
+/// the store is considered stuck. With the interval [`RETRY`], these refusals take 15 s. RocksDB
+/// checks the disk every 5 s when it can resume by itself, so it has enough time to resume.
 const REFUSALS_MAX: u32 = 30;
 /// Maximum size of the answer to one log read, in bytes. Only the bytes of the entries on disk are
 /// counted. This maximum is a fraction of the maximum size of a frame.

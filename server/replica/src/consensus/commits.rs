@@ -132,8 +132,8 @@ impl Consensus {
     /// Returns the answer to a read of `key`, if the committed, unexecuted slot `slot` determines
     /// the answer (protocol §3.3). The last write of the key in this slot must be an answerable
     /// blind write, and the answer is the value that this write stores. A command with several keys
-    /// is treated as a write of every key. A search through up to ten thousand keys for each read
-    /// would take longer than the wait for the execution.
+    /// is treated as a write of every key. Otherwise each read would search through up to ten
+    /// thousand keys, and this would take longer than the wait for the execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();

@@ -22,12 +22,12 @@ const RETRANSMIT_MAX: usize = 256;
 /// Maximum round-trip time to a nearby replica. A nearby replica is on the leader's site, or is
 /// treated as if it were on that site.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Time limit for a nearby replica. It applies to the silence of the replica, and to the wait of a
-/// slot for its vote. A replica that exceeds this limit no longer counts as nearby, so only
-/// commands that need its vote wait for it.
+/// Maximum silence of a nearby replica, and maximum wait of a slot for the vote of such a replica.
+/// A replica that exceeds this limit no longer counts as nearby, so only commands that need its
+/// vote wait for it.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Maximum number of slots in which the leader searches for replicas that block slots. The leader
-/// searches this many of the oldest uncommitted slots, and this many of the newest.
+/// Limit on the search of a leader for replicas that block slots. The leader examines at most this
+/// many of the oldest uncommitted slots, and at most this many of the newest.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
@@ -174,8 +174,8 @@ impl Consensus {
         replaced
     }
 
-    /// Notes that the commands that are committed here but not executed yet are in flight. The
-    /// executed state does not contain such a command yet. So its sessions cannot show that
+    /// Notes that all commands in committed, unexecuted slots are in flight. The executed state
+    /// does not contain such a command yet. So the sessions in that state cannot show that
     /// execution will refuse a copy of the command (hazard 31).
     pub fn note_unexecuted(&mut self) {
         if off(Rule::H31Unexecuted) {

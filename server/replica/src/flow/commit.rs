@@ -30,8 +30,8 @@ const EXECUTED_SHARE: usize = 8;
 /// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// Divisor for the maximum wait of a batch of changes of the state. A batch waits for at most `1 /
-/// CHANGES_SHARE` of the interval between checkpoints.
+/// Divisor for the maximum wait of a batch of changes of the state. The maximum wait is
+/// `1 / CHANGES_SHARE` of the interval between checkpoints.
 const CHANGES_SHARE: u32 = 10;
 
 /// Limits on execution: the work of one group of inputs, and the time at which merges continue.
@@ -39,8 +39,7 @@ const CHANGES_SHARE: u32 = 10;
 pub(in super::super) struct ExecutionBudget {
     /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// End of a period in which no further merges fit into the share of merges. Earlier merges have
-    /// used up their share of this period.
+    /// Time up to which earlier merges have used up the share of merges.
     merged_until: Time,
 }
 
@@ -70,10 +69,10 @@ impl ExecutionBudget {
     }
 }
 
-/// Returns the duration of which merges of `work` units take their permitted share. `left` is the
-/// work that is left to execute. If `left` exceeds half of `behind`, the share is half of the time.
-/// If `left` exceeds `behind`, the share is the whole time. With the normal share, a replica with
-/// so much work left would never catch up.
+/// Returns the shortest period in which merges of `work` units stay within their share of the time.
+/// `left` is the work that is left to execute. If `left` exceeds half of `behind`, the share is
+/// half of the time. If `left` exceeds `behind`, the share is the whole time. With the normal
+/// share, a replica with so much work left would never catch up.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {

@@ -38,9 +38,12 @@ impl Parts {
         self.consensus.start_pre_vote(step);
     }
 
-    /// Returns whether this replica is fit to lead. All these conditions must hold: the replica
-    /// takes part and does not leave; its disk accepts writes; its clock is trusted; its restart
-    /// wait is over; and it has the entries of all slots that it knows to be committed.
+    /// Returns whether this replica is fit to lead. All these conditions must hold:
+    ///
+    /// - The replica takes part and does not leave.
+    /// - Its disk accepts writes, its clock is trusted, and its restart wait is over.
+    /// - It has the entries of all slots that it knows to be committed, and has executed nearly all
+    ///   of them.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();

@@ -216,8 +216,8 @@ impl Leasing {
 
     /// Returns the class of a command (§3.9): the holders of all keys that it writes. A holder
     /// under an older configuration is included as long as it has a promise of this replica. A
-    /// write waits for such a holder, too, and delays all commands in the same batch. `live` are
-    /// the promises in force.
+    /// write that waits for such a holder would otherwise delay all commands in the same batch.
+    /// `live` are the promises in force.
     pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
@@ -408,9 +408,9 @@ impl Leasing {
     }
 
     /// Notes that the clock is trusted again, or is no longer trusted (hazard 80). While the clock
-    /// is not trusted, no promise of this replica ends. Once the clock is trusted again, each
-    /// promise lasts for its whole duration from then on. Until a promise ends, a write commits
-    /// only after the holder has accepted it.
+    /// is not trusted, this replica cannot know when its promises end. So each of its votes on a
+    /// write demands that all replicas accept the write. This continues for the longest restart
+    /// wait after the clock is trusted again.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         if step.ctx.clock_trusted {
             self.grantor.trust(step.now)

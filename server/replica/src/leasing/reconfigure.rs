@@ -81,8 +81,8 @@ impl Hash for LeaderState {
 /// Next action by which a leader prepares or proposes a configuration.
 #[derive(Debug)]
 pub enum NextConfig {
-    /// Propose this configuration immediately. The newest configuration excludes a different set of
-    /// replicas.
+    /// Propose this configuration immediately, because it excludes a different set of replicas than
+    /// the newest configuration.
     Exclude(ConfigChange),
     /// Examine further keys in a later step: the pass over the keys is not complete.
     LookOn,
@@ -239,8 +239,8 @@ impl Leasing {
     }
 
     /// Keeps `remaining` for later configurations. `remaining` does not contain the changes of the
-    /// next configuration. `changes` is true if the next configuration changes something; only then
-    /// is it proposed. Returns the time at which to continue.
+    /// next configuration. `changes` is true if the next configuration changes something, and so is
+    /// proposed. Returns the time at which to continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,
@@ -291,7 +291,7 @@ impl Leasing {
     }
 
     /// Makes this leader choose holders more often for a while, because clients have begun to
-    /// request other keys. Returns a time; the next pass begins no later than this time.
+    /// request other keys. Returns the time by which the next pass is due.
     pub fn hurry(&mut self, step: &Step<'_>) -> Time {
         let usual = step.ctx.settings.timing.reconfigure;
         self.leader_state.hurried_until = step.now + usual * HURRIED_PERIODS;

@@ -88,8 +88,8 @@ impl Suspicions {
 
     /// Returns the replicas that the next configuration should exclude: blockers, and replicas that
     /// the leader (`mine`) or a majority suspects. `excluded` replicas are excluded now. Each of
-    /// them stays excluded until it was free of suspicion for at least two grace periods. This time
-    /// is longer for a replica that was suspected soon after an earlier return.
+    /// them stays excluded until it has been free of suspicion for at least two grace periods. This
+    /// time is longer for a replica that was suspected soon after an earlier return.
     pub(super) fn exclusions(
         &mut self,
         now: Time,

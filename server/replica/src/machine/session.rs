@@ -64,7 +64,8 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// keeps steps short. Further sessions end when the next batches are executed. It does no harm if a
 /// session ends late.
 const EXPIRED_MAX: usize = 1024;
-/// Number of results of a session that cost as much as one key when they are written to disk.
+/// Maximum number of results with which a session costs only as much as one key when it is written
+/// to disk.
 const RESULTS_OF_ONE: usize = 16;
 /// Maximum number of old sessions that end when one new session opens. This number is more than
 /// one, so that the number of sessions can fall after its maximum was lowered.
@@ -85,8 +86,8 @@ pub enum Admission {
     NoRoom,
 }
 
-/// Limits for the commands in flight before a given command. These limits bound the number of
-/// sessions that the commands in flight may open.
+/// Bounds on the effects that the commands in flight before a given command may have on the
+/// sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightBound {
     /// Number of clients with writes in flight. This number includes the client of the given
@@ -124,8 +125,9 @@ pub struct Sessions {
 
 impl Hash for Sessions {
     /// Hashes the sessions and `opens_from_ms`. `by_activity` is omitted because it follows from
-    /// the sessions, and `max` is omitted because every batch contains it. The dirty sessions have
-    /// no effect in the period for which a fingerprint is valid (`Replica::fingerprint`).
+    /// the sessions, and `max` is omitted because every batch contains it. The dirty sessions are
+    /// omitted because they have no effect in the period for which a fingerprint is valid
+    /// (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.by_client.iter(), state);
         self.opens_from_ms.hash(state);
@@ -207,9 +209,9 @@ impl Sessions {
     /// that no command of that session was executed yet. Without this condition, a command that was
     /// executed long ago might be executed again (hazards 21 and 84).
     ///
-    /// A session opens at log time `opened_ms` or later. So a session cannot have ended by its age
-    /// before `opened_ms` plus its time to live. If `opened_ms` is at least `opens_from_ms`, the
-    /// session cannot have ended to make room.
+    /// The session opens at log time `opened_ms` or later. So the session cannot have ended by its
+    /// age before `opened_ms` plus its time to live. If `opened_ms` is at least `opens_from_ms`,
+    /// the session cannot have ended to make room.
     ///
     /// The low-water mark is not considered (hazard 77). A mark above 1 may come from a client that
     /// abandoned its first write. Suppose that a command with such a mark were refused. A late copy
@@ -231,7 +233,7 @@ impl Sessions {
         self.max != 0 && self.len() >= self.max as usize
     }
 
-    /// Whether a session is protected at log time `now_ms`. A protected session does not end, even
+    /// Whether a session is protected at log time `now_ms`. A protected session must not end, even
     /// if other clients need its room (hazard 85). `active_ms` is the log time at which the session
     /// was last active.
     fn stays(&self, active_ms: u64, now_ms: u64) -> bool {

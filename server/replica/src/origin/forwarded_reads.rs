@@ -249,8 +249,8 @@ impl ForwardedReads {
     }
 
     /// Drops the reads of disconnected clients. A read that was already sent counts towards the
-    /// limit for its peer until the peer answers it or it is considered lost. Without this rule, a
-    /// client that repeatedly connects and disconnects could send any number of reads.
+    /// limit for its peer until the peer answers the read or the read is considered lost. Without
+    /// this rule, a client that repeatedly connects and disconnects could send any number of reads.
     pub(super) fn forget(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         self.forwarded.retain(|_, forwarded| {
             if let Some(from) = forwarded.from.take_if(|from| disconnected.has(*from)) {

@@ -29,8 +29,8 @@ const WORK_MIN_OF_MANY: usize = 512;
 /// separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
 /// Maximum size, in bytes, of the command of a merge that may wait here. A longer merge is refused
-/// if it cannot be sent immediately. While a long command waited, it would make other large writes
-/// wait at the node.
+/// if it cannot be sent immediately. The reason is that a waiting long command would make other
+/// large writes wait at the node, too.
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Ratio of the usual cost limit to the cost limit for long merges.
 const LONG_SHARE: usize = 4;

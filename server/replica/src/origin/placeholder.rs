@@ -9,8 +9,8 @@ use leasehold_wire::{Command, SCAN_ENTRIES_MAX};
 use crate::cost;
 
 /// Returns the placeholder that is proposed for a read. The placeholder is a scan that takes as
-/// long to execute as the read. The number of entries of the scan is limited to the maximum of a
-/// scan. A slot can therefore hold no more placeholders than reads.
+/// long to execute as the read, so a slot can hold no more placeholders than reads. The scan has at
+/// most `SCAN_ENTRIES_MAX` entries.
 pub fn placeholder(read: &Command) -> Command {
     let entries = u32::try_from(cost::scanned_instead(read)).unwrap_or(u32::MAX);
     Op::scan("", "", entries.clamp(1, SCAN_ENTRIES_MAX)).into()

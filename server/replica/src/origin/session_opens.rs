@@ -16,9 +16,9 @@ use crate::settings::SessionLimits;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Limit on the rate at which clients may open sessions: `per_s` sessions a second. After a pause,
-/// clients may open several sessions at once. The rate determines their maximum number: it is the
-/// number of sessions that may be opened while one new session is protected. A protected session is
-/// not ended to make room for others.
+/// clients may open several sessions at once. Their maximum number is the number that this rate
+/// allows in the time for which a new session is protected. A protected session is not ended to
+/// make room for others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,

@@ -39,8 +39,8 @@ impl AcceptedSlots {
         top.max(self.executed)
     }
 
-    /// Forgets the oldest slots if there are too many. Only the highest executed and durable slot
-    /// is needed, because executed and durable slots are never erased.
+    /// Forgets the oldest slots if there are too many. Of the executed and durable slots, only the
+    /// highest is needed, because such slots are never erased.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
             && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)
@@ -76,9 +76,9 @@ impl BarrierOracle {
         accepted.oldest_config = ConfigId(0);
     }
 
-    /// Forgets the entries that this step erases. A promise of the same step need not cover erased
-    /// entries. The entries that this step accepts are added at the end of the step, because the
-    /// promise may have been made before they were accepted.
+    /// Forgets the entries that this step erases, because a promise of the same step need not cover
+    /// them. The entries that this step accepts are added at the end of the step, because a promise
+    /// of this step may have been made before the entries were accepted.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record

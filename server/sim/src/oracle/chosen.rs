@@ -59,8 +59,7 @@ impl ChosenValues {
         self.values[log.index()].get(index)?.as_ref()
     }
 
-    /// Returns the slots of `first..before` that are not chosen as far as any replica knows. The
-    /// slots are in rising order.
+    /// Returns, in rising order, the slots of `first..before` that no replica knows to be chosen.
     pub(super) fn open(
         &self,
         log: LogId,

@@ -56,7 +56,7 @@ pub struct ConfirmationOracle {
     /// Unanswered reads of clients. The key is (replica that received the read, handle of the
     /// client).
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
-    /// Number of forwarded reads of each replica that other replicas have confirmed.
+    /// Number of reads that each replica has forwarded and other replicas have confirmed.
     peer_confirmed: Vec<u64>,
     /// Number of confirmed reads judged.
     pub checks: u64,

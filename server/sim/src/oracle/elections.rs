@@ -60,8 +60,9 @@ impl ElectionOracle {
         self.transferred[node] = None;
     }
 
-    /// Returns the longest pause, in ns, between two heartbeats of a series. A replica agrees to a
-    /// campaign of another replica only if the leader was silent for longer than this pause.
+    /// Returns the longest allowed pause, in ns, between two heartbeats of a series. A replica
+    /// agrees to a campaign of another replica only if the leader was silent for longer than this
+    /// pause.
     fn pause_ns(&self) -> u64 {
         self.timeout_ns / 4 * 3
     }

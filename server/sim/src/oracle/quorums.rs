@@ -239,8 +239,8 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
 }
 
 /// Returns the replicas to which the acting replica has promised some key that `entry` writes. The
-/// grants of the acting replica show these promises. A replica is omitted if it receives a promise
-/// later in the same step with a barrier that covers the slot.
+/// grants of the acting replica show these promises. Omits each replica to which the acting replica
+/// makes another promise later in the same step, if the barrier of that promise covers the slot.
 fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
     let StepContext {
         snapshot,

@@ -30,8 +30,8 @@ pub struct RefusalOracle {
     pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
     /// Number of times that a copy of each write has reached a replica.
     reached: HashMap<WriteId, u32, FixedState>,
-    /// First slot in which each refused write must not take effect. The same applies to later
-    /// slots.
+    /// Lowest slot in which each refused write must not take effect. The write must not take effect
+    /// in later slots either.
     refused: HashMap<WriteId, Slot, FixedState>,
     /// Last slot in which each write was seen to take effect.
     effects: HashMap<WriteId, Slot, FixedState>,

@@ -178,8 +178,8 @@ fn start(node: usize, state: ReplicaState) -> Node {
     started
 }
 
-/// Returns a message with its sender and its addressee. `from` is the sending replica and its run.
-/// `to` is the receiving replica and its run.
+/// Returns the sender, the addressee and the envelope of `message`. `from` is the sending replica
+/// and its run. `to` is the receiving replica and its run.
 pub fn says(
     from: (usize, u64),
     to: (usize, u64),

@@ -76,7 +76,7 @@ struct NodeRequests {
 #[derive(Debug)]
 pub struct UnsentOracle {
     nodes: Vec<NodeRequests>,
-    /// Numbers of queued merges, by the kind of their end, for example
+    /// Counts of queued merges, and of the ways in which they ended, for example
     /// [`FaultKind::QueuedMergeDropped`].
     pub fired: FaultCounts,
     /// Number of answers judged.
@@ -176,8 +176,8 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// Judges the name of a forwarded command. The name must be new each time that the command is
-    /// forwarded.
+    /// Judges the request ID `name` of a forwarded command. The ID must be new each time that the
+    /// command is forwarded.
     fn forwards(&mut self, node: usize, name: RequestId, command: &Command) -> Verdict {
         let identity = (command.client, command.sequence);
         if let Some(write) = self.nodes[node].writes.get_mut(&identity) {

@@ -109,7 +109,7 @@ impl Access {
     }
 
     /// Whether the rights of connections must be looked up again. This is necessary if a token has
-    /// expired since the last time, or if the clock was set back.
+    /// expired, or the clock was set back, since the last lookup.
     fn has_expired(&self, now: i64) -> bool {
         let last = self.renewed_s.get();
         let next = self.table.borrow().next_expiry(last);

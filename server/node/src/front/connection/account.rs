@@ -119,7 +119,7 @@ impl Account {
 }
 
 /// Dropping the account releases all charges that are left. Charges of unanswered requests are left
-/// only if the replica ends first.
+/// only if the replica ends before it answers these requests.
 impl Drop for Account {
     fn drop(&mut self) {
         let left = self.budget.charged.get() - self.charged.get();

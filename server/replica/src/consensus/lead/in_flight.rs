@@ -50,8 +50,8 @@ impl Hash for InFlight {
 
 impl InFlight {
     /// Returns whether a command is queued or proposed already. A repeated read must not be queued
-    /// again. It would make the queue longer and delay all reads, and delayed reads are repeated
-    /// even more often.
+    /// again. The second copy would make the queue longer and delay all reads, and delayed reads
+    /// are repeated even more often.
     pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {

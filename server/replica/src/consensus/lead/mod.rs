@@ -34,8 +34,8 @@ pub struct Leadership {
     /// Newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// Maximum number of sessions that this leader states in its batches. The next field,
-    /// `least_sessions_max`, is the lowest maximum in the batches in flight.
+    /// Value that this leader states in its batches as the maximum number of sessions. The next
+    /// field, `least_sessions_max`, is the lowest maximum in the batches in flight.
     sessions_max: u32,
     least_sessions_max: u32,
     /// Whether the peers must still be notified of some commits.
@@ -50,8 +50,8 @@ pub struct Leadership {
 }
 
 impl Hash for Leadership {
-    /// Hashes this value, except the times of answers and the maximum numbers of sessions. While a
-    /// fingerprint is valid, the times only determine which writes share a batch
+    /// Hashes this value, except the times at which replicas answered, and the maximum numbers of
+    /// sessions. While a fingerprint is valid, the times only determine which writes share a batch
     /// (`Replica::fingerprint`). The maximum numbers come from the settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);

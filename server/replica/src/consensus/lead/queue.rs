@@ -35,8 +35,8 @@ pub struct BatchLimits<'a> {
 }
 
 /// Queued commands by class. The class of a command is the set of the holders of its keys. Commands
-/// of different classes are not mixed, so that a write does not wait for the holders of another
-/// write's keys. The exception is holders that are nearby.
+/// of two classes share a batch only if the classes differ only in nearby replicas. So a write does
+/// not wait for a distant holder of another write's keys.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposal>>,
