@@ -71,7 +71,7 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Returns the faded count of operations by clients of `origin`.
+    /// Returns the count of operations by clients of `origin`. The count fades with time.
     #[inline]
     pub fn count(&self, origin: ReplicaId) -> Count {
         let index = origin.index();
@@ -81,7 +81,7 @@ impl Row<'_> {
         }
     }
 
-    /// Iterates over the faded counts of operations, in order of origin.
+    /// Iterates over the counts of operations, in order of origin. The counts fade with time.
     #[inline]
     pub fn counts(&self) -> impl Iterator<Item = Count> {
         let origins = self.demand.origins.iter();
@@ -89,7 +89,7 @@ impl Row<'_> {
         each.map(|(count, origin)| count.times(1.0 / origin.weight))
     }
 
-    /// Returns the faded number of operations by all clients.
+    /// Returns the sum of the counts of all origins.
     #[inline]
     fn operations(&self) -> f32 {
         self.counts().map(Count::all).sum()

@@ -66,7 +66,7 @@ pub(super) enum Pacer {
     /// Precise clock on a separate thread. The thread ends when the last clone of the sender is
     /// dropped.
     Thread(Sender<WakeRequest>),
-    /// The runtime's timers, which are coarse but can keep virtual time.
+    /// The runtime's timers. They are coarse, but they also work with virtual time.
     Runtime,
 }
 

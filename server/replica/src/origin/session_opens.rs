@@ -90,8 +90,8 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// Returns a limiter of `per_s` sessions a second. A session may be ended to make room after
-    /// two seconds of silence. So a burst may have as many sessions as are allowed in two seconds.
+    /// Returns a limiter that admits `per_s` sessions a second. A session that was silent for two
+    /// seconds may be ended to make room. So a burst may open as many sessions as two seconds allow.
     fn openings(per_s: u32) -> SessionOpenLimiter {
         let limits = SessionLimits {
             stay: SECOND,

@@ -10,8 +10,11 @@ fn unexplained() -> Flaw {
     Flaw::Unknown { reason }
 }
 impl Sweep<'_, '_> {
-    /// Checks that the expected value of a failed swap was not current at some moment of the swap.
-    /// If the expected value was always current, changes the content of the key now.
+    /// Ends a failed swap. At some moment of the swap, the key must have had another value than the
+    /// expected one. If the key had the expected value all the time, changes the key now.
+    ///
+    /// # Errors
+    /// The key cannot have had another value.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Number of bytes of large writes that the replica receives in one step. A lower limit on
-/// unanswered bytes also limits this number.
+/// Maximum number of bytes of large writes that the replica receives in one step. The maximum is
+/// smaller if the limit on unanswered bytes is smaller.
 const AT_ONCE: usize = 1 << 20;
 /// Time after which the replica receives [`AT_ONCE`] further bytes, although answers are missing.
 /// The time begins at the last received or answered write. Most disks answer sooner, and most round
