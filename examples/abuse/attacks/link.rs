@@ -23,7 +23,7 @@ use crate::cluster::{CLUSTER, NAMES, options};
 /// Magic numbers of the peer protocol ("LHP" and a version) that the attacked program may use. The
 /// newest is first. A replica refuses every hello with a version other than its own. The attackers'
 /// messages have the same meaning in all of these versions.
-pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
+pub const MAGICS: [u32; 3] = [PEER_MAGIC, 0x4C48_5006, 0x4C48_5005];
 
 /// Returns a correct hello from replica `from` to replica `to`.
 pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {

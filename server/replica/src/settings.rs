@@ -9,7 +9,8 @@ use super::persist::BACKLOG_BYTES_MAX;
 /// Replicas, besides the leader, to which an acceptor sends its vote (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptReplies {
-    /// Votes go only to the leader. Origins learn of a commit from the leader.
+    /// Votes go only to the leader. Origins learn of a commit from the leader. If two votes are a
+    /// majority, the leader's own votes nevertheless go to all replicas.
     Leader,
     /// Votes also go to every origin of a command in the batch.
     #[default]

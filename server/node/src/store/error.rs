@@ -121,8 +121,7 @@ pub enum StorageError {
     /// The store reports that the disk has no space, although the disk has space.
     #[error(
         "data directory {}: there is room again, and the store still refuses every write: it has to \
-         be opened anew, so the process ends. Start the node again; nothing that was acknowledged is \
-         lost", path.display()
+         be opened anew, so the process ends. Start the node again; nothing that was synced is lost", path.display()
     )]
     Stuck {
         /// Path of the data directory.

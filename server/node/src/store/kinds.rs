@@ -2,7 +2,7 @@
 //! opened, because a read of a pipe never ends.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
@@ -26,17 +26,12 @@ pub(super) struct WrongKind {
 /// # Errors
 /// The operating system refuses to list the directory.
 pub(super) fn find_wrong_kind(directory: &Path) -> io::Result<Option<WrongKind>> {
-    let is_segment = |name: &str| name == spare::NAME || name.ends_with(log_files::ENDING);
+    let is_segment = |name: &str| name == spare::NAME || log_files::segment_of(name).is_some();
     if let Some(name) = find(directory, is_opened)? {
         return Ok(Some(name));
     }
-    let found = match find(&directory.join(log_files::FOLDER), is_segment) {
-        // The place of the folder is checked where the log is opened.
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            None
-        }
-        found => found?,
-    };
+    // A folder that cannot be listed is reported where the log is opened.
+    let found = find(&directory.join(log_files::FOLDER), is_segment).unwrap_or_default();
     Ok(found.map(|found| WrongKind {
         name: format!("{}/{}", log_files::FOLDER, found.name),
         ..found
@@ -45,13 +40,10 @@ pub(super) fn find_wrong_kind(directory: &Path) -> io::Result<Option<WrongKind>>
 
 /// Whether a start opens the file with this name.
 fn is_opened(name: &str) -> bool {
-    let has_ending = [".sst", ".log", ".dbtmp"]
-        .iter()
-        .any(|it| name.ends_with(it));
-    let has_beginning = ["MANIFEST-", "OPTIONS-"]
-        .iter()
-        .any(|it| name.starts_with(it));
-    OPENED.contains(&name) || has_ending || has_beginning
+    let is_number = |stem: &str| stem.parse::<u64>().is_ok();
+    let is_table = name.strip_suffix(".sst").is_some_and(is_number);
+    let is_manifest = name.starts_with("MANIFEST-");
+    OPENED.contains(&name) || is_table || is_manifest || name.ends_with(".log")
 }
 
 fn find(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<Option<WrongKind>> {

@@ -18,6 +18,7 @@ use leasehold_log::{
 };
 use leasehold_replica::action::Record;
 use leasehold_replica::message::{LogId, PerLog, Value};
+use rustix::io::Errno;
 
 use super::StorageError;
 use super::spare::{self, SpareMaker};
@@ -25,7 +26,7 @@ use super::spare::{self, SpareMaker};
 /// Name of the folder with the segments.
 pub(super) const FOLDER: &str = "log";
 /// Ending of the names of segments.
-pub(super) const ENDING: &str = ".seg";
+const ENDING: &str = ".seg";
 /// Maximum size of one read from a segment, in bytes. An entry that is longer is read alone, in one
 /// longer read.
 const READ_BYTES: usize = 1 << 20;
@@ -397,7 +398,8 @@ impl LogFiles {
 
     /// Prepares a read of the entries of a log from slot `from` to slot `last`. The read ends early
     /// if further entries do not fit into `bytes_max`, but it returns at least one entry. The read
-    /// also ends at a gap, because the requester would request the slots of the gap again.
+    /// also ends at a gap, because the requester would request the slots of the gap again. If the
+    /// process has too many open files, the read ends early, or returns no entry.
     ///
     /// # Errors
     /// `Directory`.
@@ -422,7 +424,19 @@ impl LogFiles {
         for (slot, place) in places {
             let source = match self.pending_bytes(place) {
                 Some(bytes) => EntrySource::Memory(Bytes::copy_from_slice(bytes)),
-                None => EntrySource::File(self.reader(place.segment)?),
+                None => match self.reader(place.segment) {
+                    Ok(file) => EntrySource::File(file),
+                    Err(error) if lacks_descriptors(&error) => {
+                        // The requester asks again.
+                        let path = path_of(&self.folder, place.segment);
+                        tracing::warn!("{} cannot be read now: {error}", path.display());
+                        break;
+                    }
+                    Err(source) => {
+                        let path = path_of(&self.folder, place.segment);
+                        return Err(StorageError::Directory { path, source });
+                    }
+                },
             };
             entries.push((slot, place, source));
         }
@@ -435,17 +449,13 @@ impl LogFiles {
     }
 
     /// Returns a segment, open for reads.
-    fn reader(&mut self, segment: SegmentId) -> Result<Arc<File>, StorageError> {
+    fn reader(&mut self, segment: SegmentId) -> io::Result<Arc<File>> {
         let open = self.readers.get(&segment).and_then(Weak::upgrade);
         if let Some(file) = open {
             return Ok(file);
         }
         self.readers.retain(|_, file| file.strong_count() > 0);
-        let path = path_of(&self.folder, segment);
-        let file = match File::open(&path) {
-            Ok(file) => Arc::new(file),
-            Err(source) => return Err(StorageError::Directory { path, source }),
-        };
+        let file = Arc::new(File::open(path_of(&self.folder, segment))?);
         self.readers.insert(segment, Arc::downgrade(&file));
         Ok(file)
     }
@@ -598,6 +608,12 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     )
 }
 
+/// Whether an error means that the process or the machine has too many open files.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    let errors = [Errno::MFILE, Errno::NFILE];
+    Errno::from_io_error(error).is_some_and(|error| errors.contains(&error))
+}
+
 fn not_usable(directory: &Path, what: String, problem: &str) -> StorageError {
     StorageError::Damaged {
         path: directory.to_owned(),
@@ -612,12 +628,16 @@ pub(super) fn segments(folder: &Path) -> io::Result<Vec<SegmentId>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(ENDING));
-        let number = number.and_then(|number| number.parse().ok()).map(SegmentId);
-        found.extend(number.filter(|it| *name == *format!("{it}{ENDING}")));
+        found.extend(name.to_str().and_then(segment_of));
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Returns the number of the segment with this file name; `None` if no segment has such a name.
+pub(super) fn segment_of(name: &str) -> Option<SegmentId> {
+    let number = name.strip_suffix(ENDING)?.parse().ok().map(SegmentId)?;
+    (name == format!("{number}{ENDING}")).then_some(number)
 }
 
 fn path_of(folder: &Path, segment: SegmentId) -> PathBuf {

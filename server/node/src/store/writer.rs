@@ -9,7 +9,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,7 +59,7 @@ pub enum StorageReport {
         /// Entries in ascending order of slot.
         entries: Vec<(Slot, Value)>,
     },
-    /// The storage has failed permanently, and its thread has ended.
+    /// The storage has failed permanently.
     Failed(StorageError),
 }
 
@@ -174,7 +176,7 @@ impl Writer {
     }
 
     /// Queues records that are to become durable. Returns whether these records are considered
-    /// durable now or later. After a `StorageReport::Failed`, no further reports follow.
+    /// durable now or later. Reports after a `StorageReport::Failed` have no meaning.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> PersistOutcome {
         let write_behind = self.write_behind.as_mut();
         let durable =
@@ -198,8 +200,9 @@ impl Writer {
         let _ = self.jobs.send(StorageJob::Truncate(slots));
     }
 
-    /// Requests a read of a log. A `StorageReport::LogRead` follows, with one exception: no report
-    /// follows if the disk is full and lacks records that were already reported as durable.
+    /// Requests a read of a log. A `StorageReport::LogRead` follows, with two exceptions. No report
+    /// follows if the disk is full and lacks records that were already reported as durable. No
+    /// report follows if too many other reads wait.
     pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let read = LogReadRequest {
             log,
@@ -321,6 +324,8 @@ struct WriterThread {
     /// Persists that follow the group, in order.
     waiting: VecDeque<PersistRequest>,
     reads: Vec<LogReadRequest>,
+    /// Whether the last read was dropped because too many reads were waiting.
+    drops_reads: bool,
     /// Whether a flush of the state is requested.
     wants_flush: bool,
     /// Slots up to which entries may be removed; `None` if no entries may be removed.
@@ -352,6 +357,7 @@ impl WriterThread {
             group: WriteGroup::default(),
             waiting: VecDeque::new(),
             reads: Vec::new(),
+            drops_reads: false,
             wants_flush: false,
             truncate_to: None,
             refused_truncation: None,
@@ -366,8 +372,8 @@ impl WriterThread {
             self.gather();
             if let Err(error) = self.work(store.as_mut()) {
                 if matches!(error, StorageError::Stuck { .. }) {
-                    // A stuck RocksDB can take more than a minute to close. Nothing is left to
-                    // save, and the process ends now.
+                    // A stuck RocksDB can take more than a minute to close. All synced records are
+                    // durable, and the process ends now.
                     std::mem::forget(store);
                 }
                 (self.report)(StorageReport::Failed(error));
@@ -449,7 +455,20 @@ impl WriterThread {
                 last,
             } = read;
             let read = store.prepare_read(log, from, last, READ_BYTES_MAX)?;
-            let _ = self.reader.try_send(WaitingRead { log, to, read });
+            match self.reader.try_send(WaitingRead { log, to, read }) {
+                Ok(()) => self.drops_reads = false,
+                Err(TrySendError::Full(_)) if self.drops_reads => {}
+                Err(TrySendError::Full(_)) => {
+                    self.drops_reads = true;
+                    tracing::warn!(
+                        "{READS_MAX} reads of the log wait for the disk, so further ones are dropped; \
+                         replicas that lag get their entries late, or from others"
+                    );
+                }
+                Err(TrySendError::Disconnected(_)) => {
+                    panic!("the thread that reads the log has ended")
+                }
+            }
         }
         Ok(())
     }

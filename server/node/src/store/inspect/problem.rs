@@ -48,7 +48,7 @@ impl StartEffect {
             }
             StartEffect::Unread => "a start does not read this, but the disk has changed it",
             StartEffect::Unreadable => "nothing is known about this file",
-            StartEffect::Unwritable => "a start fails, and changes nothing",
+            StartEffect::Unwritable => "a start fails, and loses nothing",
         }
     }
 
