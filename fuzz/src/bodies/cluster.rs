@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_leases::{ReplicaId, Slot, StrategySpec, Time};
-use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence, StateChanges};
+use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::codec::{
     Position, decode_ballot, decode_entry, decode_position, encode_ballot, encode_entry,
     encode_position,
@@ -137,18 +137,12 @@ fn assert_readable(record: &Record) {
             let read = decode_entry(bytes.into());
             assert_eq!(read.as_ref(), Ok(&(*ballot, value.clone())));
         }
-        Record::Changes(StateChanges {
-            executed,
-            config,
-            log_time_ms,
-            opens_from_ms,
-            ..
-        }) => {
+        Record::Changes(changes) => {
             let position = Position {
-                executed: *executed,
-                config: *config,
-                log_time_ms: *log_time_ms,
-                opens_from_ms: *opens_from_ms,
+                executed: changes.executed,
+                config: changes.config,
+                log_time_ms: changes.log_time_ms,
+                opens_from_ms: changes.opens_from_ms,
             };
             encode_position(&position, &mut bytes);
             assert_eq!(decode_position(bytes.into()), Ok(position));

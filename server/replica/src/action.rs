@@ -3,6 +3,7 @@
 //! If an effect must wait until a write is durable, the replica returns the effect only after the
 //! `Input::Persisted` for that write. So the shell may perform sends immediately.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
@@ -138,7 +139,13 @@ pub enum Record {
     /// A batch of changes of the executed state. The storage applies the batch to the state once
     /// all earlier records are durable. The batch becomes durable at the next flush
     /// ([`Action::Flush`]) at the latest.
-    Changes(StateChanges),
+    Changes(Arc<StateChanges>),
+}
+
+impl From<StateChanges> for Record {
+    fn from(changes: StateChanges) -> Record {
+        Record::Changes(Arc::new(changes))
+    }
 }
 
 impl Record {

@@ -74,7 +74,7 @@ pub use self::joining::witnesses;
 pub use self::origin::placeholder;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
-pub use self::size_estimate::record_size_estimate;
+pub use self::size_estimate::{changes_size_estimate, record_size_estimate};
 pub use self::status::ShortTimeout;
 pub use self::timers::DueTimers;
 

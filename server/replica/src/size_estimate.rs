@@ -30,7 +30,9 @@ pub fn record_size_estimate(record: &Record) -> usize {
     RECORD_BYTES + held
 }
 
-fn changes_size_estimate(changes: &StateChanges) -> usize {
+/// Returns the estimated size of a batch of changes, in bytes. The estimate applies both in memory
+/// and on disk.
+pub fn changes_size_estimate(changes: &StateChanges) -> usize {
     let entries = changes.entries.iter();
     let entries = entries.map(|(key, stored)| stored_size_estimate(key, stored.as_ref()));
     let sessions = changes.sessions.iter().map(|(_, session)| {

@@ -4,6 +4,7 @@
 mod log_bytes;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
@@ -159,11 +160,12 @@ fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
     };
-    Some(Record::Changes(StateChanges {
+    let position = StateChanges {
         entries: Vec::new(),
         sessions: Vec::new(),
-        ..changes
-    }))
+        ..Arc::unwrap_or_clone(changes)
+    };
+    Some(position.into())
 }
 
 /// Maximum number of log entries that one read returns. This number of large entries fills a frame.
@@ -188,7 +190,7 @@ pub struct Disk {
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
     /// Batches of changes that were applied to the state, but have not been flushed.
-    applied: Vec<StateChanges>,
+    applied: Vec<Arc<StateChanges>>,
     /// Last slots that the durable state covers.
     flushed: PerLog<Slot>,
     /// Sequence number of the last persist that the requested flush must cover; `None` if no flush
@@ -337,7 +339,7 @@ impl Disk {
     }
 
     fn make_durable(&mut self, batches: usize) {
-        for changes in self.applied.drain(..batches) {
+        for changes in self.applied.drain(..batches).map(Arc::unwrap_or_clone) {
             self.flushed = PerLog {
                 commands: changes.executed,
                 configs: Slot(changes.config.0),

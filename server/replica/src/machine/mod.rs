@@ -169,7 +169,7 @@ impl StateMachine {
         }
         self.handed_over = (executed, config);
         self.unflushed_bytes += self.kv.written_bytes();
-        step.record(Record::Changes(StateChanges {
+        step.record(Record::from(StateChanges {
             executed,
             config,
             log_time_ms: self.kv.log_time_ms,

@@ -15,7 +15,7 @@ fn handed_over(cluster: &Cluster, node: usize, since: usize) -> Vec<StateChanges
         .iter()
         .filter(|(at, _)| *at == node);
     let changes = of_node.filter_map(|(_, record)| match record {
-        Record::Changes(changes) => Some(changes.clone()),
+        Record::Changes(changes) => Some(StateChanges::clone(changes)),
         _ => None,
     });
     changes.collect()

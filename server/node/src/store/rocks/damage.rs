@@ -48,7 +48,7 @@ fn state(slot: u64) -> Record {
         active_ms: slot * 10,
         results: vec![(slot, leasehold_wire::Outcome::missing())],
     };
-    Record::Changes(StateChanges {
+    Record::from(StateChanges {
         executed: Slot(slot),
         config: ConfigId(1),
         log_time_ms: slot * 10,
@@ -87,7 +87,8 @@ fn write_some(storage: &mut Storage, slots: std::ops::RangeInclusive<u64>) {
 
 /// Flushes the state, as the flusher does.
 pub(in crate::store) fn flush(storage: &Storage) {
-    storage.engine.flush(storage.applied).unwrap();
+    let applied = storage.applier.as_ref().unwrap().finish().unwrap();
+    storage.engine.flush(applied).unwrap();
 }
 
 pub(in crate::store) fn open(path: &Path) -> Result<(Storage, RecoveredState), StorageError> {

@@ -5,7 +5,7 @@
 //! - A flush names all column families and is atomic, so that the position never becomes durable
 //!   without its rows (hazards 88 and 121). RocksDB may also flush by itself at any time; the
 //!   option `atomic_flush` makes this atomic, too.
-//! - A batch of changes is applied only after all earlier records of the log are synced, so that
+//! - A batch of changes is handed over only after all earlier records of the log are synced, so that
 //!   the state on disk never gets ahead of the log (hazard 120).
 
 use std::path::PathBuf;
@@ -15,12 +15,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leasehold_leases::Slot;
+use leasehold_replica::action::StateChanges;
+use leasehold_replica::changes_size_estimate;
 use leasehold_replica::message::PerLog;
 use rocksdb::{DB, FlushOptions, WriteBatch, WriteOptions};
 
 use super::StorageError;
 use super::marker::Marker;
-use super::records::Column;
+use super::records::{self, Column};
 use crate::store::FlushReport;
 
 /// Interval between attempts to flush to a full disk.
@@ -34,6 +36,15 @@ pub(super) struct Engine {
 }
 
 impl Engine {
+    /// Applies a batch of changes to the state in memory. A flush makes the changes durable.
+    pub(super) fn apply_changes(&self, changes: &StateChanges) -> Result<(), StorageError> {
+        // Without this capacity the batch is copied each time that it grows.
+        let bytes = changes_size_estimate(changes);
+        let mut batch = WriteBatch::with_capacity_bytes(bytes);
+        records::append(&self.db, changes, &mut batch);
+        self.apply(batch)
+    }
+
     /// Applies a batch to the state in memory. A flush makes the changes durable.
     pub(super) fn apply(&self, batch: WriteBatch) -> Result<(), StorageError> {
         let mut options = WriteOptions::default();

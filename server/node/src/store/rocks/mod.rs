@@ -1,11 +1,12 @@
 //! The store of a replica: the log in files of its own, and the executed state in RocksDB without a
-//! write-ahead log ([`engine`]).
+//! write-ahead log ([`engine`]). Another thread than the log's changes the state ([`applier`]).
 //!
 //! Every value is stored with a checksum over its column family, its key and itself, because no
 //! majority of replicas corrects a vote that is read with a flipped bit. The directory is stamped
 //! with the name of its replica and cannot be opened for another replica (`open`). It also records
 //! how much data it must contain ([`marker`]). `read` reads the rows that `records` writes.
 
+mod applier;
 #[cfg(test)]
 pub(super) mod damage;
 mod engine;
@@ -33,10 +34,9 @@ use leasehold_leases::Slot;
 use leasehold_log::SegmentId;
 use leasehold_replica::action::Record;
 use leasehold_replica::message::{LogId, PerLog};
-use leasehold_replica::record_size_estimate;
-use rocksdb::WriteBatch;
 
-use self::engine::{Engine, Flusher};
+use self::applier::Applier;
+use self::engine::Engine;
 use super::log_files::LogFiles;
 use super::{
     DirectoryStamp, Durability, FlushReport, PreparedRead, StorageError, StorageOptions, Store,
@@ -55,15 +55,13 @@ pub struct Storage {
     /// Files of the log. They are closed before the database, because the database holds the lock
     /// of the directory.
     log: LogFiles,
-    /// Thread that flushes the state; `None` while the directory is being opened.
-    flusher: Option<Flusher>,
+    /// Thread that applies changes of the state; `None` while the directory is being opened.
+    applier: Option<Applier>,
     engine: Arc<Engine>,
     durability: Durability,
     /// Number of records of a refused [`Storage::write`] call that are already in the log. These
     /// records are the first records of the call.
     logged: usize,
-    /// Last slot of each log in the newest batch of changes that was applied.
-    applied: PerLog<Slot>,
     /// Segments that the log no longer needs, with their lengths in bytes. The files of these
     /// segments must still be removed.
     unused: Vec<(SegmentId, usize)>,
@@ -104,58 +102,62 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Writes the records of the log atomically. Then applies all changes of the executed state.
-    /// Only a flush makes the changes of the executed state durable.
+    /// Writes the records of the log atomically. Then hands the changes of the executed state over
+    /// to the thread that applies them. Only a flush makes the changes durable.
     ///
     /// # Errors
     /// `Full`: the call must be repeated, and the repeated call may have further records. Any other
     /// error is final.
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         self.refuse_by_order()?;
+        self.wait_for_room()?;
         self.log_once(records)?;
-        self.apply(records)?;
+        self.hand_over(records)?;
         self.logged = 0;
         Ok(())
     }
 
-    fn apply(&mut self, records: &[Record]) -> Result<(), StorageError> {
-        let changes = records.iter().filter_map(|record| match record {
-            Record::Changes(changes) => Some((changes, record_size_estimate(record))),
+    /// Waits until few batches of changes wait to be applied.
+    fn wait_for_room(&self) -> Result<(), StorageError> {
+        let applier = self.applier.as_ref();
+        applier.map_or(Ok(()), |it| it.wait_for_room(&self.engine.path))
+    }
+
+    fn hand_over(&mut self, records: &[Record]) -> Result<(), StorageError> {
+        let mut changes = records.iter().filter_map(|record| match record {
+            Record::Changes(changes) => Some(changes),
             _ => None,
         });
-        // Without this capacity the batch is copied each time that it grows.
-        let bytes = changes.clone().map(|(_, bytes)| bytes).sum();
-        let Some((newest, _)) = changes.clone().next_back() else {
+        let Some(first) = changes.next() else {
             return Ok(());
         };
-        let mut batch = WriteBatch::with_capacity_bytes(bytes);
-        changes.for_each(|(changes, _)| records::append(&self.engine.db, changes, &mut batch));
         // RocksDB may flush at any time, and the state must not get ahead of the log.
         let written = self.log.write_pending();
         written.map_err(|error| self.engine.unless_gone(error))?;
-        self.engine.apply(batch)?;
-        self.applied = PerLog {
-            commands: newest.executed,
-            configs: Slot(newest.config.0),
-        };
         // A directory that was taken away is noticed about a second after a write.
         self.engine.marker.check_place()?;
-        self.log.check_place()
+        self.log.check_place()?;
+        if let Some(applier) = &self.applier {
+            let all = [first].into_iter().chain(changes);
+            all.for_each(|changes| applier.apply(changes.clone()));
+        }
+        Ok(())
     }
 
-    /// Starts a flush of all changes that were applied so far. The flush makes these changes
+    /// Requests a flush of all changes that were written so far. The flush makes these changes
     /// durable. `report` is called when the flush has ended.
     ///
     /// # Errors
     /// The same errors as [`Storage::write`].
     pub fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
         self.refuse_by_order()?;
+        self.wait_for_room()?;
         // If the machine loses its power, the state should not be ahead of the log.
         let synced = self.log.sync_written();
         synced.map_err(|error| self.engine.unless_gone(error))?;
         self.mark_log()?;
-        if let Some(flusher) = &self.flusher {
-            flusher.order(self.applied, report);
+        if let Some(applier) = &self.applier {
+            applier.flush(report);
         }
         Ok(())
     }
@@ -209,11 +211,15 @@ impl Storage {
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
     pub fn close(mut self) -> Result<(), StorageError> {
-        self.flusher = None;
         let synced = self.log.sync();
         synced.map_err(|error| self.engine.unless_gone(error))?;
         self.mark_log()?;
-        match self.engine.flush(self.applied) {
+        let Some(applier) = self.applier.take() else {
+            return Ok(());
+        };
+        let applied = applier.finish()?;
+        drop(applier);
+        match self.engine.flush(applied) {
             // The next start executes the log again.
             Err(StorageError::Full { .. }) => Ok(()),
             flushed => flushed,

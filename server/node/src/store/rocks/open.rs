@@ -18,7 +18,8 @@ use rocksdb::{
 
 use super::super::kinds::{self, WrongKind};
 use super::super::log_files::LogFiles;
-use super::engine::{Engine, Flusher};
+use super::applier::Applier;
+use super::engine::Engine;
 use super::errors::unopened;
 use super::marker::{self, Marker, MarkerState};
 use super::records::{self, Column, meta};
@@ -28,7 +29,6 @@ use super::{
 };
 use leasehold_replica::action::RecoveredState;
 use leasehold_replica::codec::{self, proto};
-use leasehold_replica::message::PerLog;
 
 /// Version of the format of data directories. The version is raised when older binaries can no
 /// longer read the directory.
@@ -117,7 +117,7 @@ impl Storage {
         let segment_bytes = storage_options.segment_bytes.unwrap_or(SEGMENT_BYTES);
         let mut storage = Storage {
             log: LogFiles::open(path, marker.life(), marked, segment_bytes)?,
-            flusher: None,
+            applier: None,
             engine: Arc::new(Engine {
                 db: Arc::new(db),
                 path: path.to_owned(),
@@ -125,7 +125,6 @@ impl Storage {
             }),
             durability: storage_options.durability,
             logged: 0,
-            applied: PerLog::default(),
             unused: Vec::new(),
             full_while: storage_options.full_while,
         };
@@ -150,7 +149,7 @@ impl Storage {
         if !identity.is_current() {
             self.copy_configs()?;
         }
-        self.applied = self.engine.position()?;
+        let applied = self.engine.position()?;
         self.mark_log()?;
         // The identity must not become durable without the mark of the log.
         let synced = self.engine.marker.sync();
@@ -166,24 +165,24 @@ impl Storage {
                 &mut batch,
             );
             self.engine.apply(batch)?;
-            self.engine.flush(self.applied)?;
+            self.engine.flush(applied)?;
         }
         self.drop_older()?;
         let made = self.engine.marker.set_made();
         made.map_err(|error| self.engine.unmarked(error))?;
-        let flusher = Flusher::start(self.engine.clone());
-        let flusher = flusher.map_err(|source| StorageError::Directory {
+        let applier = Applier::start(self.engine.clone(), applied);
+        let applier = applier.map_err(|source| StorageError::Directory {
             path: self.engine.path.clone(),
             source,
         })?;
-        self.flusher = Some(flusher);
+        self.applier = Some(applier);
         Ok(incarnation)
     }
 
     /// Returns the engine. Must be called only while the directory is being opened, when nothing
     /// else uses the engine.
     pub(super) fn engine_mut(&mut self) -> &mut Engine {
-        Arc::get_mut(&mut self.engine).expect("the flusher is not started yet")
+        Arc::get_mut(&mut self.engine).expect("the applier is not started yet")
     }
 
     /// Returns RocksDB. Must be called only while the directory is being opened, when nothing else

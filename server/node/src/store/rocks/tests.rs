@@ -13,6 +13,8 @@ use prost::Message as _;
 use super::damage::flush;
 use super::open::FORMAT;
 use super::records::{Column, meta};
+use rocksdb::WriteBatch;
+
 use super::*;
 use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{RecoveredState, SessionImage, StateChanges, StoredValue};
@@ -80,7 +82,7 @@ pub(in crate::store) fn stored(value: &str, slot: u64) -> StoredValue {
 }
 
 pub(in crate::store) fn checkpoint(executed: u64, key: &str, entry: Option<StoredValue>) -> Record {
-    Record::Changes(StateChanges {
+    Record::from(StateChanges {
         executed: Slot(executed),
         config: ConfigId(1),
         log_time_ms: executed * 10,
@@ -170,7 +172,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
         active_ms: 70,
         results: vec![(4, Outcome::missing())],
     };
-    let with_sessions = Record::Changes(StateChanges {
+    let with_sessions = Record::from(StateChanges {
         executed: Slot(1),
         sessions: vec![(7, Some(session.clone())), (8, Some(session.clone()))],
         ..Default::default()
@@ -208,7 +210,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
         Record::RestartWait(Duration::from_millis(4321)),
         checkpoint(2, "kept", Some(stored("y", 2))),
         checkpoint(2, "gone", None),
-        Record::Changes(StateChanges {
+        Record::from(StateChanges {
             executed: Slot(2),
             config: ConfigId(1),
             log_time_ms: 20,
@@ -529,7 +531,7 @@ fn write_older(storage: &Storage, format: u32) {
 }
 
 fn make_older(storage: &mut Storage, columns: impl Iterator<Item = Column>) {
-    storage.flusher = None;
+    storage.applier = None;
     for column in columns {
         let options = rocksdb::Options::default();
         let created = storage.db_mut().create_cf(column.name(), &options);
@@ -727,6 +729,32 @@ fn a_kill_loses_the_changes_that_were_not_flushed() {
         [("k".into(), Some(stored("v", 1)))]
     );
     assert_eq!(slots(&recovered, LogId::Commands), [2]);
+}
+
+/// The batches are more than may wait to be applied.
+#[test]
+fn a_flush_covers_every_batch_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let write = |storage: &mut Storage, slot| {
+        let changes = checkpoint(slot, &format!("k{slot}"), Some(stored("v", slot)));
+        storage.write(&[accepted(slot, "v"), changes]).unwrap();
+    };
+    (1..=50).for_each(|slot| write(&mut storage, slot));
+    let (report, reports) = std::sync::mpsc::channel();
+    let report = move |flushed| report.send(flushed).unwrap();
+    storage.flush(Box::new(report)).unwrap();
+    (51..=60).for_each(|slot| write(&mut storage, slot));
+    let flushed = reports.recv().unwrap().unwrap();
+    assert_eq!(flushed.commands, Slot(50));
+    let left = super::damage::lay_out(&super::damage::files(dir.path()));
+    let (_, recovered) = open(left.path());
+    assert!(recovered.state.executed >= Slot(50));
+    assert!(recovered.state.entries.len() >= 50);
+    storage.close().unwrap();
+    let (_, recovered) = open(dir.path());
+    assert_eq!(recovered.state.executed, Slot(60));
+    assert_eq!(recovered.state.entries.len(), 60);
 }
 
 /// Names of the segments in a data directory, in order.
