@@ -1,6 +1,6 @@
 //! Signals to end that arrive before a replica serves.
 
-use std::fs::File;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::bad_input::alone;
@@ -28,18 +28,37 @@ fn may_unshare() -> bool {
     false
 }
 
+/// Returns a file that takes longer to read than any test. It has no contents, and is in memory.
+fn endless() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    file.as_file().set_len(1 << 60).unwrap();
+    file
+}
+
+/// Whether any replica has the file open. A child of this process that has not become another
+/// program yet has it open, too, and does not count.
+fn is_read(file: &Path) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let replicas = processes.filter(|process| {
+        let name = std::fs::read_to_string(process.path().join("comm"));
+        name.is_ok_and(|name| name.trim_end() == "leasehold")
+    });
+    let open = replicas.flat_map(|it| std::fs::read_dir(it.path().join("fd")));
+    let mut open = open.flatten().flatten();
+    open.any(|open| std::fs::read_link(open.path()).is_ok_and(|open| open == file))
+}
+
 /// Sends TERM once, while a starting replica reads a log that does not end. If `goes_on`, the log
 /// ends after the replica has reported the signal.
 fn terminated_while_opening(line: &str, goes_on: bool) -> CommandOutput {
     let place = Place::new();
     place.write("cluster.toml", &alone(ports(2)));
     make_store(&place);
-    let made = Command::new("mkfifo").arg(place.path(LOG)).status();
-    assert!(made.unwrap().success());
+    let log = endless();
+    std::os::unix::fs::symlink(log.path(), place.path(LOG)).unwrap();
 
     let replica = place.start_in_shell(line, &SERVE, Stdio::null());
-    // Waits until the other end is opened.
-    let log = File::options().write(true).open(place.path(LOG)).unwrap();
+    until("the replica to read the log", || is_read(log.path()));
     // RocksDB, which comes later, does not find it.
     std::fs::remove_file(place.path(LOG)).unwrap();
     signal("TERM", place.replica("CA"));
@@ -47,14 +66,12 @@ fn terminated_while_opening(line: &str, goes_on: bool) -> CommandOutput {
         until("the replica to be told", || {
             replica.err().contains("told to end")
         });
-        drop(log);
+        log.as_file().set_len(0).unwrap();
         let ended = replica.wait();
         assert!(!ended.err.contains("serving"), "{ended:#?}");
         return ended;
     }
-    let ended = replica.wait();
-    drop(log);
-    ended
+    replica.wait()
 }
 
 /// Runs a replica in this directory, so that it has a store.

@@ -101,7 +101,7 @@ impl Driver {
                     None
                 }
                 () = &mut leaving, if stopping => break,
-                report = self.reports.recv() => report,
+                report = self.reports.recv() => Some(report.expect("the storage's threads go on")),
                 () = self.inbox.arrival() => None,
                 () = &mut timer => None,
             };

@@ -121,7 +121,8 @@ pub enum StorageError {
     /// The store reports that the disk has no space, although the disk has space.
     #[error(
         "data directory {}: there is room again, and the store still refuses every write: it has to \
-         be opened anew, so the process ends. Start the node again; nothing that was synced is lost", path.display()
+         be opened anew, so the process ends. Start the node again, and if this repeats, free as much space \
+         as the directory takes; nothing that was synced is lost", path.display()
     )]
     Stuck {
         /// Path of the data directory.

@@ -151,6 +151,21 @@ pub trait Store: Send + 'static {
     /// `Gone`.
     fn has_room(&self) -> Result<bool, StorageError>;
 
+    /// Checks the changes of the state that were written earlier and are not applied yet. Returns
+    /// whether there are any.
+    ///
+    /// # Errors
+    /// `Full`: such a change is refused at present. Any other error is final.
+    fn check(&mut self) -> Result<bool, StorageError> {
+        Ok(false)
+    }
+
+    /// Leaves the store open, because it is stuck and would take long to close. The process must
+    /// end.
+    fn abandon(self: Box<Self>) {
+        std::mem::forget(self);
+    }
+
     /// Writes the records that are only in memory to disk, and closes the store.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -112,6 +113,11 @@ impl SpareMaker {
             renamed => renamed,
         }
         .map_err(|error| named(path, error))?;
+        if !is_same(&file, path)? {
+            // Somebody has replaced the spare file.
+            remove(path).map_err(|error| named(path, error))?;
+            file = make(path, bytes).map_err(|error| named(path, error))?;
+        }
         sync_folder(&self.folder)?;
         Ok(file)
     }
@@ -188,6 +194,12 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Whether the file at the path is this one.
+fn is_same(file: &File, path: &Path) -> io::Result<bool> {
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    Ok(identity(file.metadata()?) == identity(fs::symlink_metadata(path)?))
 }
 
 /// Adds a path to the text of an error.

@@ -7,6 +7,7 @@
 //! So a store that still refuses writes although the disk has space again has failed.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{
@@ -332,6 +333,8 @@ struct WriterThread {
     truncate_to: Option<PerLog<Slot>>,
     /// A truncation that a full disk has refused, and the time of the next attempt.
     refused_truncation: Option<(PerLog<Slot>, Instant)>,
+    /// Time of the next check of the changes that are not applied yet; `None` if there are none.
+    check_at: Option<Instant>,
     /// Time of the next attempt to write to a full disk; `None` if the disk accepts writes.
     retry_at: Option<Instant>,
     /// Number of consecutive refusals by a disk that has space.
@@ -361,6 +364,7 @@ impl WriterThread {
             wants_flush: false,
             truncate_to: None,
             refused_truncation: None,
+            check_at: None,
             retry_at: None,
             refusals: 0,
             closing: false,
@@ -374,7 +378,7 @@ impl WriterThread {
                 if matches!(error, StorageError::Stuck { .. }) {
                     // A stuck RocksDB can take more than a minute to close. All synced records are
                     // durable, and the process ends now.
-                    std::mem::forget(store);
+                    store.abandon();
                 }
                 (self.report)(StorageReport::Failed(error));
                 return Ok(());
@@ -387,7 +391,12 @@ impl WriterThread {
     /// queued jobs.
     fn gather(&mut self) {
         let truncate_at = self.refused_truncation.map(|(_, at)| at);
-        let first = match self.retry_at.into_iter().chain(truncate_at).min() {
+        let times = [
+            self.retry_at,
+            truncate_at,
+            self.check_at.filter(|_| self.is_idle()),
+        ];
+        let first = match times.into_iter().flatten().min() {
             None => self
                 .queue
                 .recv()
@@ -417,17 +426,17 @@ impl WriterThread {
     }
 
     fn work(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
-        let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
         // This comes before the writes, because they may wait for the space (hazard 96).
         self.truncate(store)?;
+        if self.is_idle() {
+            self.check(store)?;
+        }
+        let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
         while (due || self.closing) && self.fill() {
             match store.write(&self.group.records) {
                 Ok(()) => self.written(),
                 Err(StorageError::Full { path }) => {
-                    self.set_full();
-                    if self.is_stuck(store)? {
-                        return Err(StorageError::Stuck { path });
-                    }
+                    self.refused(store, path)?;
                     break;
                 }
                 Err(error) => return Err(error),
@@ -504,10 +513,47 @@ impl WriterThread {
         match store.flush(Box::new(report)) {
             Ok(()) => {
                 self.wants_flush = false;
+                self.refusals = 0;
                 self.set_writable();
             }
-            Err(StorageError::Full { .. }) => self.set_full(),
+            Err(StorageError::Full { path }) => return self.refused(store, path),
             Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Whether no write and no flush was refused. Otherwise the next attempt is also a check.
+    fn is_idle(&self) -> bool {
+        self.group.sequence.is_none() && !self.wants_flush
+    }
+
+    /// Checks, from time to time, the changes that were written and are not applied yet. Without
+    /// this check, an idle replica would not notice that its store refuses them.
+    fn check(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
+        if self.check_at.is_none_or(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.check_at = Some(Instant::now() + self.retry);
+        match store.check() {
+            Ok(waits) => {
+                self.check_at = self.check_at.filter(|_| waits);
+                self.refusals = 0;
+                self.set_writable();
+                Ok(())
+            }
+            Err(StorageError::Full { path }) => self.refused(store, path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes a refusal.
+    ///
+    /// # Errors
+    /// `Stuck` if the refusals show that the store is stuck.
+    fn refused(&mut self, store: &dyn Store, path: PathBuf) -> Result<(), StorageError> {
+        self.set_full();
+        if self.is_stuck(store)? {
+            return Err(StorageError::Stuck { path });
         }
         Ok(())
     }
@@ -544,6 +590,7 @@ impl WriterThread {
             return;
         };
         self.refusals = 0;
+        self.check_at = self.check_at.or(Some(Instant::now() + self.retry));
         self.written.store(sequence.0, Ordering::Release);
         if group.awaited {
             (self.report)(StorageReport::Persisted(sequence));

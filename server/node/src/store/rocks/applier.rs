@@ -63,6 +63,20 @@ struct ApplierState {
     is_closing: bool,
 }
 
+impl ApplierState {
+    fn check(&mut self, path: &Path) -> Result<(), StorageError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        assert!(!self.has_ended, "the thread that applies changes goes on");
+        if self.is_refused {
+            let path = path.to_owned();
+            return Err(StorageError::Full { path });
+        }
+        Ok(())
+    }
+}
+
 impl Progress {
     fn lock(&self) -> MutexGuard<'_, ApplierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -120,16 +134,24 @@ impl Applier {
     /// `Full` for the directory `path` if RocksDB refuses a batch at present. Any other error is
     /// final.
     pub(super) fn wait_for_room(&self, path: &Path) -> Result<(), StorageError> {
-        let mut state = self.progress.wait_while(|it| it.waiting >= WAITING_MAX);
-        if let Some(failure) = state.failure.take() {
-            return Err(failure);
-        }
-        assert!(!state.has_ended, "the thread that applies changes goes on");
-        if state.is_refused {
-            let path = path.to_owned();
-            return Err(StorageError::Full { path });
-        }
-        Ok(())
+        self.progress
+            .wait_while(|it| it.waiting >= WAITING_MAX)
+            .check(path)
+    }
+
+    /// Returns whether any batch waits.
+    ///
+    /// # Errors
+    /// The same errors as [`Applier::wait_for_room`].
+    pub(super) fn check(&self, path: &Path) -> Result<bool, StorageError> {
+        let mut state = self.progress.lock();
+        state.check(path)?;
+        Ok(state.waiting > 0)
+    }
+
+    /// Makes the thread give up a batch that is refused.
+    pub(super) fn stop(&self) {
+        self.progress.change(|state| state.is_closing = true);
     }
 
     /// Hands over a batch.
@@ -166,7 +188,7 @@ impl Applier {
 
 impl Drop for Applier {
     fn drop(&mut self) {
-        self.progress.change(|state| state.is_closing = true);
+        self.stop();
         self.orders = None;
         if let Some(thread) = self.thread.take() {
             // It ends after the waiting batches and the flush in progress.

@@ -96,6 +96,18 @@ impl Store for Storage {
         Storage::has_room(self)
     }
 
+    fn check(&mut self) -> Result<bool, StorageError> {
+        let applier = self.applier.as_ref();
+        applier.map_or(Ok(false), |it| it.check(&self.engine.path))
+    }
+
+    fn abandon(self: Box<Self>) {
+        if let Some(applier) = &self.applier {
+            applier.stop();
+        }
+        std::mem::forget(self);
+    }
+
     fn close(self: Box<Self>) -> Result<(), StorageError> {
         Storage::close(*self)
     }
@@ -110,17 +122,13 @@ impl Storage {
     /// error is final.
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         self.refuse_by_order()?;
-        self.wait_for_room()?;
         self.log_once(records)?;
+        if let Some(applier) = &self.applier {
+            applier.wait_for_room(&self.engine.path)?;
+        }
         self.hand_over(records)?;
         self.logged = 0;
         Ok(())
-    }
-
-    /// Waits until few batches of changes wait to be applied.
-    fn wait_for_room(&self) -> Result<(), StorageError> {
-        let applier = self.applier.as_ref();
-        applier.map_or(Ok(()), |it| it.wait_for_room(&self.engine.path))
     }
 
     fn hand_over(&mut self, records: &[Record]) -> Result<(), StorageError> {
@@ -151,7 +159,7 @@ impl Storage {
     /// The same errors as [`Storage::write`].
     pub fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
         self.refuse_by_order()?;
-        self.wait_for_room()?;
+        Store::check(self)?;
         // If the machine loses its power, the state should not be ahead of the log.
         let synced = self.log.sync_written();
         synced.map_err(|error| self.engine.unless_gone(error))?;

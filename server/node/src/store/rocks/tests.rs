@@ -687,17 +687,22 @@ fn a_segment_that_is_taken_away_is_missed_at_the_next_batch() {
 }
 
 #[test]
-fn a_spare_segment_that_is_taken_away_is_made_again() {
+fn a_spare_segment_that_is_taken_away_or_replaced_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
     let (mut storage, _) = open_small(dir.path());
     let spare = dir.path().join("log/spare");
     let before = segments(dir.path()).len();
     let mut removed = 0;
     for slot in 1..=200 {
-        removed += u32::from(std::fs::remove_file(&spare).is_ok());
+        if std::fs::remove_file(&spare).is_ok() {
+            removed += 1;
+            if removed % 2 == 0 {
+                std::fs::write(&spare, "another file").unwrap();
+            }
+        }
         storage.write(&[accepted(slot, &"v".repeat(1000))]).unwrap();
     }
-    assert!(removed > 0);
+    assert!(removed > 1);
     assert!(segments(dir.path()).len() > before + 1);
     drop(storage);
     let (_, recovered) = open_small(dir.path());
@@ -729,6 +734,21 @@ fn a_kill_loses_the_changes_that_were_not_flushed() {
         [("k".into(), Some(stored("v", 1)))]
     );
     assert_eq!(slots(&recovered, LogId::Commands), [2]);
+}
+
+#[test]
+fn a_segment_that_lacks_some_of_its_zeros_is_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open_small(dir.path());
+    storage.write(&[accepted(1, "v")]).unwrap();
+    drop(storage);
+    let path = dir.path().join("log/0000000001.seg");
+    let bytes = std::fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    assert!(end % 512 > 0, "some zeros follow in the same sector");
+    std::fs::write(&path, &bytes[..end]).unwrap();
+    let (_, recovered) = open_small(dir.path());
+    assert_eq!(slots(&recovered, LogId::Commands), [1]);
 }
 
 /// The batches are more than may wait to be applied.

@@ -23,6 +23,17 @@ struct Scripted {
     entered: Sender<Vec<u64>>,
     go: Receiver<()>,
     has_room: Arc<AtomicBool>,
+    /// Whether changes that were written are refused when they are applied, and flushes, too.
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl Scripted {
+    fn refuse_if_stuck(&self) -> Result<(), StorageError> {
+        if self.is_stuck.load(Ordering::Acquire) {
+            return full();
+        }
+        Ok(())
+    }
 }
 
 impl Store for Scripted {
@@ -49,8 +60,13 @@ impl Store for Scripted {
     }
 
     fn flush(&mut self, report: FlushReport) -> Result<(), StorageError> {
+        self.refuse_if_stuck()?;
         report(Ok(PerLog::default()));
         Ok(())
+    }
+
+    fn check(&mut self) -> Result<bool, StorageError> {
+        self.refuse_if_stuck().map(|()| false)
     }
 
     fn truncate(&mut self, slots: PerLog<Slot>) -> Result<(), StorageError> {
@@ -77,6 +93,7 @@ struct Harness {
     reports: Receiver<StorageReport>,
     /// Whether the disk has space. The disk's answers to writes do not depend on this.
     has_room: Arc<AtomicBool>,
+    is_stuck: Arc<AtomicBool>,
     writer: Writer,
 }
 
@@ -100,11 +117,13 @@ fn harness_with(
     let (go, go_receive) = channel();
     let (report, reports) = channel();
     let has_room = Arc::new(AtomicBool::new(false));
+    let is_stuck = Arc::new(AtomicBool::new(false));
     let disk = Scripted {
         answers: Arc::new(Mutex::new(answers.into_iter().collect())),
         entered: entered_send,
         go: go_receive,
         has_room: has_room.clone(),
+        is_stuck: is_stuck.clone(),
     };
     let tell = move |news| report.send(news).unwrap();
     let writer = Writer::start_on(Box::new(disk), retry, in_memory, tell).unwrap();
@@ -114,6 +133,7 @@ fn harness_with(
         go,
         reports,
         has_room,
+        is_stuck,
     }
 }
 
@@ -183,6 +203,40 @@ fn a_store_that_refuses_although_there_is_room_fails() {
     } = harness;
     writer.close().unwrap();
     assert_eq!(entered.try_recv(), Err(TryRecvError::Empty));
+}
+
+/// No further write comes, so only a check or a flush can notice the refusal.
+#[test]
+fn an_idle_store_that_refuses_what_was_written_is_noticed() {
+    for flushes in [false, true] {
+        let mut harness = harness([]);
+        harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+        harness.entered.recv().unwrap();
+        harness.is_stuck.store(true, Ordering::Release);
+        harness.go.send(()).unwrap();
+        let persisted = harness.reports.recv().unwrap();
+        assert!(matches!(persisted, StorageReport::Persisted(Sequence(1))));
+        if flushes {
+            harness.writer.flush();
+        }
+        let full = harness.reports.recv().unwrap();
+        assert!(matches!(full, StorageReport::Writable(false)), "{full:?}");
+        // It goes on when the disk has room.
+        harness.is_stuck.store(false, Ordering::Release);
+        let is_writable = |report| matches!(report, StorageReport::Writable(true));
+        assert!(harness.reports.iter().any(is_writable));
+        // It is stuck if it refuses changes although the disk has room.
+        harness.has_room.store(true, Ordering::Release);
+        harness.writer.persist(Sequence(2), vec![accepted(2, "")]);
+        harness.entered.recv().unwrap();
+        harness.is_stuck.store(true, Ordering::Release);
+        harness.go.send(()).unwrap();
+        if flushes {
+            harness.writer.flush();
+        }
+        let is_stuck = |report| matches!(report, StorageReport::Failed(StorageError::Stuck { .. }));
+        assert!(harness.reports.iter().any(is_stuck));
+    }
 }
 
 #[test]
