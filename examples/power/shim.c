@@ -280,6 +280,10 @@ int fallocate64(int descriptor, int mode, off64_t offset, off64_t length) {
     if (!tracks(descriptor)) return syscall(SYS_fallocate, descriptor, mode, offset, length);
     lock();
     int result = syscall(SYS_fallocate, descriptor, mode, offset, length);
+    // A hole behind the end of a file frees reserved space, and changes no contents.
+    struct stat found;
+    if (mode == (FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE) && !fstat(descriptor, &found) && found.st_size <= offset)
+        mode = FALLOC_FL_KEEP_SIZE;
     if (!result) put('A', descriptor, offset + length, mode, NULL, 0);
     unlock();
     return result;
