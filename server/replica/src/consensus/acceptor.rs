@@ -195,6 +195,7 @@ impl Consensus {
             "slot {slot:?} lies beyond the window, which ends at {:?}",
             paxos.end()
         );
+        let ballot = entry.ballot;
         let cell = paxos.cell(slot)?;
         let old = cell.accepted.take().map(|old| old.value);
         assert!(
@@ -202,7 +203,7 @@ impl Consensus {
             "slot {slot:?} is committed with another value"
         );
         cell.accepted = Some(Accepted {
-            ballot: entry.ballot,
+            ballot,
             origins: origins(&entry.value),
             value: entry.value,
             durable: false,
@@ -212,7 +213,7 @@ impl Consensus {
             proposed: step.now,
             sent: step.now,
         });
-        paxos.highest = paxos.highest.max(slot);
+        paxos.note_accepted(slot, ballot);
         Some(old)
     }
 

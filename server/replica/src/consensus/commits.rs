@@ -105,7 +105,7 @@ impl Consensus {
         paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
         let whole = (Slot(1), news.commit_point);
         for (first, last) in std::iter::once(&whole).chain(&news.above) {
-            update.behind |= paxos.accepted_at(ballot, *first, *last, &mut update.chosen);
+            update.behind |= paxos.reported(*first, *last, &mut update.chosen);
         }
         Some(update)
     }

@@ -1,6 +1,6 @@
 //! One log: the slots that are accepted, committed and executed here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Slot};
@@ -44,6 +44,9 @@ pub struct Log {
     pub(super) log_starts: BTreeMap<Ballot, Slot>,
     /// Adopted ballot, and the slot at which it began.
     pub(super) adopted: (Ballot, Slot),
+    /// Uncommitted slots with an entry of the adopted ballot. A report of commits looks only at
+    /// these, because a replica that lags may have thousands of other open slots.
+    reportable: BTreeSet<Slot>,
     /// Newest commit point that the leader of the adopted ballot has reported.
     pub(super) heard_commit: Slot,
 }
@@ -200,27 +203,32 @@ impl Log {
     }
 
     /// Examines the slots of `first..=last` that are not known to be committed. Adds the slots with
-    /// an entry of `ballot` to `found`. Returns true if at least one examined slot has no such
-    /// entry. Visits entries instead of slots, because a follower that lags may miss a million
-    /// slots.
-    pub fn accepted_at(
-        &self,
-        ballot: Ballot,
-        first: Slot,
-        last: Slot,
-        found: &mut Vec<Slot>,
-    ) -> bool {
+    /// an entry of the adopted ballot to `found`. Returns true if at least one examined slot has no
+    /// such entry. The cost depends on the number of found slots, because a follower that lags may
+    /// miss a million slots, and every message of a leader reports commits.
+    pub fn reported(&self, first: Slot, last: Slot, found: &mut Vec<Slot>) -> bool {
         let (before, mut missing) = (found.len(), 0);
         for (first, last) in self.above.gaps(first.max(self.commit_point.next()), last) {
             missing += last.0 - first.0 + 1;
-            let cells = self.open.range(first..=last);
-            let at = cells.filter(|(_, cell)| {
-                let accepted = cell.accepted.as_ref();
-                accepted.is_some_and(|accepted| accepted.ballot == ballot || off(Rule::H28Ballot))
-            });
-            found.extend(at.map(|(slot, _)| *slot));
+            if off(Rule::H28Ballot) {
+                let cells = self.open.range(first..=last);
+                let accepted = cells.filter(|(_, cell)| cell.accepted.is_some());
+                found.extend(accepted.map(|(slot, _)| *slot));
+            } else {
+                found.extend(self.reportable.range(first..=last));
+            }
         }
         missing > (found.len() - before) as u64
+    }
+
+    /// Notes that an entry of `ballot` was accepted in `slot`.
+    pub fn note_accepted(&mut self, slot: Slot, ballot: Ballot) {
+        self.highest = self.highest.max(slot);
+        if ballot == self.adopted.0 && !self.is_committed(slot) {
+            self.reportable.insert(slot);
+        } else {
+            self.reportable.remove(&slot);
+        }
     }
 
     /// Returns the accepted entries that are not committed, in rising order of slots.
@@ -246,6 +254,7 @@ impl Log {
             slot > self.executed,
             "an executed slot is committed already"
         );
+        self.reportable.remove(&slot);
         self.above.insert(slot);
         if let Some(last) = self.above.take_from(self.commit_point.next()) {
             let committed = self.open.range(self.commit_point.next()..=last);
@@ -323,6 +332,10 @@ impl Log {
         self.adopted = (ballot, start);
         self.heard_commit = Slot::ZERO;
         self.log_starts.insert(ballot, start);
+        let of_ballot = self
+            .uncommitted()
+            .filter(|(_, known)| known.ballot == ballot);
+        self.reportable = of_ballot.map(|(slot, _)| slot).collect();
     }
 
     /// Whether the leader has reported commits of slots that are not executed here.
@@ -464,6 +477,15 @@ impl Log {
                 .is_none_or(|first| first > self.commit_point.next()),
             "the slot after the commit point is not committed"
         );
+        let reportable = |slot: &Slot| {
+            let accepted = self.accepted(*slot);
+            !self.is_committed(*slot)
+                && accepted.is_some_and(|accepted| accepted.ballot == self.adopted.0)
+        };
+        assert!(
+            self.reportable.iter().all(reportable),
+            "only uncommitted entries of the adopted ballot are reportable"
+        );
         let newest = self.log_starts.last_key_value();
         assert!(
             newest.is_none_or(|(ballot, _)| *ballot <= self.adopted.0),
@@ -555,6 +577,67 @@ mod tests {
         assert_eq!(slots(log.unexecuted()), [6, 8]);
         let known = (0..10).filter(|slot| log.get(Slot(*slot)).is_some());
         assert_eq!(known.collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 8]);
+    }
+
+    #[test]
+    fn a_report_of_commits_finds_the_entries_of_its_ballot() {
+        let ballot = |round| Ballot {
+            round,
+            replica: ReplicaId(0),
+        };
+        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        let accept = |log: &mut Log, slot, round| {
+            let ballot = ballot(round);
+            let accepted = Accepted { ballot, ..noop() };
+            log.cell(Slot(slot)).expect("within the window").accepted = Some(accepted);
+            log.note_accepted(Slot(slot), ballot);
+        };
+        // The entries of slots 2 and 7 are accepted before their ballot is adopted.
+        for (slot, round) in [(1, 2), (2, 3), (4, 2), (5, 2), (7, 3)] {
+            accept(&mut log, slot, round);
+        }
+        log.cell(Slot(3)).expect("votes came before their value");
+        log.begin_ballot(ballot(3), Slot(2));
+        let found = |log: &Log, last| {
+            let mut found = Vec::new();
+            let is_behind = log.reported(Slot(1), Slot(last), &mut found);
+            (
+                found.iter().map(|slot| slot.0).collect::<Vec<_>>(),
+                is_behind,
+            )
+        };
+        assert_eq!(found(&log, 7), (vec![2, 7], true));
+        assert_eq!(found(&log, 1), (vec![], true));
+        // Slot 2 is replaced by a later ballot that is not adopted yet, and slots 4 and 5 by the
+        // adopted one.
+        accept(&mut log, 2, 4);
+        accept(&mut log, 4, 3);
+        accept(&mut log, 5, 3);
+        assert_eq!(found(&log, 7), (vec![4, 5, 7], true));
+        for slot in [4, 5] {
+            log.cell(Slot(slot)).expect("it is there").committed = true;
+            log.commit(Slot(slot));
+        }
+        assert_eq!(found(&log, 7), (vec![7], true));
+        accept(&mut log, 4, 3);
+        assert_eq!(found(&log, 7), (vec![7], true));
+        log.begin_ballot(ballot(4), Slot(8));
+        assert_eq!(found(&log, 2), (vec![2], true));
+        log.check();
+    }
+
+    /// A replica that lags has thousands of slots with votes or entries of earlier ballots. If each
+    /// report visited them, this test would visit ten billion cells.
+    #[test]
+    fn a_report_of_commits_visits_no_other_open_slots() {
+        let most = 100_000;
+        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        for slot in 1..=most {
+            log.cell(Slot(slot)).expect("within the window");
+        }
+        for _ in 0..most {
+            assert!(log.reported(Slot(1), Slot(most), &mut Vec::new()));
+        }
     }
 
     #[test]

@@ -62,8 +62,10 @@ fn restore(recovered: &RecoveredState, id: LogId, mut log: Log) -> Log {
             proposed: Time::ZERO,
             sent: Time::ZERO,
         });
-        if !off(Rule::H30Highest) {
-            log.highest = log.highest.max(entry.slot);
+        let highest = log.highest;
+        log.note_accepted(entry.slot, entry.ballot);
+        if off(Rule::H30Highest) {
+            log.highest = highest;
         }
     }
     log.restore_commits(recovered.committed[id]);
