@@ -26,7 +26,7 @@ const MERGE_COST_FACTOR: usize = 4;
 const MERGE_COST_MIN: usize = 8 << 10;
 /// Number of changed keys and sessions at which a batch of changes is handed to the storage. The
 /// storage needs several milliseconds for a batch of this size.
-const CHANGES_MAX: usize = 1 << 11;
+const CHANGES_MAX: usize = 1 << 12;
 /// Bytes of executed writes at which a batch of changes is handed to the storage.
 const CHANGES_BYTES_MAX: usize = 1 << 20;
 /// Number of bytes of executed writes after which the state is flushed. This number limits the work
