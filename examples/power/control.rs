@@ -4,12 +4,11 @@
 use crate::chance::Chance;
 use crate::cut::{Cut, CutKind, CutPhase};
 use crate::disk::DiskModel;
-use crate::fleet::{Fleet, Plan, majority};
+use crate::fleet::{Fleet, Plan, majority, new_disks};
 use crate::image::{Image, Survival};
 use crate::load::SharedHistory;
 use crate::recording::{Playback, Recording};
 use crate::round::Round;
-use crate::tree::Tree;
 
 /// Maximum number of power failures in a control run. Requirement: the judge notices the fault
 /// within this number of power failures.
@@ -70,7 +69,7 @@ impl Control {
             plan,
             number: 0,
             model: DiskModel::Strict,
-            bases: vec![Tree::empty(); plan.nodes],
+            bases: new_disks(plan.nodes),
             is_first_start: true,
             durability: self.durability(),
             history: &history,

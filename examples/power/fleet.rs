@@ -40,6 +40,11 @@ pub fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
+/// Returns the contents of the new disks of a cluster.
+pub fn new_disks(nodes: usize) -> Vec<Tree> {
+    NAMES[..nodes].iter().map(|it| Tree::new_disk(it)).collect()
+}
+
 /// A replica that does not serve after its start.
 #[derive(Clone, Debug)]
 pub struct FailedStart {

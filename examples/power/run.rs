@@ -9,7 +9,7 @@ use leasehold_ycsb::note;
 use crate::chance::Chance;
 use crate::cut::{Cut, CutKind, draw_first};
 use crate::disk::DiskModel;
-use crate::fleet::{Fleet, Plan};
+use crate::fleet::{Fleet, Plan, new_disks};
 use crate::history::WriteHistory;
 use crate::image::{Image, Survival};
 use crate::load::SharedHistory;
@@ -82,7 +82,7 @@ impl<'a> PowerRun<'a> {
             self.history = Rc::new(RefCell::new(WriteHistory::default()));
         }
         let is_joined = chain.as_ref().is_some_and(|chain| chain.is_joined);
-        let new = || vec![Tree::empty(); self.plan.nodes];
+        let new = || new_disks(self.plan.nodes);
         let history = self.history.clone();
         let round = Round {
             plan: self.plan,

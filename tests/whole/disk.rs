@@ -1,11 +1,12 @@
 //! Tests with a store on a real file system that accepts no more writes.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::bad_input::alone;
-use super::support::{Place, ports, signal, until};
+use super::support::{CommandOutput, Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
@@ -80,6 +81,96 @@ impl Drop for Mount {
         // Lazily: a replica may still have files open there.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
+}
+
+/// Writes a file until no space is left.
+fn take_space(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let part = vec![1; 64 << 10];
+    while file.write_all(&part).is_ok() {}
+}
+
+/// Returns a command that puts a value of 1,000 KiB.
+fn put_large<'a>(place: &'a Place, port: u16) -> impl Fn(&str) -> CommandOutput + 'a {
+    let large = place.write("large", &"x".repeat(1000 << 10));
+    move |key: &str| {
+        let line = format!("kv --address 127.0.0.1:{port} --timeout 2 put {key} -");
+        let words: Vec<&str> = line.split(' ').collect();
+        place
+            .start(&words, Stdio::from(File::open(&large).unwrap()))
+            .wait()
+    }
+}
+
+#[test]
+fn a_replica_on_a_full_disk_gives_up_its_reserve_and_goes_on_when_there_is_room() {
+    let place = Place::new();
+    let data = place.path("data");
+    let Some(_disk) = Mount::at(data.clone(), "size=400m") else {
+        return;
+    };
+    let port = ports(2);
+    place.write("cluster.toml", &alone(port));
+    let put = put_large(&place, port);
+    let reserved = || data.join("CA/reserve").metadata().unwrap().len();
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || put("first").status.success());
+    assert_eq!(reserved(), 128 << 20);
+    take_space(&data.join("taken"));
+    let mut number = 0;
+    until("the disk to be full", || {
+        number += 1;
+        !put(&format!("large{number}")).status.success()
+    });
+    assert_eq!(reserved(), 0);
+    assert!(replica.err().contains("takes no writes"));
+    // The reserve is not for new writes.
+    assert!(!put("another").status.success());
+    // A start does not take new writes either, and neither start nor end needs room.
+    signal("TERM", replica.child.id());
+    replica.wait().good();
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || replica.err().contains("serving"));
+    assert!(replica.err().contains("until 256 MiB are free"));
+    std::fs::remove_file(data.join("taken")).unwrap();
+    until("the replica to go on", || put("after").status.success());
+    assert_eq!(reserved(), 128 << 20);
+    for number in 1..number {
+        place
+            .words(&format!("kv --address 127.0.0.1:{port} get large{number}"))
+            .good();
+    }
+    signal("TERM", replica.child.id());
+    replica.wait().good();
+}
+
+/// RocksDB does not resume by itself soon, and would take more than a minute to close.
+#[test]
+fn a_replica_whose_store_refuses_writes_ends_in_time() {
+    let place = Place::new();
+    let data = place.path("data");
+    let Some(_disk) = Mount::at(data.clone(), "size=120m") else {
+        return;
+    };
+    let port = ports(2);
+    place.write("cluster.toml", &alone(port));
+    let put = put_large(&place, port);
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || put("first").status.success());
+    assert!(!data.join("CA/reserve").exists());
+    take_space(&data.join("taken"));
+    // The flush of the state needs room, and the log does not.
+    until("the flush to be refused", || {
+        replica.err().contains("takes no writes")
+    });
+    signal("TERM", replica.child.id());
+    replica.wait().good();
+    std::fs::remove_file(data.join("taken")).unwrap();
+    let replica = place.start(&SERVE, Stdio::null());
+    let get = || place.words(&format!("kv --address 127.0.0.1:{port} get first"));
+    until("the replica", || get().status.success());
+    signal("TERM", replica.child.id());
+    replica.wait().good();
 }
 
 /// Creates files until no inode is left.

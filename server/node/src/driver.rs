@@ -151,7 +151,15 @@ impl Driver {
                     Input::Persisted(sequence)
                 }
                 StorageReport::Flushed(slots) => Input::Flushed(slots),
-                StorageReport::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
+                StorageReport::LogReadBegun => {
+                    self.watches.disk.read_begun(leasehold_clock::now());
+                    next = self.reports.try_recv().ok();
+                    continue;
+                }
+                StorageReport::LogRead { log, to, entries } => {
+                    self.watches.disk.read_ended();
+                    Input::LogRead { log, to, entries }
+                }
                 StorageReport::Writable(writable) => {
                     self.watches.disk.set_full(!writable);
                     next = self.reports.try_recv().ok();

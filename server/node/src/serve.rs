@@ -27,7 +27,7 @@ use crate::peers::transport::{CloseLogLimiters, Member, PeerAdmission, Peers};
 use crate::security::handshakes::Handshakes;
 use crate::shutdown::{ShutdownSignal, ShutdownWatchdog};
 use crate::store::{
-    self, DirectoryStamp, Durability, StorageOptions, StorageReport, Store, Writer,
+    self, DirectoryStamp, Durability, RESERVE_BYTES, StorageOptions, StorageReport, Store, Writer,
 };
 use crate::watch::step::StepWatch;
 use crate::watch::timeouts::TimeoutWatch;
@@ -292,6 +292,7 @@ impl NodeSetup<'_> {
             tables: self.fd_budget.tables,
             full_while: self.options.disk_full_while.clone(),
             segment_bytes: None,
+            reserve_bytes: RESERVE_BYTES,
         };
         let (store, recovered) = store::open(directory, &stamp, options)?;
         let needed = witnesses(self.config.nodes.len());

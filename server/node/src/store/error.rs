@@ -145,3 +145,15 @@ pub enum StorageError {
     )]
     NotBuilt,
 }
+
+impl StorageError {
+    /// Whether the cause is a disk without space.
+    #[cfg(feature = "store")]
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            StorageError::Full { .. } => true,
+            StorageError::Directory { source, .. } => super::log_files::is_full(source),
+            _ => false,
+        }
+    }
+}

@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::{log_files, spare};
 
 /// Names of files that a start opens, besides those that [`is_opened`] recognizes by their endings.
@@ -20,18 +22,29 @@ pub(super) struct WrongKind {
     pub kind: &'static str,
 }
 
+/// Words for a symbolic link that the operating system cannot follow.
+pub(super) const LOOP: &str = "a symbolic link that leads back to itself";
+
 /// Returns the first name at which a start needs a regular file and finds something else; `None`
 /// if there is none. The check follows symbolic links. Names that no start opens are ignored.
 ///
 /// # Errors
 /// The operating system refuses to list the directory.
 pub(super) fn find_wrong_kind(directory: &Path) -> io::Result<Option<WrongKind>> {
-    let is_segment = |name: &str| name == spare::NAME || log_files::segment_of(name).is_some();
+    let is_segment = |name: &str| log_files::segment_of(name).is_some();
     if let Some(name) = find(directory, is_opened)? {
         return Ok(Some(name));
     }
+    let folder = directory.join(log_files::FOLDER);
+    if fs::metadata(&folder).is_err_and(|error| is_loop(&error)) {
+        return Ok(Some(WrongKind {
+            name: log_files::FOLDER.to_owned(),
+            kind: LOOP,
+        }));
+    }
     // A folder that cannot be listed is reported where the log is opened.
-    let found = find(&directory.join(log_files::FOLDER), is_segment).unwrap_or_default();
+    let found = find(&folder, is_segment).unwrap_or_default();
+    let found = found.or_else(|| unremovable_spare(&folder));
     Ok(found.map(|found| WrongKind {
         name: format!("{}/{}", log_files::FOLDER, found.name),
         ..found
@@ -51,22 +64,36 @@ fn find(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<Option<Wr
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A link that leads nowhere, or a file that is gone by now, is reported by its reader.
-        let Some(kind) = fs::metadata(entry.path())
-            .ok()
-            .map(|found| found.file_type())
-        else {
-            continue;
+        let kind = match fs::metadata(entry.path()) {
+            Ok(found) if found.is_file() => continue,
+            Ok(found) => words(found.file_type()),
+            Err(error) if is_loop(&error) => LOOP,
+            // A link that leads nowhere, or a file that is gone by now, is reported by its reader.
+            Err(_) => continue,
         };
-        if !kind.is_file() && is_needed(&name) {
-            found.push((name, kind));
+        if is_needed(&name) {
+            found.push(WrongKind { name, kind });
         }
     }
-    found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(found.into_iter().next().map(|(name, kind)| WrongKind {
-        name,
-        kind: words(kind),
-    }))
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found.into_iter().next())
+}
+
+/// Returns the spare segment if it is a directory that a start cannot remove, because it contains
+/// something. A start removes anything else that stands in the place of the spare segment.
+fn unremovable_spare(folder: &Path) -> Option<WrongKind> {
+    let path = folder.join(spare::NAME);
+    let found = fs::symlink_metadata(&path).ok()?;
+    let is_full = found.is_dir() && fs::read_dir(&path).is_ok_and(|mut it| it.next().is_some());
+    is_full.then(|| WrongKind {
+        name: spare::NAME.to_owned(),
+        kind: "a directory",
+    })
+}
+
+/// Whether the operating system has followed too many symbolic links.
+pub(super) fn is_loop(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
 fn words(kind: fs::FileType) -> &'static str {

@@ -47,6 +47,8 @@ pub(super) struct LogFiles {
     spare: SpareMaker,
     /// Segments that are open for reads. A read keeps its segments open until it has ended.
     readers: BTreeMap<SegmentId, Weak<File>>,
+    /// Whether the last attempt to open a segment for a read has found no descriptor.
+    lacks_descriptors: bool,
     /// Length in bytes of the first segment of a run.
     segment_bytes: usize,
     /// Buffer of the last write. The next write reuses its memory.
@@ -140,6 +142,7 @@ impl LogFiles {
             current: None,
             spare,
             readers: BTreeMap::new(),
+            lacks_descriptors: false,
             segment_bytes,
             buffer: Vec::new(),
             pending: PendingGroups::default(),
@@ -428,8 +431,10 @@ impl LogFiles {
                     Ok(file) => EntrySource::File(file),
                     Err(error) if lacks_descriptors(&error) => {
                         // The requester asks again.
-                        let path = path_of(&self.folder, place.segment);
-                        tracing::warn!("{} cannot be read now: {error}", path.display());
+                        if !std::mem::replace(&mut self.lacks_descriptors, true) {
+                            let path = path_of(&self.folder, place.segment);
+                            tracing::warn!("{} cannot be read now: {error}", path.display());
+                        }
                         break;
                     }
                     Err(source) => {
@@ -456,6 +461,7 @@ impl LogFiles {
         }
         self.readers.retain(|_, file| file.strong_count() > 0);
         let file = Arc::new(File::open(path_of(&self.folder, segment))?);
+        self.lacks_descriptors = false;
         self.readers.insert(segment, Arc::downgrade(&file));
         Ok(file)
     }

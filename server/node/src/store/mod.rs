@@ -15,6 +15,8 @@ mod kinds;
 #[cfg(feature = "store")]
 mod log_files;
 #[cfg(feature = "store")]
+mod reserve;
+#[cfg(feature = "store")]
 mod rocks;
 #[cfg(feature = "store")]
 mod spare;
@@ -33,6 +35,9 @@ pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
 /// Maximum total size in bytes of the memtables of all column families.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
+/// Length in bytes of the file that is given up when the disk is full. The space is enough for a
+/// flush of all memtables and some segments of the log.
+pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
 
 /// Point at which a write is considered durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -90,6 +95,8 @@ pub struct StorageOptions {
     pub full_while: Option<PathBuf>,
     /// Length in bytes of the first log segment of a run; `None` for the default.
     pub segment_bytes: Option<usize>,
+    /// Length in bytes of the file that is given up when the disk is full; 0 if there is none.
+    pub reserve_bytes: u64,
 }
 
 /// Function that a store calls when a flush has ended. The argument is an error if the flush has
@@ -151,13 +158,22 @@ pub trait Store: Send + 'static {
     /// `Gone`.
     fn has_room(&self) -> Result<bool, StorageError>;
 
-    /// Checks the changes of the state that were written earlier and are not applied yet. Returns
-    /// whether there are any.
+    /// Checks the changes of the state that were written earlier and are not applied yet, and the
+    /// flushes that have not ended yet. Returns whether there are any.
     ///
     /// # Errors
-    /// `Full`: such a change is refused at present. Any other error is final.
+    /// `Full`: such a change or flush is refused at present. Any other error is final.
     fn check(&mut self) -> Result<bool, StorageError> {
         Ok(false)
+    }
+
+    /// Returns the number of attempts that the disk has refused for lack of space. An attempt that
+    /// is still in progress does not count.
+    fn refusals(&self) -> u64;
+
+    /// Whether the store has given up its reserve of disk space, and has not made it again yet.
+    fn lacks_reserve(&self) -> bool {
+        false
     }
 
     /// Leaves the store open, because it is stuck and would take long to close. The process must

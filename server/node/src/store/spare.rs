@@ -104,29 +104,20 @@ impl SpareMaker {
     pub(super) fn take(&mut self, bytes: usize, path: &Path) -> io::Result<File> {
         let mut file = self.wait(bytes)?;
         let spare = self.folder.join(NAME);
-        match fs::rename(&spare, path) {
-            // Somebody has removed the spare file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                file = make(&spare, bytes).map_err(|error| named(&spare, error))?;
-                fs::rename(&spare, path)
-            }
-            renamed => renamed,
+        if !is_same(&file, &spare).map_err(|error| named(&spare, error))? {
+            // Somebody has removed or replaced the spare file.
+            file = make(&spare, bytes)?;
         }
-        .map_err(|error| named(path, error))?;
-        if !is_same(&file, path)? {
-            // Somebody has replaced the spare file.
-            remove(path).map_err(|error| named(path, error))?;
-            file = make(path, bytes).map_err(|error| named(path, error))?;
-        }
+        fs::rename(&spare, path).map_err(|error| named(path, error))?;
         sync_folder(&self.folder)?;
         Ok(file)
     }
 
     fn wait(&mut self, bytes: usize) -> io::Result<File> {
-        match self.used.take() {
-            Some((file, length)) if length == bytes => return Ok(file),
-            Some(_) => remove(&self.folder.join(NAME))?,
-            None => {}
+        if let Some((file, length)) = self.used.take()
+            && length == bytes
+        {
+            return Ok(file);
         }
         self.prepare(bytes);
         let gone = || io::Error::other("the thread that makes segments has ended");
@@ -189,8 +180,13 @@ fn remove_unneeded(path: PathBuf) {
     }
 }
 
+/// Removes whatever is at the path: a file, a link, a pipe or an empty directory.
 fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
+    let removed = match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => fs::remove_dir(path),
+        removed => removed,
+    };
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -199,7 +195,10 @@ fn remove(path: &Path) -> io::Result<()> {
 /// Whether the file at the path is this one.
 fn is_same(file: &File, path: &Path) -> io::Result<bool> {
     let identity = |found: fs::Metadata| (found.dev(), found.ino());
-    Ok(identity(file.metadata()?) == identity(fs::symlink_metadata(path)?))
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => Ok(identity(file.metadata()?) == identity(found?)),
+    }
 }
 
 /// Adds a path to the text of an error.
@@ -207,21 +206,22 @@ fn named(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
+/// Makes the file. Whatever is at the path is removed first, because a link would lead to another
+/// file, and a write to a pipe would never end.
 fn make(path: &Path, bytes: usize) -> io::Result<File> {
-    let made = fill(path, bytes);
+    let made = remove(path).and_then(|()| fill(path, bytes));
     if made.is_err() {
         // Nothing else frees the space that the part takes.
         let _ = remove(path);
     }
-    made
+    made.map_err(|error| named(path, error))
 }
 
 fn fill(path: &Path, bytes: usize) -> io::Result<File> {
     let mut file = File::options()
         .read(true)
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .open(path)?;
     let mut left = bytes;
     while left > 0 {

@@ -5,6 +5,8 @@
 //! A write that a full disk has refused is retried from time to time, before any other write.
 //! RocksDB treats some errors of a full disk as final, and its C interface has no call to resume.
 //! So a store that still refuses writes although the disk has space again has failed.
+//! While the store lacks its reserve of disk space, only what was refused before is written, and
+//! flushes and truncations go on. Otherwise new writes would use up the space that a flush needs.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -51,6 +53,8 @@ pub enum StorageReport {
     Flushed(PerLog<Slot>),
     /// Whether the disk has space for writes. This report is sent when the value changes.
     Writable(bool),
+    /// A read of a log begins. `LogRead` or `Failed` follows at its end.
+    LogReadBegun,
     /// Entries were read from a log.
     LogRead {
         /// Log that was read.
@@ -253,6 +257,7 @@ fn start_reader(
     let thread = std::thread::Builder::new().name("log reads".to_owned());
     thread.spawn(move || {
         for WaitingRead { log, to, read } in reads {
+            report(StorageReport::LogReadBegun);
             report(match read() {
                 Ok(entries) => StorageReport::LogRead { log, to, entries },
                 Err(error) => StorageReport::Failed(error),
@@ -339,6 +344,8 @@ struct WriterThread {
     retry_at: Option<Instant>,
     /// Number of consecutive refusals by a disk that has space.
     refusals: u32,
+    /// Number of attempts that the store had refused at the last refusal.
+    refused_attempts: u64,
     closing: bool,
 }
 
@@ -364,9 +371,11 @@ impl WriterThread {
             wants_flush: false,
             truncate_to: None,
             refused_truncation: None,
-            check_at: None,
+            // A start may find that the store lacks its reserve.
+            check_at: Some(Instant::now()),
             retry_at: None,
             refusals: 0,
+            refused_attempts: 0,
             closing: false,
         }
     }
@@ -431,10 +440,14 @@ impl WriterThread {
         if self.is_idle() {
             self.check(store)?;
         }
-        let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
-        while (due || self.closing) && self.fill() {
+        if store.lacks_reserve() && self.retry_at.is_none() {
+            self.set_full();
+        }
+        let now = Instant::now();
+        let due = self.retry_at.is_none_or(|at| now >= at);
+        while (due || self.closing) && self.fill(store) {
             match store.write(&self.group.records) {
-                Ok(()) => self.written(),
+                Ok(()) => self.written(store),
                 Err(StorageError::Full { path }) => {
                     self.refused(store, path)?;
                     break;
@@ -444,6 +457,11 @@ impl WriterThread {
         }
         if self.wants_flush && self.group.sequence.is_none() && due {
             self.flush(store)?;
+        }
+        if let Some(at) = &mut self.retry_at
+            && *at <= now
+        {
+            *at = now + self.retry;
         }
         let reads = std::mem::take(&mut self.reads);
         let waits = self.waiting.iter();
@@ -500,8 +518,8 @@ impl WriterThread {
         }
     }
 
-    /// Begins the requested flush. Everything before the request is already written. If the disk is
-    /// full, the flush begins at the next attempt to write.
+    /// Begins the requested flush. Everything before the request is already written, unless the store
+    /// lacks its reserve. If the disk is full, the flush begins at the next attempt to write.
     fn flush(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let report = self.report.clone();
         let report = move |flushed| {
@@ -514,7 +532,8 @@ impl WriterThread {
             Ok(()) => {
                 self.wants_flush = false;
                 self.refusals = 0;
-                self.set_writable();
+                self.check_later();
+                self.set_writable(store);
             }
             Err(StorageError::Full { path }) => return self.refused(store, path),
             Err(error) => return Err(error),
@@ -527,8 +546,9 @@ impl WriterThread {
         self.group.sequence.is_none() && !self.wants_flush
     }
 
-    /// Checks, from time to time, the changes that were written and are not applied yet. Without
-    /// this check, an idle replica would not notice that its store refuses them.
+    /// Checks, from time to time, the changes that were written and are not applied yet, and the
+    /// flushes in progress. Without this check, an idle replica would not notice that its store
+    /// refuses them.
     fn check(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         if self.check_at.is_none_or(|at| Instant::now() < at) {
             return Ok(());
@@ -536,9 +556,10 @@ impl WriterThread {
         self.check_at = Some(Instant::now() + self.retry);
         match store.check() {
             Ok(waits) => {
-                self.check_at = self.check_at.filter(|_| waits);
                 self.refusals = 0;
-                self.set_writable();
+                self.set_writable(store);
+                let goes_on = waits || self.retry_at.is_some();
+                self.check_at = self.check_at.filter(|_| goes_on);
                 Ok(())
             }
             Err(StorageError::Full { path }) => self.refused(store, path),
@@ -558,8 +579,12 @@ impl WriterThread {
         Ok(())
     }
 
-    /// Fills the group with waiting persists that fit. Returns whether the group holds any records.
-    fn fill(&mut self) -> bool {
+    /// Fills the group with waiting persists that fit. Adds none while the store lacks its reserve,
+    /// except before the end. Returns whether the group holds any records.
+    fn fill(&mut self, store: &dyn Store) -> bool {
+        if store.lacks_reserve() && !self.closing {
+            return self.group.sequence.is_some();
+        }
         if self.close_requested.load(Ordering::Acquire) {
             self.drop_unacknowledged();
         }
@@ -584,44 +609,54 @@ impl WriterThread {
     }
 
     /// Notes that the group has become durable.
-    fn written(&mut self) {
+    fn written(&mut self, store: &dyn Store) {
         let group = std::mem::take(&mut self.group);
         let Some(sequence) = group.sequence else {
             return;
         };
         self.refusals = 0;
-        self.check_at = self.check_at.or(Some(Instant::now() + self.retry));
+        self.check_later();
         self.written.store(sequence.0, Ordering::Release);
         if group.awaited {
             (self.report)(StorageReport::Persisted(sequence));
         }
-        // The remaining persists are as late as this group: the disk is taken as full until all are
-        // written.
-        if self.waiting.is_empty() {
-            self.set_writable();
-        }
+        self.set_writable(store);
     }
 
-    /// Notes that the disk has space, if it had none before.
-    fn set_writable(&mut self) {
+    /// Makes sure that a check follows.
+    fn check_later(&mut self) {
+        self.check_at = self.check_at.or(Some(Instant::now() + self.retry));
+    }
+
+    /// Notes that the disk has space, if it had none before. Persists that still wait are as late as
+    /// the refused one: the disk is taken as full until all are written.
+    fn set_writable(&mut self, store: &dyn Store) {
+        if !self.waiting.is_empty() || store.lacks_reserve() {
+            return;
+        }
         if self.retry_at.take().is_some() {
             (self.report)(StorageReport::Writable(true));
         }
     }
 
-    /// Counts a refusal if the disk has space. Returns true if the store is stuck: it has refused
-    /// too often although the disk has space.
+    /// Counts a refusal if the disk has space and the store has refused another attempt. A single
+    /// attempt may take many seconds. Returns true if the store is stuck: it has refused too often
+    /// although the disk has space.
     fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
-        self.refusals = if store.has_room()? {
-            self.refusals + 1
-        } else {
-            0
-        };
+        let attempts = store.refusals();
+        let is_new = attempts != self.refused_attempts;
+        self.refused_attempts = attempts;
+        if !store.has_room()? {
+            self.refusals = 0;
+        } else if is_new {
+            self.refusals += 1;
+        }
         Ok(self.refusals > REFUSALS_MAX)
     }
 
     /// Notes that the disk has no space. The group is kept and written again later.
     fn set_full(&mut self) {
+        self.check_later();
         let retry_at = Instant::now() + self.retry;
         if self.retry_at.replace(retry_at).is_none() {
             (self.report)(StorageReport::Writable(false));

@@ -3,7 +3,7 @@
 //! A full disk reports an error. A stalled disk reports nothing, because the thread that writes to
 //! it is blocked in the write. A replica that acknowledges leases but cannot make an acceptance
 //! durable blocks every write to the keys that it holds. So a stalled disk is treated like a full
-//! one.
+//! one. A read that takes as long as a stalled write counts as a stalled disk, too.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,16 +12,18 @@ use leasehold_leases::Time;
 
 use crate::action::Sequence;
 
-/// Time after which a persist is stalled if it is not durable yet. This time is below any sensible
+/// Time after which a persist is stalled if it is not durable yet, and a read if it has not ended. This time is below any sensible
 /// grace period, and above the time that a busy disk needs.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Watch over the storage. It notices a full disk, and a persist that takes too long to become
-/// durable.
+/// Watch over the storage. It notices a full disk, a persist that takes too long to become durable,
+/// and a read that takes too long.
 #[derive(Debug, Default)]
 pub struct DiskWatch {
     /// Persists that are not durable yet, each with the time of its request.
     waiting: VecDeque<(Sequence, Time)>,
+    /// Time at which the read in progress was noticed; `None` if there is none.
+    reading_since: Option<Time>,
     full: bool,
     reported_unwritable: bool,
 }
@@ -43,6 +45,22 @@ impl DiskWatch {
         }
     }
 
+    /// Notes that a read has begun. There is at most one read at a time.
+    pub fn read_begun(&mut self, now: Time) {
+        self.reading_since = Some(now);
+    }
+
+    /// Notes that the read has ended.
+    pub fn read_ended(&mut self) {
+        self.reading_since = None;
+    }
+
+    /// Returns the time since which the oldest persist or the read in progress waits for the disk.
+    fn oldest(&self) -> Option<Time> {
+        let persist = self.waiting.front().map(|(_, requested_at)| *requested_at);
+        persist.into_iter().chain(self.reading_since).min()
+    }
+
     /// Notes that the disk has no free space, or has free space again.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
@@ -53,21 +71,20 @@ impl DiskWatch {
         !self.reported_unwritable
     }
 
-    /// Returns the time at which the oldest waiting persist will be stalled. Returns `MAX` if none
-    /// waits, or if the storage was already reported unwritable.
+    /// Returns the time at which the oldest waiting persist or the read in progress will be stalled.
+    /// Returns `MAX` if none waits, or if the storage was already reported unwritable.
     pub fn next_deadline(&self) -> Time {
-        let oldest = self.waiting.front().filter(|_| !self.reported_unwritable);
-        oldest.map_or(Time::MAX, |(_, requested_at)| {
-            *requested_at + STALLED_AFTER + Duration::from_nanos(1)
+        let oldest = self.oldest().filter(|_| !self.reported_unwritable);
+        oldest.map_or(Time::MAX, |since| {
+            since + STALLED_AFTER + Duration::from_nanos(1)
         })
     }
 
     /// Returns whether the storage accepts writes. Returns `None` if the answer is the same as at
     /// the last call.
     pub fn news(&mut self, now: Time) -> Option<bool> {
-        let oldest = self.waiting.front();
-        let stalled =
-            oldest.is_some_and(|(_, requested_at)| now.since(*requested_at) > STALLED_AFTER);
+        let oldest = self.oldest();
+        let stalled = oldest.is_some_and(|since| now.since(since) > STALLED_AFTER);
         let unwritable = self.full || stalled;
         if std::mem::replace(&mut self.reported_unwritable, unwritable) == unwritable {
             return None;
@@ -103,6 +120,24 @@ mod tests {
         assert_eq!(watch.news(Time(2)), None);
         watch.set_full(false);
         assert_eq!(watch.news(Time(3)), Some(true));
+    }
+
+    #[test]
+    fn a_read_that_hangs_counts_as_a_stalled_disk_until_it_ends() {
+        let mut watch = DiskWatch::default();
+        watch.read_begun(Time(0));
+        watch.requested(Sequence(1), Time(1));
+        watch.persisted(Sequence(1));
+        assert_eq!(watch.news(Time(0) + STALLED_AFTER), None);
+        assert!(watch.next_deadline() <= Time(0) + LONG);
+        assert_eq!(watch.news(Time(0) + LONG), Some(false));
+        watch.read_ended();
+        assert_eq!(watch.news(Time(0) + LONG), Some(true));
+        // Several short reads in a row are no stall.
+        watch.read_begun(Time(0) + LONG);
+        watch.read_ended();
+        watch.read_begun(Time(0) + LONG + STALLED_AFTER);
+        assert_eq!(watch.news(Time(1) + LONG + STALLED_AFTER), None);
     }
 
     #[test]

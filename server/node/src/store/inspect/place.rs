@@ -29,6 +29,10 @@ pub(super) fn check(path: &Path) -> Result<(), InspectError> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(refused("there is no such directory", CONFIGURED));
         }
+        Err(error) if kinds::is_loop(&error) => {
+            let problem = format!("the path leads through {}", kinds::LOOP);
+            return Err(refused(&problem, CONFIGURED));
+        }
         found => found.map_err(|source| unreadable(path, source))?,
     };
     if !found.is_dir() {

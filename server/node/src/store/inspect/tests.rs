@@ -230,7 +230,7 @@ fn whatever_stands_in_the_place_of_a_file_is_named_and_not_opened() {
     // A start does not open the files that hold options.
     let named = specimen.files.keys().map(String::as_str);
     let named = named.filter(|name| !name.starts_with("OPTIONS-"));
-    let added = ["LOCK", "log/spare", "log/0000000000.seg", "LEASEHOLD"];
+    let added = ["LOCK", "log/0000000000.seg", "LEASEHOLD"];
     for name in named.chain(added) {
         for (is_pipe, kind) in [(true, "a pipe"), (false, "a directory")] {
             let dir = lay_out(&specimen.files);
@@ -247,9 +247,76 @@ fn whatever_stands_in_the_place_of_a_file_is_named_and_not_opened() {
 }
 
 #[test]
+fn a_link_that_leads_back_to_itself_is_named() {
+    let specimen = Specimen::new();
+    let link = |path: &Path| {
+        let _ = fs::remove_file(path);
+        std::os::unix::fs::symlink(path, path).unwrap();
+    };
+    for name in ["LEASEHOLD", "CURRENT", "LOCK", "log/0000000001.seg", "log"] {
+        let dir = lay_out(&specimen.files);
+        if name == "log" {
+            fs::remove_dir_all(dir.path().join(name)).unwrap();
+        }
+        link(&dir.path().join(name));
+        let inspected = StoppedDirectory::open(dir.path()).err().unwrap();
+        let started = damage::open(dir.path()).err().unwrap();
+        for text in [inspected.to_string(), started.to_string()] {
+            let is_named = text.contains(name) && text.contains("a symbolic link that leads back");
+            assert!(is_named, "{name}: {text}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let looping = dir.path().join("A");
+    link(&looping);
+    for path in [looping.clone(), looping.join("B")] {
+        let inspected = StoppedDirectory::open(&path).err().unwrap();
+        let started = damage::open(&path).err().unwrap();
+        assert!(
+            matches!(inspected, InspectError::Place { .. }),
+            "{inspected}"
+        );
+        assert!(matches!(started, StorageError::Path { .. }), "{started}");
+        for text in [inspected.to_string(), started.to_string()] {
+            assert!(
+                text.contains("a symbolic link that leads back to itself"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_directory_in_the_place_of_the_spare_segment_is_named_if_a_start_cannot_remove_it() {
+    let dir = lay_out(&Specimen::new().files);
+    let spare = dir.path().join("log/spare");
+    fs::create_dir(&spare).unwrap();
+    assert_eq!(effects(dir.path()), []);
+    fs::write(spare.join("file"), "").unwrap();
+    let inspected = StoppedDirectory::open(dir.path())
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        inspected.contains("log/spare is a directory"),
+        "{inspected}"
+    );
+}
+
+/// The reserve has no contents.
+#[test]
+fn a_reserve_is_no_problem_whether_it_exists_or_was_given_up() {
+    let dir = lay_out(&Specimen::new().files);
+    for bytes in [0, 1 << 20] {
+        fs::write(dir.path().join("reserve"), vec![0; bytes]).unwrap();
+        assert_eq!(effects(dir.path()), []);
+    }
+}
+
+#[test]
 fn a_pipe_that_no_start_opens_is_no_problem() {
     let dir = lay_out(&Specimen::new().files);
-    for name in ["door", "log/door"] {
+    for name in ["door", "log/door", "reserve", "log/spare"] {
         obstruct(&dir.path().join(name), true);
     }
     assert_eq!(effects(dir.path()), []);

@@ -16,7 +16,7 @@ use leasehold_replica::action::StateChanges;
 use leasehold_replica::message::PerLog;
 
 use super::StorageError;
-use super::engine::{Engine, Flusher};
+use super::engine::{Engine, FlushProgress, Flusher};
 use crate::store::FlushReport;
 
 /// Interval between attempts to apply a batch that RocksDB has refused.
@@ -55,6 +55,10 @@ struct ApplierState {
     applied: PerLog<Slot>,
     /// Whether RocksDB has refused the oldest waiting batch, because the disk is full.
     is_refused: bool,
+    /// Number of flushes that were requested and have not ended yet.
+    flushes: usize,
+    /// Whether RocksDB has refused the oldest of these flushes, because the disk is full.
+    is_flush_refused: bool,
     /// Error with which the thread has ended.
     failure: Option<StorageError>,
     /// Whether the thread has ended.
@@ -69,11 +73,26 @@ impl ApplierState {
             return Err(failure);
         }
         assert!(!self.has_ended, "the thread that applies changes goes on");
-        if self.is_refused {
+        if self.is_full() {
             let path = path.to_owned();
             return Err(StorageError::Full { path });
         }
         Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_refused || self.is_flush_refused
+    }
+
+    fn note_flush(&mut self, flush: FlushProgress) {
+        self.is_flush_refused = match flush {
+            FlushProgress::Done => false,
+            FlushProgress::Refused => true,
+            FlushProgress::Replaced => self.is_flush_refused,
+        };
+        if flush != FlushProgress::Refused {
+            self.flushes -= 1;
+        }
     }
 }
 
@@ -105,8 +124,11 @@ impl Applier {
     /// # Errors
     /// The operating system cannot start a thread.
     pub(super) fn start(engine: Arc<Engine>, applied: PerLog<Slot>) -> std::io::Result<Applier> {
-        let flusher = Flusher::start(engine.clone())?;
         let progress = Arc::new(Progress::default());
+        let flusher = Flusher::start(engine.clone(), {
+            let progress = progress.clone();
+            move |flush| progress.change(|state| state.note_flush(flush))
+        })?;
         progress.lock().applied = applied;
         let (orders, ordered) = channel();
         let worker = Worker {
@@ -131,22 +153,27 @@ impl Applier {
     /// Waits until few batches wait.
     ///
     /// # Errors
-    /// `Full` for the directory `path` if RocksDB refuses a batch at present. Any other error is
-    /// final.
+    /// `Full` for the directory `path` if RocksDB refuses a batch or a flush at present. Any other
+    /// error is final.
     pub(super) fn wait_for_room(&self, path: &Path) -> Result<(), StorageError> {
         self.progress
             .wait_while(|it| it.waiting >= WAITING_MAX)
             .check(path)
     }
 
-    /// Returns whether any batch waits.
+    /// Returns whether any batch or flush waits.
     ///
     /// # Errors
     /// The same errors as [`Applier::wait_for_room`].
     pub(super) fn check(&self, path: &Path) -> Result<bool, StorageError> {
         let mut state = self.progress.lock();
         state.check(path)?;
-        Ok(state.waiting > 0)
+        Ok(state.waiting > 0 || state.flushes > 0)
+    }
+
+    /// Whether RocksDB refuses a batch or a flush at present.
+    pub(super) fn is_full(&self) -> bool {
+        self.progress.lock().is_full()
     }
 
     /// Makes the thread give up a batch that is refused.
@@ -162,6 +189,7 @@ impl Applier {
 
     /// Requests a flush. `report` is called when the flush has ended.
     pub(super) fn flush(&self, report: FlushReport) {
+        self.progress.lock().flushes += 1;
         self.order(StateOrder::Flush(report));
     }
 

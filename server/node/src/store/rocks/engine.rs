@@ -10,6 +10,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use super::StorageError;
 use super::marker::Marker;
 use super::records::{self, Column};
 use crate::store::FlushReport;
+use crate::store::reserve::Reserve;
 
 /// Interval between attempts to flush to a full disk.
 const RETRY: Duration = Duration::from_millis(500);
@@ -33,9 +35,23 @@ pub(super) struct Engine {
     pub(super) db: Arc<DB>,
     pub(super) path: PathBuf,
     pub(super) marker: Marker,
+    /// Reserve of disk space; `None` while the directory is being opened, and if none is wanted.
+    pub(super) reserve: Option<Reserve>,
+    /// Number of attempts that the disk has refused for lack of space.
+    pub(super) refusals: AtomicU64,
 }
 
 impl Engine {
+    /// Notes that the disk has refused an attempt for lack of space. Returns the error.
+    pub(super) fn full(&self) -> StorageError {
+        self.refusals.fetch_add(1, Ordering::AcqRel);
+        if let Some(reserve) = &self.reserve {
+            reserve.give_up();
+        }
+        let path = self.path.clone();
+        StorageError::Full { path }
+    }
+
     /// Applies a batch of changes to the state in memory. A flush makes the changes durable.
     pub(super) fn apply_changes(&self, changes: &StateChanges) -> Result<(), StorageError> {
         // Without this capacity the batch is copied each time that it grows.
@@ -60,12 +76,18 @@ impl Engine {
     pub(super) fn flush(&self, position: PerLog<Slot>) -> Result<(), StorageError> {
         // RocksDB would write to whatever is at the path now.
         self.marker.check_place()?;
+        // After an error of a full disk, RocksDB resumes within 5 s when the disk has space. Each
+        // flush before that delays this by a second, and flushes twice a second would prevent it. A
+        // write is refused without a delay.
+        self.apply(WriteBatch::default())?;
         let columns = Column::ALL.map(|column| column.handle(&self.db));
         let flushed = self
             .db
             .flush_cfs_opt(&columns.each_ref(), &FlushOptions::default());
         flushed.map_err(|error| self.failed("flushing", error))?;
-        let marked = self.marker.advance_state(position);
+        let manifest = self.marker.find_manifest();
+        let manifest = manifest.map_err(|error| self.unless_gone(error))?;
+        let marked = self.marker.advance_state(position, manifest);
         marked.map_err(|error| self.unmarked(error))?;
         let synced = self.marker.sync();
         synced.map_err(|error| self.unmarked(error))?;
@@ -96,15 +118,18 @@ struct FlushOrder {
 }
 
 impl Flusher {
-    /// Starts the thread.
+    /// Starts the thread. The thread calls `note` after each attempt.
     ///
     /// # Errors
     /// The operating system cannot start a thread.
-    pub(super) fn start(engine: Arc<Engine>) -> std::io::Result<Flusher> {
+    pub(super) fn start(
+        engine: Arc<Engine>,
+        note: impl Fn(FlushProgress) + Send + 'static,
+    ) -> std::io::Result<Flusher> {
         let (orders, ordered) = channel();
         let thread = std::thread::Builder::new()
             .name("flush".to_owned())
-            .spawn(move || flush_orders(&engine, &ordered))?;
+            .spawn(move || flush_orders(&engine, &ordered, note))?;
         Ok(Flusher {
             orders: Some(orders),
             thread: Some(thread),
@@ -130,20 +155,36 @@ impl Drop for Flusher {
     }
 }
 
+/// Result of an attempt to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlushProgress {
+    /// The flush has succeeded.
+    Done,
+    /// The disk has refused the flush for lack of space. The thread tries again.
+    Refused,
+    /// A newer flush takes the place of a refused one.
+    Replaced,
+}
+
 /// Performs the requested flushes. Repeats a flush that finds no space on the disk. Returns when no
 /// further flush can be requested, or when a flush has failed for another reason.
-fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>) {
+fn flush_orders(engine: &Engine, ordered: &Receiver<FlushOrder>, note: impl Fn(FlushProgress)) {
     let mut next = ordered.recv().ok();
     while let Some(FlushOrder { position, report }) = next {
         match engine.flush(position) {
             Ok(()) => {
+                note(FlushProgress::Done);
                 report(Ok(position));
                 next = ordered.recv().ok();
             }
             Err(StorageError::Full { .. }) => {
+                note(FlushProgress::Refused);
                 let again = FlushOrder { position, report };
                 next = match ordered.recv_timeout(RETRY) {
-                    Ok(newer) => Some(newer),
+                    Ok(newer) => {
+                        note(FlushProgress::Replaced);
+                        Some(newer)
+                    }
                     Err(RecvTimeoutError::Timeout) => Some(again),
                     Err(RecvTimeoutError::Disconnected) => None,
                 };

@@ -16,8 +16,7 @@ impl Engine {
 
     pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
         if is_full(&source) {
-            let path = self.path.clone();
-            return StorageError::Full { path };
+            return self.full();
         }
         let path = self.path.join(marker::NAME);
         self.gone_error()
@@ -25,10 +24,10 @@ impl Engine {
     }
 
     /// Returns the error `Gone` if the missing directory is the cause of `error`; otherwise returns
-    /// `error`.
+    /// `error`. Notes a refusal if `error` is `Full`.
     pub(super) fn unless_gone(&self, error: StorageError) -> StorageError {
         match error {
-            StorageError::Full { .. } => error,
+            StorageError::Full { .. } => self.full(),
             error => self.gone_error().unwrap_or(error),
         }
     }

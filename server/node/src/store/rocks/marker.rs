@@ -56,7 +56,7 @@ const BYTES_MAX: u64 = 4096;
 
 /// Part of RocksDB's manifest that must be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ManifestState {
+pub(super) struct ManifestState {
     number: u64,
     bytes: u64,
     checksum: u32,
@@ -350,10 +350,12 @@ impl Marker {
         ))
     }
 
-    /// Notes in the marker file that the state up to these slots is durable.
-    pub(super) fn advance_state(&self, state: PerLog<Slot>) -> io::Result<()> {
-        let known = self.contents().manifest;
-        let manifest = self.manifest(known)?;
+    /// Notes in the marker file that the state up to these slots is durable, with this manifest.
+    pub(super) fn advance_state(
+        &self,
+        state: PerLog<Slot>,
+        manifest: ManifestState,
+    ) -> io::Result<()> {
         let mut contents = self.contents();
         contents.manifest = manifest;
         contents.state = state;
@@ -406,9 +408,13 @@ impl Marker {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
-    /// Returns the current state of the manifest. Returns `known`, an earlier state, if the
-    /// manifest has not changed since `known` was recorded.
-    fn manifest(&self, known: ManifestState) -> io::Result<ManifestState> {
+    /// Returns the current state of the manifest. Returns the recorded state if the manifest has not
+    /// changed since.
+    ///
+    /// # Errors
+    /// `Directory`.
+    pub(super) fn find_manifest(&self) -> Result<ManifestState, StorageError> {
+        let known = self.contents().manifest;
         let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
         if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
             return Ok(known);
@@ -416,9 +422,13 @@ impl Marker {
         let Some(number) = self.current_manifest() else {
             return Ok(known);
         };
-        let contents = std::fs::read(self.manifest_path(number))?;
-        // RocksDB may not have synced yet the bytes that were read.
-        File::open(self.manifest_path(number))?.sync_data()?;
+        let path = self.manifest_path(number);
+        // RocksDB may not have synced yet the bytes that are read.
+        let read = std::fs::read(&path).and_then(|contents| {
+            File::open(&path)?.sync_data()?;
+            Ok(contents)
+        });
+        let contents = read.map_err(|source| StorageError::Directory { path, source })?;
         Ok(ManifestState {
             number,
             bytes: contents.len() as u64,

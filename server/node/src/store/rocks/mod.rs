@@ -18,7 +18,7 @@ mod read;
 pub(super) mod read_only;
 pub mod records;
 #[cfg(test)]
-mod small_disk;
+pub(super) mod small_disk;
 pub mod staged;
 mod takeover;
 #[cfg(test)]
@@ -29,6 +29,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use leasehold_leases::Slot;
 use leasehold_log::SegmentId;
@@ -38,6 +39,7 @@ use leasehold_replica::message::{LogId, PerLog};
 use self::applier::Applier;
 use self::engine::Engine;
 use super::log_files::LogFiles;
+use super::reserve::Reserve;
 use super::{
     DirectoryStamp, Durability, FlushReport, PreparedRead, StorageError, StorageOptions, Store,
     WRITE_BUFFER_BYTES,
@@ -101,11 +103,17 @@ impl Store for Storage {
         applier.map_or(Ok(false), |it| it.check(&self.engine.path))
     }
 
+    fn refusals(&self) -> u64 {
+        self.engine.refusals.load(Ordering::Acquire)
+    }
+
+    fn lacks_reserve(&self) -> bool {
+        let reserve = self.engine.reserve.as_ref();
+        reserve.is_some_and(Reserve::is_given_up)
+    }
+
     fn abandon(self: Box<Self>) {
-        if let Some(applier) = &self.applier {
-            applier.stop();
-        }
-        std::mem::forget(self);
+        Storage::abandon(*self);
     }
 
     fn close(self: Box<Self>) -> Result<(), StorageError> {
@@ -214,14 +222,20 @@ impl Storage {
         marked.map_err(|error| self.engine.unmarked(error))
     }
 
-    /// Writes all records that are only in memory to disk, and closes the directory.
+    /// Writes all records that are only in memory to disk, and closes the directory. Leaves RocksDB
+    /// open if it refuses writes, because it could then take more than a minute to close. The process
+    /// must end after this call.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
     pub fn close(mut self) -> Result<(), StorageError> {
-        let synced = self.log.sync();
-        synced.map_err(|error| self.engine.unless_gone(error))?;
-        self.mark_log()?;
+        let logged = self.complete_log();
+        if self.applier.as_ref().is_some_and(Applier::is_full) {
+            // The next start executes the log again.
+            self.abandon();
+            return logged;
+        }
+        logged?;
         let Some(applier) = self.applier.take() else {
             return Ok(());
         };
@@ -232,6 +246,20 @@ impl Storage {
             Err(StorageError::Full { .. }) => Ok(()),
             flushed => flushed,
         }
+    }
+
+    /// Writes and syncs all groups of the log, and notes them in the marker file.
+    fn complete_log(&mut self) -> Result<(), StorageError> {
+        let synced = self.log.sync();
+        synced.map_err(|error| self.engine.unless_gone(error))?;
+        self.mark_log()
+    }
+
+    fn abandon(self) {
+        if let Some(applier) = &self.applier {
+            applier.stop();
+        }
+        std::mem::forget(self);
     }
 
     /// Returns true if a file of a few MiB can be created in the directory.

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use leasehold_leases::Incarnation;
 use leasehold_log::Marked;
@@ -18,6 +19,7 @@ use rocksdb::{
 
 use super::super::kinds::{self, WrongKind};
 use super::super::log_files::LogFiles;
+use super::super::reserve::{self, Reserve};
 use super::applier::Applier;
 use super::engine::Engine;
 use super::errors::unopened;
@@ -69,11 +71,26 @@ impl Storage {
         Storage::open_with(path, stamp, storage_options)
     }
 
-    /// Opens a data directory like [`Storage::open`], but with the given options.
+    /// Opens a data directory like [`Storage::open`], but with the given options. If the disk is
+    /// full, gives up the reserve and tries once more.
     ///
     /// # Errors
     /// Any error of [`Storage::open`], and `Full`.
     pub fn open_with(
+        path: &Path,
+        stamp: &DirectoryStamp,
+        storage_options: StorageOptions,
+    ) -> Result<(Storage, RecoveredState), StorageError> {
+        let opened = Storage::open_once(path, stamp, storage_options.clone());
+        match opened {
+            Err(error) if error.is_full() && reserve::give_up_at_start(path) => {
+                Storage::open_once(path, stamp, storage_options)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_once(
         path: &Path,
         stamp: &DirectoryStamp,
         storage_options: StorageOptions,
@@ -122,6 +139,8 @@ impl Storage {
                 db: Arc::new(db),
                 path: path.to_owned(),
                 marker,
+                reserve: None,
+                refusals: AtomicU64::new(0),
             }),
             durability: storage_options.durability,
             logged: 0,
@@ -129,6 +148,7 @@ impl Storage {
             full_while: storage_options.full_while,
         };
         let incarnation = storage.begin_run(&identity)?;
+        storage.start_threads(storage_options.reserve_bytes)?;
         if storage.durability == Durability::None {
             storage.log.keep_in_memory();
         }
@@ -170,13 +190,25 @@ impl Storage {
         self.drop_older()?;
         let made = self.engine.marker.set_made();
         made.map_err(|error| self.engine.unmarked(error))?;
-        let applier = Applier::start(self.engine.clone(), applied);
-        let applier = applier.map_err(|source| StorageError::Directory {
-            path: self.engine.path.clone(),
-            source,
-        })?;
-        self.applier = Some(applier);
         Ok(incarnation)
+    }
+
+    /// Makes the reserve, and starts the threads that change the state.
+    fn start_threads(&mut self, reserve_bytes: u64) -> Result<(), StorageError> {
+        let path = self.engine.path.clone();
+        let failed = |source| StorageError::Directory { path, source };
+        let applied = self.engine.position()?;
+        let started = if reserve_bytes > 0 {
+            Reserve::start(&self.engine.path, reserve_bytes).map(Some)
+        } else {
+            Ok(None)
+        };
+        let started = started.and_then(|reserve| {
+            self.engine_mut().reserve = reserve;
+            Applier::start(self.engine.clone(), applied)
+        });
+        self.applier = Some(started.map_err(failed)?);
+        Ok(())
     }
 
     /// Returns the engine. Must be called only while the directory is being opened, when nothing
@@ -337,9 +369,12 @@ fn sync_above(path: &Path) {
 /// directory or a failure of the disk.
 fn not_made(path: &Path, source: io::Error) -> StorageError {
     let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
+    let leads_back = |it: &&Path| it.metadata().is_err_and(|error| kinds::is_loop(&error));
     let in_the_way = path.ancestors().find(is_other);
+    let looping = path.ancestors().filter(leads_back).last();
     let problem = match in_the_way {
         Some(found) => format!("{} is not a directory", found.display()),
+        None if let Some(link) = looping => format!("{} is {}", link.display(), kinds::LOOP),
         None if matches!(source.kind(), InvalidFilename | InvalidInput) => source.to_string(),
         None => {
             let path = path.to_owned();

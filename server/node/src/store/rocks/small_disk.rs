@@ -4,16 +4,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::tests::{accepted, stamp};
+use std::time::{Duration, Instant};
+
+use super::tests::{accepted, checkpoint, stamp, stored};
 use super::*;
 
 /// A mounted file system. Dropping this value unmounts it.
-struct MountedDisk(tempfile::TempDir);
+pub(in crate::store) struct MountedDisk(tempfile::TempDir);
 
 impl MountedDisk {
     /// Mounts a file system of `mib` MiB. If mounting is impossible, prints the reason on standard
     /// error and returns `None`.
-    fn new(mib: u32) -> Option<MountedDisk> {
+    pub(in crate::store) fn new(mib: u32) -> Option<MountedDisk> {
         MountedDisk::with(&format!("size={mib}m"))
     }
 
@@ -37,7 +39,7 @@ impl MountedDisk {
         }
     }
 
-    fn resize(&self, mib: u32) {
+    pub(in crate::store) fn resize(&self, mib: u32) {
         let mount = Command::new("mount")
             .args(["-o", &format!("remount,size={mib}m")])
             .arg(self.0.path())
@@ -45,7 +47,7 @@ impl MountedDisk {
         assert!(mount.unwrap().success());
     }
 
-    fn path(&self) -> &Path {
+    pub(in crate::store) fn path(&self) -> &Path {
         self.0.path()
     }
 }
@@ -178,4 +180,134 @@ fn a_disk_that_is_said_to_be_full_has_no_room() {
     assert!(storage.has_room().unwrap());
     std::fs::write(&order, "").unwrap();
     assert!(!storage.has_room().unwrap());
+}
+
+const RESERVE: u64 = 24 << 20;
+
+fn open_with_reserve(path: &Path) -> Result<Storage, StorageError> {
+    let options = StorageOptions {
+        tables: 64,
+        reserve_bytes: RESERVE,
+        ..StorageOptions::default()
+    };
+    Storage::open_with(path, &stamp(), options).map(|(storage, _)| storage)
+}
+
+/// Takes all space of the disk. Dropping the returned file frees the space.
+fn take_space(disk: &MountedDisk) -> tempfile::NamedTempFile {
+    let mut filler = tempfile::NamedTempFile::new_in(disk.path()).unwrap();
+    let part = vec![1; 64 << 10];
+    while filler.write_all(&part).is_ok() {}
+    filler
+}
+
+/// Waits until the condition holds.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn flush(storage: &mut Storage) -> PerLog<Slot> {
+    let (report, reports) = std::sync::mpsc::channel();
+    let report = move |flushed| report.send(flushed).unwrap();
+    storage.flush(Box::new(report)).unwrap();
+    reports
+        .recv_timeout(Duration::from_secs(60))
+        .unwrap()
+        .unwrap()
+}
+
+#[test]
+fn a_full_disk_gives_up_the_reserve_for_what_was_refused_and_a_flush() {
+    let Some(disk) = MountedDisk::new(80) else {
+        return;
+    };
+    let mut storage = open_with_reserve(&disk.path().join("A")).unwrap();
+    let value = Some(stored(&"v".repeat(1 << 20), 1));
+    storage.write(&[checkpoint(1, "k", value)]).unwrap();
+    let filler = take_space(&disk);
+    assert!(!storage.lacks_reserve());
+    let refused = fill(&mut storage);
+    assert!(storage.lacks_reserve());
+    // No room is made by anybody else.
+    again(&mut storage, refused);
+    assert_eq!(flush(&mut storage).commands, Slot(1));
+    assert!(storage.lacks_reserve());
+    drop(filler);
+    until("the reserve is made again", || !storage.lacks_reserve());
+    storage.close().unwrap();
+}
+
+#[test]
+fn a_start_on_a_full_disk_gives_up_the_reserve() {
+    let Some(disk) = MountedDisk::new(80) else {
+        return;
+    };
+    let path = disk.path().join("A");
+    open_with_reserve(&path).unwrap().close().unwrap();
+    let filler = take_space(&disk);
+    let mut storage = open_with_reserve(&path).unwrap();
+    assert!(storage.lacks_reserve());
+    storage.write(&[accepted(1, "v")]).unwrap();
+    storage.close().unwrap();
+    // The next start knows that the disk is full.
+    let storage = open_with_reserve(&path).unwrap();
+    assert!(storage.lacks_reserve());
+    drop(filler);
+    until("the reserve is made again", || !storage.lacks_reserve());
+}
+
+/// The log has room in its segment, so nothing else notices the full disk.
+#[test]
+fn a_flush_that_is_refused_is_noticed_although_nothing_else_is_written() {
+    let Some(disk) = MountedDisk::new(80) else {
+        return;
+    };
+    let path = disk.path().join("A");
+    let (mut storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+    let value = Some(stored(&"v".repeat(1 << 20), 1));
+    storage.write(&[checkpoint(1, "k", value)]).unwrap();
+    until("the batch is applied", || {
+        !Store::check(&mut storage).unwrap()
+    });
+    let filler = take_space(&disk);
+    let (report, reports) = std::sync::mpsc::channel();
+    let report = move |flushed: Result<_, _>| report.send(flushed.is_ok()).unwrap();
+    storage.flush(Box::new(report)).unwrap();
+    let mut is_refused = || matches!(Store::check(&mut storage), Err(StorageError::Full { .. }));
+    until("the refusal is noticed", &mut is_refused);
+    drop(filler);
+    until("the flush goes on", || !is_refused());
+    assert!(reports.recv_timeout(Duration::from_secs(60)).unwrap());
+    assert!(!Store::check(&mut storage).unwrap());
+}
+
+/// RocksDB would try again for more than a minute before it closes.
+#[test]
+fn a_store_that_refuses_writes_is_closed_at_once() {
+    let Some(disk) = MountedDisk::new(80) else {
+        return;
+    };
+    let path = disk.path().join("A");
+    let (mut storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+    let value = Some(stored(&"v".repeat(1 << 20), 1));
+    storage.write(&[checkpoint(1, "k", value)]).unwrap();
+    until("the batch is applied", || {
+        !Store::check(&mut storage).unwrap()
+    });
+    let _filler = take_space(&disk);
+    storage.flush(Box::new(|_| {})).unwrap();
+    until("the refusal is noticed", || {
+        Store::check(&mut storage).is_err()
+    });
+    let begun = Instant::now();
+    storage.close().unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
 }

@@ -695,18 +695,70 @@ fn a_spare_segment_that_is_taken_away_or_replaced_is_made_again() {
     let mut removed = 0;
     for slot in 1..=200 {
         if std::fs::remove_file(&spare).is_ok() {
-            removed += 1;
-            if removed % 2 == 0 {
-                std::fs::write(&spare, "another file").unwrap();
+            let path = dir.path().join("elsewhere");
+            match removed % 5 {
+                0 => {}
+                1 => std::fs::write(&spare, "another file").unwrap(),
+                2 => std::fs::create_dir(&spare).unwrap(),
+                3 => std::os::unix::fs::symlink(path, &spare).unwrap(),
+                _ => make_pipe(&spare),
             }
+            removed += 1;
         }
         storage.write(&[accepted(slot, &"v".repeat(1000))]).unwrap();
     }
-    assert!(removed > 1);
+    assert!(removed > 5);
+    assert!(
+        !dir.path().join("elsewhere").exists(),
+        "no link is followed"
+    );
     assert!(segments(dir.path()).len() > before + 1);
     drop(storage);
     let (_, recovered) = open_small(dir.path());
     assert_eq!(slots(&recovered, LogId::Commands).len(), 200);
+}
+
+#[test]
+fn a_start_removes_what_stands_in_the_place_of_the_spare_segment_if_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open_small(dir.path()));
+    let spare = dir.path().join("log/spare");
+    make_pipe(&spare);
+    drop(open_small(dir.path()));
+    std::fs::create_dir(&spare).unwrap();
+    drop(open_small(dir.path()));
+    std::fs::create_dir(&spare).unwrap();
+    std::fs::write(spare.join("file"), "").unwrap();
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync).err();
+    let refused = refused.unwrap().to_string();
+    assert!(
+        refused.contains("log/spare is damaged (it is a directory"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_manifest_that_is_taken_away_while_the_store_is_open_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    storage
+        .write(&[checkpoint(1, "k", Some(stored("v", 1)))])
+        .unwrap();
+    let entries = std::fs::read_dir(dir.path()).unwrap().flatten();
+    let names = entries.map(|it| it.file_name().into_string().unwrap());
+    let name = names.into_iter().find(|it| it.starts_with("MANIFEST-"));
+    let name = name.unwrap();
+    std::fs::remove_file(dir.path().join(&name)).unwrap();
+    let error = storage.close().unwrap_err().to_string();
+    assert!(
+        error.contains(&name) && error.contains("No such file"),
+        "{error}"
+    );
+}
+
+fn make_pipe(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
 }
 
 /// A kill loses the changes since the last flush. The log has their commands.
@@ -923,7 +975,9 @@ fn a_state_older_than_the_marker_says_is_refused() {
         .unwrap();
     flush(&storage);
     let later = [Slot(9), Slot(1)].into();
-    storage.engine.marker.advance_state(later).unwrap();
+    let marker = &storage.engine.marker;
+    let manifest = marker.find_manifest().unwrap();
+    marker.advance_state(later, manifest).unwrap();
     drop(storage);
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
     let message = refused.err().unwrap().to_string();

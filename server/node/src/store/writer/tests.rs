@@ -25,14 +25,29 @@ struct Scripted {
     has_room: Arc<AtomicBool>,
     /// Whether changes that were written are refused when they are applied, and flushes, too.
     is_stuck: Arc<AtomicBool>,
+    /// Whether the attempt to apply such changes takes long. It is then refused at its end.
+    is_slow: Arc<AtomicBool>,
+    lacks_reserve: Arc<AtomicBool>,
+    refusals: AtomicU64,
 }
 
 impl Scripted {
     fn refuse_if_stuck(&self) -> Result<(), StorageError> {
-        if self.is_stuck.load(Ordering::Acquire) {
-            return full();
+        if !self.is_stuck.load(Ordering::Acquire) {
+            return Ok(());
         }
-        Ok(())
+        if !self.is_slow.load(Ordering::Acquire) {
+            self.refusals.fetch_add(1, Ordering::AcqRel);
+        }
+        full()
+    }
+
+    fn answer(&self) -> Result<(), StorageError> {
+        let answer = self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()));
+        if answer.is_err() {
+            self.refusals.fetch_add(1, Ordering::AcqRel);
+        }
+        answer
     }
 }
 
@@ -46,7 +61,7 @@ impl Store for Scripted {
             .send(records.iter().map(slot).collect())
             .unwrap();
         self.go.recv().unwrap();
-        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
+        self.answer()
     }
 
     fn prepare_read(
@@ -73,7 +88,15 @@ impl Store for Scripted {
         let entered = self.entered.send(vec![TRUNCATED, slots.commands.0]);
         entered.unwrap();
         self.go.recv().unwrap();
-        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
+        self.answer()
+    }
+
+    fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Acquire)
+    }
+
+    fn lacks_reserve(&self) -> bool {
+        self.lacks_reserve.load(Ordering::Acquire)
     }
 
     fn has_room(&self) -> Result<bool, StorageError> {
@@ -94,6 +117,8 @@ struct Harness {
     /// Whether the disk has space. The disk's answers to writes do not depend on this.
     has_room: Arc<AtomicBool>,
     is_stuck: Arc<AtomicBool>,
+    is_slow: Arc<AtomicBool>,
+    lacks_reserve: Arc<AtomicBool>,
     writer: Writer,
 }
 
@@ -118,12 +143,17 @@ fn harness_with(
     let (report, reports) = channel();
     let has_room = Arc::new(AtomicBool::new(false));
     let is_stuck = Arc::new(AtomicBool::new(false));
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let lacks_reserve = Arc::new(AtomicBool::new(false));
     let disk = Scripted {
         answers: Arc::new(Mutex::new(answers.into_iter().collect())),
         entered: entered_send,
         go: go_receive,
         has_room: has_room.clone(),
         is_stuck: is_stuck.clone(),
+        is_slow: is_slow.clone(),
+        lacks_reserve: lacks_reserve.clone(),
+        refusals: AtomicU64::new(0),
     };
     let tell = move |news| report.send(news).unwrap();
     let writer = Writer::start_on(Box::new(disk), retry, in_memory, tell).unwrap();
@@ -134,7 +164,16 @@ fn harness_with(
         reports,
         has_room,
         is_stuck,
+        is_slow,
+        lacks_reserve,
     }
+}
+
+/// Returns the next report that is not the beginning of a read.
+fn news(harness: &Harness) -> StorageReport {
+    let mut reports = harness.reports.iter();
+    let is_other = |it: &StorageReport| !matches!(it, StorageReport::LogReadBegun);
+    reports.find(is_other).unwrap()
 }
 
 fn read(writer: &Writer) {
@@ -237,6 +276,67 @@ fn an_idle_store_that_refuses_what_was_written_is_noticed() {
         let is_stuck = |report| matches!(report, StorageReport::Failed(StorageError::Stuck { .. }));
         assert!(harness.reports.iter().any(is_stuck));
     }
+}
+
+/// RocksDB may delay a single attempt for many seconds after it has refused the one before.
+#[test]
+fn an_attempt_that_takes_long_is_one_refusal_however_often_it_is_looked_at() {
+    let mut harness = harness([]);
+    harness.has_room.store(true, Ordering::Release);
+    harness.is_slow.store(true, Ordering::Release);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    harness.entered.recv().unwrap();
+    harness.is_stuck.store(true, Ordering::Release);
+    harness.go.send(()).unwrap();
+    assert!(matches!(news(&harness), StorageReport::Persisted(_)));
+    assert!(matches!(news(&harness), StorageReport::Writable(false)));
+    std::thread::sleep(Duration::from_millis(1) * 10 * REFUSALS_MAX);
+    harness.is_stuck.store(false, Ordering::Release);
+    let after = news(&harness);
+    assert!(matches!(after, StorageReport::Writable(true)), "{after:?}");
+}
+
+/// New writes would take the space that was given up for a flush.
+#[test]
+fn without_its_reserve_a_store_gets_only_what_it_has_refused() {
+    let mut harness = harness([full()]);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
+    harness.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    harness.lacks_reserve.store(true, Ordering::Release);
+    harness.go.send(()).unwrap();
+    assert!(matches!(news(&harness), StorageReport::Writable(false)));
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
+    harness.go.send(()).unwrap();
+    assert!(matches!(news(&harness), StorageReport::Persisted(it) if it.0 == 1));
+    // A flush and a truncation make room.
+    harness.writer.flush();
+    assert!(matches!(news(&harness), StorageReport::Flushed(_)));
+    harness.writer.truncate([Slot(7), Slot(1)].into());
+    assert_eq!(harness.entered.recv().unwrap(), [TRUNCATED, 7]);
+    harness.go.send(()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(harness.entered.try_recv(), Err(TryRecvError::Empty));
+    // The reserve is there again.
+    harness.lacks_reserve.store(false, Ordering::Release);
+    assert_eq!(harness.entered.recv().unwrap(), [2]);
+    harness.go.send(()).unwrap();
+    assert!(matches!(news(&harness), StorageReport::Persisted(it) if it.0 == 2));
+    assert!(matches!(news(&harness), StorageReport::Writable(true)));
+}
+
+#[test]
+fn a_store_that_lacks_its_reserve_while_idle_is_not_writable() {
+    let mut harness = harness_with([], Duration::from_millis(1), false);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    harness.entered.recv().unwrap();
+    // The flush of another thread has met the full disk.
+    harness.lacks_reserve.store(true, Ordering::Release);
+    harness.go.send(()).unwrap();
+    assert!(matches!(news(&harness), StorageReport::Persisted(_)));
+    assert!(matches!(news(&harness), StorageReport::Writable(false)));
+    harness.lacks_reserve.store(false, Ordering::Release);
+    assert!(matches!(news(&harness), StorageReport::Writable(true)));
 }
 
 #[test]
@@ -373,17 +473,14 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
         read(&harness.writer);
         (0..3).for_each(|_| write(&harness));
         let mut while_full = 0;
-        while !matches!(
-            harness.reports.recv().unwrap(),
-            StorageReport::Writable(true)
-        ) {
+        while !matches!(news(&harness), StorageReport::Writable(true)) {
             while_full += 1;
         }
         // Two reports: the log, and that all records are durable now.
         let expected = if in_memory { 0 } else { 2 };
         assert_eq!(while_full, expected, "in memory: {in_memory}");
         read(&harness.writer);
-        let report = harness.reports.recv().unwrap();
+        let report = news(&harness);
         assert!(matches!(report, StorageReport::LogRead { .. }));
         harness.writer.close().unwrap();
     }
@@ -427,7 +524,7 @@ fn a_full_disk_is_not_tried_again_for_whatever_comes() {
         harness.writer.persist(Sequence(slot), records);
         read(&harness.writer);
         // The thread has taken the earlier persist by now.
-        let report = harness.reports.recv().unwrap();
+        let report = news(&harness);
         assert!(matches!(report, StorageReport::LogRead { .. }));
     }
     assert_eq!(harness.entered.try_recv(), Err(TryRecvError::Empty));
@@ -567,6 +664,9 @@ fn a_read_that_hangs_delays_no_write() {
         fn has_room(&self) -> Result<bool, StorageError> {
             Ok(true)
         }
+        fn refusals(&self) -> u64 {
+            0
+        }
         fn close(self: Box<Self>) -> Result<(), StorageError> {
             Ok(())
         }
@@ -578,6 +678,9 @@ fn a_read_that_hangs_delays_no_write() {
     let mut writer = Writer::start_on(Box::new(store), NEVER, false, tell).unwrap();
     // More reads than may wait: the rest is dropped.
     (0..2 * READS_MAX).for_each(|_| read(&writer));
+    // The watch over the disk learns of the read that hangs.
+    let begun = reports.recv().unwrap();
+    assert!(matches!(begun, StorageReport::LogReadBegun), "{begun:?}");
     for sequence in 1..4 {
         writer.persist(Sequence(sequence), vec![accepted(sequence, "v")]);
         let written = reports.recv().unwrap();
@@ -620,6 +723,9 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
         }
         fn has_room(&self) -> Result<bool, StorageError> {
             Ok(true)
+        }
+        fn refusals(&self) -> u64 {
+            0
         }
         fn close(self: Box<Self>) -> Result<(), StorageError> {
             Ok(())

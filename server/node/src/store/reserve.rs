@@ -1,0 +1,385 @@
+//! Reserve of disk space: a file without contents that is given up when the disk is full.
+//!
+//! A truncation of the log frees space, but needs a flush of the state first, and the flush needs
+//! space. RocksDB also stops for good if it lacks space for long. So the space of this file is freed
+//! at the first write that the disk refuses. The space is meant for what was already accepted: while
+//! the reserve is given up, the replica takes part in no new writes. When the disk has enough space
+//! for the reserve and as much again, the reserve is made again.
+//!
+//! # States of the file
+//! - The file has its full length: the reserve exists.
+//! - The file is shorter: the reserve was given up. The file stays, so that the next start knows.
+//! - There is no file: the disk never had the space, or an operator has removed the file. The
+//!   replica then works without a reserve.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
+
+/// Name of the file.
+pub(super) const NAME: &str = "reserve";
+/// Interval between attempts to make a missing reserve.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Length, in bytes, of the blocks that the operating system counts.
+const BLOCK_BYTES: u64 = 512;
+
+/// Whether the reserve exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum ReserveState {
+    /// The replica works without a reserve.
+    Absent,
+    /// The reserve exists.
+    Whole,
+    /// The reserve was given up, and is not made again yet.
+    GivenUp,
+}
+
+/// The reserve of a data directory. A thread of its own makes the file and gives it up, because a
+/// slow disk must not delay the threads that write.
+pub(super) struct Reserve {
+    state: Arc<AtomicU8>,
+    orders: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reserve {
+    /// Makes the reserve if the disk has space for it, and starts the thread. `bytes` is the length
+    /// of the reserve.
+    ///
+    /// # Errors
+    /// The operating system cannot start a thread.
+    pub(super) fn start(directory: &Path, bytes: u64) -> io::Result<Reserve> {
+        Reserve::start_every(CHECK_INTERVAL, directory, bytes)
+    }
+
+    fn start_every(interval: Duration, directory: &Path, bytes: u64) -> io::Result<Reserve> {
+        let file = ReserveFile {
+            path: directory.join(NAME),
+            bytes,
+        };
+        let state = Arc::new(AtomicU8::new(file.open() as u8));
+        let (orders, ordered) = channel();
+        let keeper = ReserveKeeper {
+            file,
+            state: state.clone(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("reserve".to_owned())
+            .spawn(move || keeper.run(interval, &ordered))?;
+        Ok(Reserve {
+            state,
+            orders: Some(orders),
+            thread: Some(thread),
+        })
+    }
+
+    /// Gives the reserve up, if it exists. Returns at once; the thread frees the space.
+    pub(super) fn give_up(&self) {
+        let (whole, given_up) = (ReserveState::Whole as u8, ReserveState::GivenUp as u8);
+        let ordering = Ordering::AcqRel;
+        let changed = self
+            .state
+            .compare_exchange(whole, given_up, ordering, Ordering::Acquire);
+        if changed.is_ok()
+            && let Some(orders) = &self.orders
+        {
+            let _ = orders.send(());
+        }
+    }
+
+    /// Whether the reserve was given up, and is not made again yet.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ReserveState::GivenUp as u8
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Frees the space of the reserve for a start that finds the disk full. Returns whether there was
+/// any.
+pub(super) fn give_up_at_start(directory: &Path) -> bool {
+    let path = directory.join(NAME);
+    let found = fs::symlink_metadata(&path);
+    let is_given_up =
+        found.is_ok_and(|found| found.is_file() && found.blocks() > 0) && empty(&path).is_ok();
+    if is_given_up {
+        let path = path.display();
+        tracing::warn!("the disk is full: {path} is given up, so that the node can start");
+    }
+    is_given_up
+}
+
+/// State of the thread.
+struct ReserveKeeper {
+    file: ReserveFile,
+    state: Arc<AtomicU8>,
+}
+
+impl ReserveKeeper {
+    /// Gives the reserve up when this is ordered, and makes a missing reserve when the disk has the
+    /// space. Returns when no further order can come.
+    fn run(&self, interval: Duration, ordered: &Receiver<()>) {
+        loop {
+            match ordered.recv_timeout(interval) {
+                Ok(()) => {
+                    self.file.give_up();
+                    self.set(ReserveState::GivenUp);
+                }
+                Err(RecvTimeoutError::Timeout) => self.check(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn check(&self) {
+        let path = &self.file.path;
+        if !self.file.is_whole() {
+            let is_removed = fs::symlink_metadata(path).is_err();
+            if self.file.make().is_err() {
+                if is_removed {
+                    // An operator wants the node to run without it.
+                    self.set(ReserveState::Absent);
+                }
+                return;
+            }
+            tracing::info!("the disk has enough space: {} is made", path.display());
+        }
+        self.set(ReserveState::Whole);
+    }
+
+    fn set(&self, state: ReserveState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+}
+
+/// The file.
+struct ReserveFile {
+    path: PathBuf,
+    /// Length in bytes.
+    bytes: u64,
+}
+
+impl ReserveFile {
+    /// Determines the state at a start. Makes the file if possible, and logs a warning otherwise.
+    fn open(&self) -> ReserveState {
+        let is_known = fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_file());
+        let Err(problem) = self.make() else {
+            return ReserveState::Whole;
+        };
+        let (path, mib) = (self.path.display(), self.bytes >> 20);
+        if is_known {
+            tracing::warn!(
+                "{path} was given up because the disk was full, and cannot be made again: {problem}. \
+                 This replica takes part in no writes until {} MiB are free",
+                2 * mib
+            );
+            return ReserveState::GivenUp;
+        }
+        tracing::warn!(
+            "{path}, a reserve of {mib} MiB for the case that the disk becomes full, cannot be made: \
+             {problem}. The node runs without it; if the disk becomes full, the node may have to be \
+             started again when the disk has space"
+        );
+        ReserveState::Absent
+    }
+
+    fn is_whole(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        // A copy of the directory may have the length, and no space.
+        found.is_ok_and(|it| {
+            it.is_file() && it.len() == self.bytes && it.blocks() * BLOCK_BYTES >= self.bytes
+        })
+    }
+
+    /// Makes the file. The disk must have twice the space, so that the reserve is not given up again
+    /// at once.
+    ///
+    /// # Errors
+    /// The disk lacks the space, or any error of the operating system.
+    fn make(&self) -> io::Result<()> {
+        if self.is_whole() {
+            return Ok(());
+        }
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let found = statvfs(folder)?;
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        if free < 2 * self.bytes {
+            return Err(io::Error::new(
+                ErrorKind::StorageFull,
+                format!(
+                    "{} MiB are free, and {} are needed",
+                    free >> 20,
+                    (2 * self.bytes) >> 20
+                ),
+            ));
+        }
+        let file = open(&self.path, true)?;
+        let made = fallocate(&file, FallocateFlags::empty(), 0, self.bytes)
+            .map_err(io::Error::from)
+            .and_then(|()| file.set_len(self.bytes))
+            .and_then(|()| file.sync_all());
+        if made.is_err() {
+            // Nothing else frees the space that the part takes.
+            let _ = file.set_len(0);
+        }
+        made
+    }
+
+    fn give_up(&self) {
+        let path = self.path.display();
+        match empty(&self.path) {
+            Ok(()) => tracing::warn!(
+                "the disk is full: {path} is given up. This replica takes part in no writes until \
+                 {} MiB are free",
+                (2 * self.bytes) >> 20
+            ),
+            Err(error) => {
+                tracing::warn!("the disk is full, and {path} cannot be given up: {error}")
+            }
+        }
+    }
+}
+
+/// Frees the space of the file, and keeps the file.
+fn empty(path: &Path) -> io::Result<()> {
+    open(path, false)?.set_len(0)
+}
+
+/// Opens the file for writing. Does not follow links, and does not wait for the reader of a pipe.
+fn open(path: &Path, makes: bool) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = File::options();
+    options.write(true).create(makes).truncate(false);
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::rocks::small_disk::MountedDisk;
+
+    const MIB: u64 = 1 << 20;
+    const BYTES: u64 = 8 * MIB;
+    const INTERVAL: Duration = Duration::from_millis(10);
+
+    fn start(directory: &Path) -> Reserve {
+        Reserve::start_every(INTERVAL, directory, BYTES).unwrap()
+    }
+
+    fn state(reserve: &Reserve) -> u8 {
+        reserve.state.load(Ordering::Acquire)
+    }
+
+    fn until(condition: impl Fn() -> bool) {
+        for _ in 0..1000 {
+            if condition() {
+                return;
+            }
+            std::thread::sleep(INTERVAL);
+        }
+        panic!("it never happens");
+    }
+
+    fn space(directory: &Path) -> u64 {
+        let found = fs::symlink_metadata(directory.join(NAME));
+        found.map_or(0, |found| found.blocks() * BLOCK_BYTES)
+    }
+
+    #[test]
+    fn a_reserve_is_given_up_and_made_again_only_when_there_is_room_for_more() {
+        let Some(disk) = MountedDisk::new(20) else {
+            return;
+        };
+        let filler = disk.path().join("filler");
+        let reserve = start(disk.path());
+        assert_eq!(space(disk.path()), BYTES);
+        assert!(!reserve.is_given_up());
+        fs::write(&filler, vec![1; 6 << 20]).unwrap();
+        reserve.give_up();
+        assert!(reserve.is_given_up());
+        until(|| space(disk.path()) == 0);
+        // There is room for the reserve, but for nothing besides.
+        std::thread::sleep(10 * INTERVAL);
+        assert!(reserve.is_given_up());
+        drop(reserve);
+        // A start knows that the reserve was given up.
+        let reserve = start(disk.path());
+        assert!(reserve.is_given_up());
+        fs::remove_file(&filler).unwrap();
+        until(|| !reserve.is_given_up());
+        assert_eq!(space(disk.path()), BYTES);
+    }
+
+    #[test]
+    fn a_disk_without_room_for_the_reserve_is_used_without_it() {
+        let Some(disk) = MountedDisk::new(12) else {
+            return;
+        };
+        let reserve = start(disk.path());
+        reserve.give_up();
+        assert!(!reserve.is_given_up());
+        assert!(!disk.path().join(NAME).exists());
+        disk.resize(32);
+        until(|| space(disk.path()) == BYTES);
+        // An operator needs the space at once.
+        disk.resize(12);
+        fs::remove_file(disk.path().join(NAME)).unwrap();
+        until(|| state(&reserve) == ReserveState::Absent as u8);
+        assert!(!give_up_at_start(disk.path()));
+    }
+
+    #[test]
+    fn a_copy_that_takes_no_space_is_no_reserve() {
+        let Some(disk) = MountedDisk::new(32) else {
+            return;
+        };
+        let copy = File::create(disk.path().join(NAME)).unwrap();
+        copy.set_len(BYTES).unwrap();
+        assert!(!give_up_at_start(disk.path()));
+        let _reserve = start(disk.path());
+        assert_eq!(space(disk.path()), BYTES);
+        assert!(give_up_at_start(disk.path()));
+        assert_eq!(space(disk.path()), 0);
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_the_reserve_is_left_alone() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, "contents").unwrap();
+        let path = dir.path().join(NAME);
+        let link = || std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let folder = || fs::create_dir(&path).unwrap();
+        let pipe = || mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let places: [&dyn Fn(); 3] = [&link, &pipe, &folder];
+        for place in places {
+            let _ = fs::remove_file(&path);
+            place();
+            let reserve = start(dir.path());
+            assert_eq!(state(&reserve), ReserveState::Absent as u8);
+            assert!(!give_up_at_start(dir.path()));
+        }
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"contents");
+    }
+}
