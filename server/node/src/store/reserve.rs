@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
 
+use super::log_files::is_full;
+
 /// Name of the file.
 pub(super) const NAME: &str = "reserve";
 /// Interval between attempts to make a missing reserve.
@@ -183,7 +185,8 @@ impl ReserveFile {
             return ReserveState::Whole;
         };
         let (path, mib) = (self.path.display(), self.bytes >> 20);
-        if is_known {
+        // A file system that cannot reserve space is used without a reserve.
+        if is_known && is_full(&problem) {
             tracing::warn!(
                 "{path} was given up because the disk was full, and cannot be made again: {problem}. \
                  This replica takes part in no writes until {} MiB are free",
@@ -229,14 +232,20 @@ impl ReserveFile {
                 ),
             ));
         }
+        let is_new = fs::symlink_metadata(&self.path).is_err();
         let file = open(&self.path, true)?;
         let made = fallocate(&file, FallocateFlags::empty(), 0, self.bytes)
             .map_err(io::Error::from)
             .and_then(|()| file.set_len(self.bytes))
             .and_then(|()| file.sync_all());
         if made.is_err() {
-            // Nothing else frees the space that the part takes.
-            let _ = file.set_len(0);
+            // Nothing else frees the space that the part takes. An empty file would mean that the
+            // reserve was given up.
+            let _ = if is_new {
+                fs::remove_file(&self.path)
+            } else {
+                file.set_len(0)
+            };
         }
         made
     }

@@ -242,8 +242,10 @@ impl Storage {
         let applied = applier.finish()?;
         drop(applier);
         match self.engine.flush(applied) {
-            // The next start executes the log again.
-            Err(StorageError::Full { .. }) => Ok(()),
+            Err(StorageError::Full { .. }) => {
+                self.abandon();
+                Ok(())
+            }
             flushed => flushed,
         }
     }
