@@ -161,6 +161,7 @@ fn world_settings(plan: &RunPlan<'_>) -> anyhow::Result<WorldSettings> {
         encoded: false,
         disks_remember: faults != Faults::default() || !plan.faults().is_empty(),
         segment_bytes: None,
+        slow_reads: false,
         faulty_reporter: None,
         watched: false,
     })

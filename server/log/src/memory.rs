@@ -1,7 +1,7 @@
 //! A disk in memory, for tests and simulations. After a crash, it holds all synced writes, and any
 //! subset of the sectors of the other writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
@@ -18,8 +18,10 @@ pub struct MemoryDisk {
     unsynced: Vec<Unsynced>,
     /// Removed segments. Their removal is not durable yet.
     removed: Vec<(SegmentId, Vec<u8>)>,
-    /// A removed segment, to be used again.
-    spare: Option<Vec<u8>>,
+    /// Removed segments. Later segments use their files, the oldest first.
+    spares: VecDeque<(SegmentId, Vec<u8>)>,
+    /// For each segment whose file was used again, the next segment that used this file.
+    reused: BTreeMap<SegmentId, SegmentId>,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -35,9 +37,15 @@ impl MemoryDisk {
     /// length.
     pub fn write(&mut self, write: &LogWrite) {
         if let Some(bytes) = write.begins {
-            let spare = self.spare.take().filter(|spare| spare.len() == bytes);
-            let segment = spare.unwrap_or_else(|| vec![0; bytes]);
-            self.segments.insert(write.segment, segment);
+            let spare = self.spares.pop_front();
+            let contents = match spare.filter(|(_, contents)| contents.len() == bytes) {
+                Some((earlier, contents)) => {
+                    self.reused.insert(earlier, write.segment);
+                    contents
+                }
+                None => vec![0; bytes],
+            };
+            self.segments.insert(write.segment, contents);
         }
         self.unsynced.push(Unsynced {
             segment: write.segment,
@@ -55,16 +63,15 @@ impl MemoryDisk {
 
     /// Makes all writes durable.
     pub fn sync(&mut self) {
-        if let Some((_, removed)) = self.removed.drain(..).next_back() {
-            self.spare = Some(removed);
-        }
+        self.spares.extend(self.removed.drain(..));
         self.write_sectors(|| true);
     }
 
     /// Handles a crash. Calls `survives` once for each sector of each unsynced write, in order. A
     /// sector is lost if `survives` returns false for it. Segments that were removed since the last
-    /// sync exist again.
+    /// sync exist again. No reader survives, so the earlier uses of files are forgotten.
     pub fn crash(&mut self, survives: impl FnMut() -> bool) {
+        self.reused.clear();
         self.segments.extend(self.removed.drain(..));
         self.write_sectors(survives);
     }
@@ -110,6 +117,17 @@ impl MemoryDisk {
         let found = unsynced.find_map(|it| it.bytes.get(within(it.offset)?));
         let found = found.or_else(|| self.segments.get(&place.segment)?.get(within(0)?))?;
         Some(Bytes::copy_from_slice(found))
+    }
+
+    /// Returns the bytes that a reader finds if it opened a segment before the segment's file was
+    /// used again. These bytes are at the same offset of the segment that uses the file now.
+    /// Returns `None` if the file was not used again.
+    pub fn read_reused(&self, place: RecordPlace) -> Option<Bytes> {
+        let mut segment = *self.reused.get(&place.segment)?;
+        while let Some(next) = self.reused.get(&segment) {
+            segment = *next;
+        }
+        self.read(RecordPlace { segment, ..place })
     }
 
     /// Returns the bytes of all segments, so that a test can change them.

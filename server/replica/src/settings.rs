@@ -190,6 +190,9 @@ pub struct Settings {
     /// is at least 4. This value must be the same for all replicas, and must not change as long as
     /// their disks are used.
     pub log_window: u64,
+    /// Maximum number of executed slots of each log that stay in memory for followers that lag.
+    /// Older slots are read from the disk.
+    pub kept_slots_max: usize,
     /// Limits on the number of clients' sessions, and on how long a session lives.
     pub sessions: SessionLimits,
     /// Maximum memory for demand, in bytes.
@@ -241,6 +244,7 @@ impl Settings {
             merges_of_key_max: MERGES_OF_KEY_MAX,
             to_execute_work_max: TO_EXECUTE_WORK_MAX,
             log_window: 1 << 20,
+            kept_slots_max: 8192,
             sessions: SessionLimits::of(n),
             demand_bytes_max: 64 << 20,
             holders_bytes_s: 100_000,

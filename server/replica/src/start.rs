@@ -41,7 +41,7 @@ impl Replica {
         );
         assert!(settings.log_window >= 4, "a window has four quarters");
         let sessions = settings.sessions;
-        let consensus = Consensus::restore(now, &recovered, settings.log_window, seed);
+        let consensus = Consensus::restore(now, &recovered, &settings, seed);
         let leasing = Leasing::restore(now, &settings, &recovered);
         let (life, joined) = (recovered.life, recovered.joined);
         let mut replica = Replica {

@@ -138,6 +138,7 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
         encoded: false,
         disks_remember: false,
         segment_bytes: None,
+        slow_reads: false,
         faulty_reporter: None,
         watched: false,
     };

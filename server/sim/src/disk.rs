@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
+use leasehold_log::RecordPlace;
 
 use leasehold_replica::action::{
     Record, RecoveredState, Sequence, SessionImage, StateChanges, StoredValue,
@@ -383,6 +384,13 @@ impl Disk {
         self.log.is_some()
     }
 
+    /// Whether an accepted entry was handed to the disk and is not durable yet.
+    pub fn awaits_entry(&self) -> bool {
+        let persists = self.syncing.iter().chain(&self.queued);
+        let mut records = persists.flat_map(|(_, records)| records);
+        records.any(|record| matches!(record, Record::Accepted { .. }))
+    }
+
     /// Handles a crash of a disk that has the log as bytes. Calls `survives` for each sector of the
     /// interrupted sync; the sector is lost if `survives` returns false. If no sector is lost, the
     /// log contains all records of the sync. `flushed` has the same meaning as in [`Disk::crash`].
@@ -466,18 +474,55 @@ impl Disk {
         }
     }
 
-    /// Returns entries of a log, for a peer that lags.
-    pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
-        if let Some(bytes) = &self.log {
+    /// Begins a read of log entries, for a peer that lags.
+    pub fn begin_read(&self, log: LogId, from: Slot, last: Slot) -> EntryRead {
+        let (entries, places) = if let Some(bytes) = &self.log {
             let entries = bytes.entries(log, from);
-            let entries = entries.take_while(|entry| entry.slot <= last);
-            return entries
-                .take(self.read_max)
-                .map(|entry| (entry.slot, entry.value))
-                .collect();
+            let entries = entries.take_while(|(entry, _)| entry.slot <= last);
+            let entries = entries.map(|(entry, place)| ((entry.slot, entry.value), place));
+            entries.take(self.read_max).unzip()
+        } else {
+            let image = self.image.iter();
+            let entries = image.flat_map(|image| image.read_log(log, from, last));
+            (entries.take(self.read_max).collect(), Vec::new())
+        };
+        EntryRead {
+            log,
+            entries,
+            places,
         }
-        let image = self.image.iter();
-        let entries = image.flat_map(|image| image.read_log(log, from, last));
-        entries.take(self.read_max).collect()
     }
+
+    /// Reads log entries. Nothing happens between the beginning and the end of the read.
+    pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
+        self.begin_read(log, from, last).entries
+    }
+
+    /// Ends a read as if nothing kept the files of its segments from being used again. The read
+    /// then ends at the first entry whose record was overwritten. Returns whether it ends early.
+    ///
+    /// # Panics
+    /// Panics if the log takes the contents of another segment for an entry (hazard 114).
+    pub fn reread(&self, read: &mut EntryRead) -> bool {
+        let Some(bytes) = &self.log else {
+            return false;
+        };
+        let log = read.log;
+        let mut entries = read.entries.iter().zip(&read.places);
+        let lost = entries
+            .position(|((slot, value), place)| !bytes.still_holds(log, *slot, *place, value));
+        read.entries.truncate(lost.unwrap_or(read.entries.len()));
+        lost.is_some()
+    }
+}
+
+/// A read of log entries that has begun.
+#[derive(Clone, Debug)]
+pub struct EntryRead {
+    /// Log that is read.
+    pub log: LogId,
+    /// Entries, as they were when the read began.
+    pub entries: Vec<(Slot, Value)>,
+    /// Places of the entries in the segments; empty if the disk does not have the log as bytes.
+    places: Vec<RecordPlace>,
 }

@@ -90,12 +90,24 @@ pub enum FaultKind {
     QueuedMergeDropped,
     /// A long merge is refused, because other merges wait at the same replica.
     LongMergeRefused,
+    /// A read of a log takes longer than usual, or never ends.
+    SlowRead,
+    /// The file of a segment is used again while it is read, and an entry is overwritten before the
+    /// read reaches it.
+    Reused,
+    /// A crash loses some sectors of a write to a log, and keeps others.
+    TornSectors,
+    /// A crash loses some of the changes that were applied to the state, after the engine has
+    /// flushed others by itself.
+    PartFlushed,
+    /// A leader is killed after it has proposed an entry, and before its own copy is durable.
+    LeaderUnsynced,
 }
 
 impl FaultKind {
     /// Every kind of fault. Planned faults are drawn at random from this list. Therefore, a
     /// different order would change the runs.
-    pub const ALL: [FaultKind; 40] = [
+    pub const ALL: [FaultKind; 45] = [
         FaultKind::Loss,
         FaultKind::Duplication,
         FaultKind::Reordering,
@@ -136,6 +148,11 @@ impl FaultKind {
         FaultKind::QueuedMergeAnswered,
         FaultKind::QueuedMergeDropped,
         FaultKind::LongMergeRefused,
+        FaultKind::SlowRead,
+        FaultKind::Reused,
+        FaultKind::TornSectors,
+        FaultKind::PartFlushed,
+        FaultKind::LeaderUnsynced,
     ];
 
     /// Whether the plan of a run can contain this fault. A planned fault occurs repeatedly in the
@@ -163,6 +180,11 @@ impl FaultKind {
                 | FaultKind::QueuedMergeAnswered
                 | FaultKind::QueuedMergeDropped
                 | FaultKind::LongMergeRefused
+                | FaultKind::SlowRead
+                | FaultKind::Reused
+                | FaultKind::TornSectors
+                | FaultKind::PartFlushed
+                | FaultKind::LeaderUnsynced
         )
     }
 
@@ -209,6 +231,11 @@ impl FaultKind {
             FaultKind::QueuedMergeAnswered => "held merge answered by a copy",
             FaultKind::QueuedMergeDropped => "held merge given up",
             FaultKind::LongMergeRefused => "long merge refused",
+            FaultKind::SlowRead => "log read slow",
+            FaultKind::Reused => "file used again under a read",
+            FaultKind::TornSectors => "log write torn",
+            FaultKind::PartFlushed => "crash with some changes flushed",
+            FaultKind::LeaderUnsynced => "leader killed before its entry was durable",
         }
     }
 }

@@ -182,6 +182,7 @@ impl FaultInjection {
                 encoded: false,
                 disks_remember: true,
                 segment_bytes: None,
+                slow_reads: false,
                 faulty_reporter: None,
                 watched: true,
             },

@@ -57,6 +57,11 @@ const FEW_OPENS: f64 = 0.3;
 const LOG_BYTES: f64 = 0.25;
 /// Number that separates the draws of [`LOG_BYTES`] from all other draws of the same seed.
 const LOG_BYTES_SALT: u64 = 0x109_b17e;
+/// Fraction of the runs with logs as bytes in which reads of logs may be slow.
+const SLOW_READS: f64 = 0.75;
+/// Number of executed slots that replicas keep in memory in these runs, besides a whole window.
+const KEPT_BEYOND_WINDOW: usize = 32;
+const SLOW_READS_SALT: u64 = 0x510_4ead;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
 /// Default number of requests a second, summed over all replicas. On average, clients send only
@@ -89,7 +94,12 @@ impl Choices {
     pub fn enables(&self, fault: FaultKind) -> bool {
         match fault {
             FaultKind::Jump => self.self_test == Some(ClockSelfTest::Jump),
-            FaultKind::Nonsense => self.faults,
+            FaultKind::Nonsense
+            | FaultKind::SlowRead
+            | FaultKind::Reused
+            | FaultKind::TornSectors
+            | FaultKind::PartFlushed
+            | FaultKind::LeaderUnsynced => self.faults,
             _ => self.faults || !fault.is_planned(),
         }
     }
@@ -250,6 +260,9 @@ impl Scenario {
         draw_flushes(&mut replica, seed);
         draw_window(&mut replica, seed);
         draw_executed_work(&mut replica, seed);
+        let segment_bytes = draw_log_bytes(seed);
+        let slow_reads =
+            segment_bytes.is_some() && choices.faults && draw_slow_reads(&mut replica, seed);
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let mut load = ClientLoad::draw(&mut rng, n, rate);
@@ -277,7 +290,8 @@ impl Scenario {
             drift_ppm: choices.drift_ppm,
             encoded: false,
             disks_remember: true,
-            segment_bytes: None,
+            segment_bytes,
+            slow_reads,
             faulty_reporter: None,
             watched: true,
         };
@@ -290,7 +304,6 @@ impl Scenario {
         };
         scenario.draw_frames();
         scenario.draw_few_sessions();
-        scenario.draw_log_bytes();
         if choices.faults {
             scenario.draw_faulty_reporter();
         }
@@ -335,16 +348,6 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether disks keep their logs as bytes. A crash may then lose arbitrary sectors of
-    /// these bytes. Only some runs keep the bytes, because runs without them take less time. The
-    /// draw uses its own random generator.
-    fn draw_log_bytes(&mut self) {
-        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ LOG_BYTES_SALT);
-        if rng.random::<f64>() < LOG_BYTES {
-            self.world.segment_bytes = Some(4096 << rng.random_range(0..5));
-        }
-    }
-
     /// Draws whether a replica reports meaningless numbers. If so, leaders get little memory for
     /// such reports. The draw uses its own random generator.
     fn draw_faulty_reporter(&mut self) {
@@ -421,6 +424,32 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
         }
         replica.merges_of_key_max = 1 << rng.random_range(0..6);
     }
+}
+
+/// Draws whether disks keep their logs as bytes, and the length of a segment in bytes. A crash may
+/// then lose arbitrary sectors of these bytes. Only some runs keep the bytes, because runs without
+/// them take less time. The draw uses its own random generator.
+fn draw_log_bytes(seed: u64) -> Option<usize> {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ LOG_BYTES_SALT);
+    let is_kept = rng.random::<f64>() < LOG_BYTES;
+    is_kept.then(|| 4096 << rng.random_range(0..5))
+}
+
+/// Draws whether reads of logs may be slow. If so, replicas keep few executed slots in memory, so
+/// that followers that lag often get entries from a disk. The draw uses its own random generator.
+///
+/// A replica may commit and execute a whole window in one step, and a few more slots if a flush has
+/// moved the window. The oracles must then still find the values of these slots in memory. So
+/// windows are small. Replicas then also flush their state and truncate their logs often. Runs with narrow batches are left out, as for
+/// [`draw_window`].
+fn draw_slow_reads(replica: &mut Settings, seed: u64) -> bool {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SLOW_READS_SALT);
+    let is_slow = rng.random::<f64>() < SLOW_READS && replica.batch_max > BATCH_NARROW;
+    if is_slow {
+        replica.log_window = replica.log_window.min(16 << rng.random_range(0..3));
+        replica.kept_slots_max = replica.log_window as usize + KEPT_BEYOND_WINDOW;
+    }
+    is_slow
 }
 
 /// Draws how often the state is flushed. The draw uses its own random generator.

@@ -424,6 +424,7 @@ fn repair_links(world: &mut World) {
 /// Ends all faults that can be ended. Lost disks stay lost.
 pub fn heal(world: &mut World) {
     world.set_faults(Default::default());
+    world.end_slow_reads();
     repair_links(world);
     for node in 0..world.n() {
         world.disarm(node);

@@ -54,6 +54,8 @@ pub struct WorldSettings {
     /// Length in bytes of the segments in which disks store their logs. If the value is `None`,
     /// disks do not store bytes, but an image of the contents. An image takes less time.
     pub segment_bytes: Option<usize>,
+    /// Whether reads of logs may take long, and files may be used again under these reads.
+    pub slow_reads: bool,
     /// Index of the replica that reports meaningless numbers as demand and round-trip times, if
     /// there is one.
     pub faulty_reporter: Option<usize>,

@@ -10,9 +10,7 @@ use super::ranges::Ranges;
 use crate::message::{LogId, LogNews, ReportedEntry, Value};
 use crate::parts::NEWS_RANGES_MAX;
 
-/// Maximum number of executed slots that stay in memory for followers that lag. `KEEP_BYTES` is the
-/// maximum of their total size, in bytes.
-const KEEP_SLOTS: usize = 8192;
+/// Maximum size of the executed slots that stay in memory for followers that lag, in bytes.
 const KEEP_BYTES: usize = 16 << 20;
 
 /// State of one log. Invariant: `executed <= commit_point`, and every cell above `executed` and up
@@ -25,6 +23,8 @@ pub struct Log {
     /// belongs to the slot `executed`.
     kept: VecDeque<Box<Cell>>,
     kept_bytes: usize,
+    /// Maximum number of slots in `kept`. The last executed slot stays in memory in any case.
+    kept_max: usize,
     /// Commit point: this slot and all earlier slots are committed here.
     pub(super) commit_point: Slot,
     /// Cost of the slots that are committed but not executed, in units of `crate::cost`. These are
@@ -54,11 +54,12 @@ pub struct Log {
 impl Log {
     /// Returns a log with a window of `window` slots. All slots up to `executed` are executed and
     /// durable, and are no longer in memory.
-    pub fn restored(executed: Slot, window: u64) -> Log {
+    pub fn restored(executed: Slot, window: u64, kept_max: usize) -> Log {
         Log {
             executed,
             flushed: executed,
             window,
+            kept_max,
             commit_point: executed,
             highest: executed,
             ..Log::default()
@@ -416,7 +417,7 @@ impl Log {
         self.highest = self.highest.max(slot);
         self.to_execute_work = self.to_execute_work.saturating_sub(work);
         self.kept_bytes += size;
-        while self.kept.len() >= KEEP_SLOTS || self.kept_bytes > KEEP_BYTES {
+        while self.kept.len() >= self.kept_max || self.kept_bytes > KEEP_BYTES {
             let Some(oldest) = self.kept.pop_front() else {
                 break;
             };
@@ -513,6 +514,8 @@ mod tests {
     use super::*;
     use crate::message::{Batch, Proposal, RequestId};
 
+    const KEPT_MAX: usize = 8192;
+
     fn noop() -> Accepted {
         Accepted {
             ballot: Ballot::ZERO,
@@ -547,7 +550,7 @@ mod tests {
     /// Returns a log in which every slot up to `executed` is executed, and the next two slots are
     /// accepted.
     fn log(executed: u64) -> Log {
-        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        let mut log = Log::restored(Slot::ZERO, 1 << 20, KEPT_MAX);
         for slot in 1..=executed {
             accept(&mut log, slot);
             log.commit(Slot(slot));
@@ -585,7 +588,7 @@ mod tests {
             round,
             replica: ReplicaId(0),
         };
-        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        let mut log = Log::restored(Slot::ZERO, 1 << 20, KEPT_MAX);
         let accept = |log: &mut Log, slot, round| {
             let ballot = ballot(round);
             let accepted = Accepted { ballot, ..noop() };
@@ -631,7 +634,7 @@ mod tests {
     #[test]
     fn a_report_of_commits_visits_no_other_open_slots() {
         let most = 100_000;
-        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        let mut log = Log::restored(Slot::ZERO, 1 << 20, KEPT_MAX);
         for slot in 1..=most {
             log.cell(Slot(slot)).expect("within the window");
         }
@@ -642,7 +645,7 @@ mod tests {
 
     #[test]
     fn what_is_committed_beyond_a_hole_is_not_uncommitted() {
-        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        let mut log = Log::restored(Slot::ZERO, 1 << 20, KEPT_MAX);
         for slot in [1, 2, 4, 5, 7, 8] {
             log.cell(Slot(slot)).expect("within the window").accepted = Some(noop());
         }
@@ -657,7 +660,7 @@ mod tests {
 
     #[test]
     fn the_oldest_executed_slots_are_forgotten_and_the_newest_never() {
-        let many = KEEP_SLOTS as u64 + 10;
+        let many = KEPT_MAX as u64 + 10;
         let mut log = log(many);
         assert_eq!(log.first_kept(), Slot(11));
         assert!(log.get(Slot(10)).is_none() && log.get_mut(Slot(10)).is_none());
@@ -676,7 +679,7 @@ mod tests {
         log.advance_executed(Slot(many + 1));
         assert_eq!(log.to_execute_work(), 0);
         assert_eq!(log.first_kept(), Slot(many + 1));
-        assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
+        assert!(Log::restored(Slot(7), 4, KEPT_MAX).get(Slot(7)).is_none());
     }
 
     /// The adopted ballot has round 3 and began at slot 5. The columns of a case are: its name, the
@@ -710,7 +713,7 @@ mod tests {
                 round,
                 replica: ReplicaId(0),
             };
-            let mut log = Log::restored(Slot(commit_point), 1 << 20);
+            let mut log = Log::restored(Slot(commit_point), 1 << 20, KEPT_MAX);
             log.begin_ballot(ballot(3), Slot(5));
             log.heard_commit = Slot(heard);
             let accepted = Accepted {

@@ -37,6 +37,7 @@ use rand_pcg::Pcg64Mcg;
 use super::action::RecoveredState;
 use super::message::LogId;
 use super::per_log::PerLog;
+use super::settings::Settings;
 use super::step::Step;
 use super::timers::Timer;
 
@@ -111,10 +112,10 @@ impl Consensus {
     pub(super) fn restore(
         now: Time,
         recovered: &RecoveredState,
-        window: u64,
+        settings: &Settings,
         seed: u64,
     ) -> Consensus {
-        let logs = restore::logs(recovered, window);
+        let logs = restore::logs(recovered, settings);
         Consensus {
             role: Role::Follower,
             promised: recovered.promised,

@@ -11,17 +11,22 @@ use super::marks::Marks;
 use crate::action::RecoveredState;
 use crate::message::{LogId, ReportedEntry};
 use crate::per_log::PerLog;
+use crate::settings::Settings;
 
-/// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
-/// executed slot, even those far above that slot, because other replicas may rely on each entry
-/// (hazard 78). Slots up to the recorded commit points are committed. This replica must learn again
-/// which later slots are committed.
-pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
+/// Returns both logs. They hold all accepted entries above the last executed slot, even those far
+/// above that slot, because other replicas may rely on each entry (hazard 78). Slots up to the
+/// recorded commit points are committed. This replica must learn again which later slots are
+/// committed.
+pub(super) fn logs(recovered: &RecoveredState, settings: &Settings) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,
         configs: Slot(recovered.state.config.0),
     };
-    PerLog::of(|log| restore(recovered, log, Log::restored(executed[log], window)))
+    let (window, kept_max) = (settings.log_window, settings.kept_slots_max);
+    PerLog::of(|log| {
+        let empty = Log::restored(executed[log], window, kept_max);
+        restore(recovered, log, empty)
+    })
 }
 
 /// Returns the marks of all accepted, unexecuted slots (hazard 30).

@@ -36,7 +36,7 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
     (
         Rule::H114Segment,
         "h114_a_place_in_an_earlier_use_of_the_file_is_not_read",
-        "simulated disks read no segment while its file is used again",
+        "a file must be used again while it is read, with a record as long at the same place: one seed in several hundred notices",
     ),
     (
         Rule::H117Behind,

@@ -7,9 +7,11 @@ use std::hash::{Hash, Hasher};
 
 use leasehold_leases::{Incarnation, Slot};
 use leasehold_log::memory::MemoryDisk;
-use leasehold_log::{LogWrite, LogWriter, Marked, SegmentBytes, SegmentId, decode_entry};
+use leasehold_log::{
+    EntryProblem, LogWrite, LogWriter, Marked, RecordPlace, SegmentBytes, SegmentId, decode_entry,
+};
 use leasehold_replica::action::Record;
-use leasehold_replica::message::{LogId, PerLog, ReportedEntry};
+use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 
 use super::Image;
 
@@ -145,7 +147,7 @@ impl LogBytes {
         }
         for entry in image.reported() {
             let found = self.entries(entry.log, entry.slot).next();
-            let found = found.map(|found| (found.slot, found.ballot, found.value));
+            let found = found.map(|(found, _)| (found.slot, found.ballot, found.value));
             assert_eq!(
                 found,
                 Some((entry.slot, entry.ballot, entry.value)),
@@ -154,18 +156,56 @@ impl LogBytes {
         }
     }
 
-    /// Returns the entries of a log from slot `from` on, in ascending order.
-    pub(super) fn entries(&self, log: LogId, from: Slot) -> impl Iterator<Item = ReportedEntry> {
+    /// Returns the entries of a log from slot `from` on, in ascending order, with their places.
+    pub(super) fn entries(
+        &self,
+        log: LogId,
+        from: Slot,
+    ) -> impl Iterator<Item = (ReportedEntry, RecordPlace)> {
         self.log.entries(log, from).map(move |(slot, place)| {
             let bytes = self.disk.read(place).expect("the place exists");
             let decoded = decode_entry(&bytes, place.segment, log, slot);
             let (ballot, value) = decoded.expect("the entry is intact");
-            ReportedEntry {
+            let entry = ReportedEntry {
                 log,
                 slot,
                 ballot,
                 value,
-            }
+            };
+            (entry, place)
         })
+    }
+
+    /// Reads an entry from a file that may have been used for another segment since the read began.
+    /// `value` is the entry's value. Returns false if the file no longer has the entry.
+    ///
+    /// # Panics
+    /// Panics if a record of the other segment passes for a record of the entry's segment, or if
+    /// the read returns another value (hazard 114).
+    pub(super) fn still_holds(
+        &self,
+        log: LogId,
+        slot: Slot,
+        place: RecordPlace,
+        value: &Value,
+    ) -> bool {
+        let Some(bytes) = self.disk.read_reused(place) else {
+            return true;
+        };
+        match decode_entry(&bytes, place.segment, log, slot) {
+            Ok((_, found)) => {
+                assert_eq!(
+                    found, *value,
+                    "slot {slot:?} of {log:?} is read from its file"
+                );
+                true
+            }
+            Err(EntryProblem::Checksum) => false,
+            Err(problem) => {
+                panic!(
+                    "slot {slot:?} of {log:?} is read from the file of another segment: {problem}"
+                )
+            }
+        }
     }
 }

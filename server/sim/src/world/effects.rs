@@ -8,6 +8,7 @@ use rand::RngExt as _;
 
 use super::faults::FULL_RETRY_NS;
 use super::{ClientReply, QueuedEvent, World};
+use crate::disk::EntryRead;
 use crate::fault::FaultKind;
 use crate::oracle::WorldSnapshot;
 use leasehold_replica::Input;
@@ -19,6 +20,9 @@ use leasehold_replica::shell::{FencedReply, Host};
 
 /// Duration of a flush of the state, as a number of syncs.
 const FLUSH_SYNCS: u64 = 20;
+
+/// Maximum delay of a read of a log that hangs for a while, in ns.
+const READ_HANGS_NS: u64 = 10_000_000_000;
 
 /// Length of the last part of a permit. The simulator counts the reads that are answered in this
 /// part, because only these reads can reveal that a permit lasts slightly too long.
@@ -94,11 +98,21 @@ impl Host for ReplicaHost<'_> {
 
     fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let ReplicaHost(world, node) = self;
+        let Some(delay_ns) = world.draw_read_delay() else {
+            return; // The read hangs until the process ends.
+        };
         let disk = &world.nodes[*node].disk;
-        let entries = disk.read_log(log, from, last);
+        let read = disk.begin_read(log, from, last);
         // While a disk is stalled, reads are delayed as well.
         let at = (world.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
-        world.step_at(at, *node, Input::LogRead { log, to, entries });
+        let run = world.nodes[*node].process.run();
+        let read = QueuedEvent::LogRead {
+            node: *node,
+            run,
+            to,
+            read: Box::new(read),
+        };
+        world.queue.schedule(at + delay_ns, read);
     }
 
     fn event(&mut self, note: Event) {
@@ -158,6 +172,36 @@ impl World {
         }
         let slots = self.nodes[node].disk.flushed();
         self.arrive(node, |inbox| inbox.push(Input::Flushed(slots)));
+    }
+
+    /// Draws the delay of a read of a log, in ns; `None` if the read hangs until the process ends.
+    fn draw_read_delay(&mut self) -> Option<u64> {
+        if !self.settings.slow_reads {
+            return Some(0);
+        }
+        let retransmit_ns = self.settings.replica.timing.retransmit.as_nanos() as u64;
+        let delay_ns = match self.rng.random_range(0..16) {
+            0 => None,
+            1..6 => Some(self.rng.random_range(0..READ_HANGS_NS)),
+            6..10 => Some(self.rng.random_range(0..4 * retransmit_ns)),
+            _ => return Some(0),
+        };
+        self.note_fault(FaultKind::SlowRead);
+        delay_ns
+    }
+
+    /// Ends a read of a log. If reads are slow, the files of the segments that are read may have
+    /// been used again meanwhile. A node never uses a file again while it is read, but only one of
+    /// four reads here has this protection. The others rely on the checks of the entries.
+    pub(super) fn log_read(&mut self, node: usize, to: Requester, mut read: EntryRead) {
+        let is_protected = !self.settings.slow_reads || self.rng.random_range(0..4) == 0;
+        if !is_protected && self.nodes[node].disk.reread(&mut read) {
+            self.note_fault(FaultKind::Reused);
+        }
+        let EntryRead { log, entries, .. } = read;
+        self.arrive(node, |inbox| {
+            inbox.push(Input::LogRead { log, to, entries })
+        });
     }
 
     fn step_soon(&mut self, node: usize, input: Input) {

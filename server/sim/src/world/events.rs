@@ -3,8 +3,9 @@
 use leasehold_wire::Command;
 
 use super::{ClientReply, World, WorldEvent};
+use crate::disk::EntryRead;
 use leasehold_replica::Input;
-use leasehold_replica::action::ClientHandle;
+use leasehold_replica::action::{ClientHandle, Requester};
 
 /// Event that happens at a scheduled time. If the event has a field `run`, it concerns only this
 /// run of the process.
@@ -43,6 +44,13 @@ pub(super) enum QueuedEvent {
         node: usize,
         input: Box<Input>,
         run: u64,
+    },
+    /// A read of a log ends.
+    LogRead {
+        node: usize,
+        run: u64,
+        to: Requester,
+        read: Box<EntryRead>,
     },
     /// A full disk has free space again, and the replica tries to write to it.
     DiskRetry {
@@ -90,6 +98,7 @@ impl World {
             }
             QueuedEvent::Requests { node, requests } => self.requested(node, requests),
             QueuedEvent::Step { node, input, .. } => self.arrive(node, |inbox| inbox.push(*input)),
+            QueuedEvent::LogRead { node, to, read, .. } => self.log_read(node, to, *read),
             QueuedEvent::HangUp {
                 node, connection, ..
             } => self.hung_up(node, connection),
@@ -120,6 +129,7 @@ impl World {
             | QueuedEvent::Flushed { node, run }
             | QueuedEvent::HangUp { node, run, .. }
             | QueuedEvent::Step { node, run, .. }
+            | QueuedEvent::LogRead { node, run, .. }
             | QueuedEvent::Kill { node, run, .. }
             | QueuedEvent::Resume { node, run } => self.nodes[*node].process.run() != *run,
             QueuedEvent::Deadline { node } => !self.nodes[*node].process.is_due(self.now_ns),

@@ -31,6 +31,11 @@ impl World {
         self.network.faults = faults;
     }
 
+    /// Ends the delays of reads of logs. Reads that have begun may still be slow.
+    pub fn end_slow_reads(&mut self) {
+        self.settings.slow_reads = false;
+    }
+
     /// Cuts the link from one replica to another, or repairs it.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         self.network.set_cut(from, to, cut);
@@ -97,17 +102,33 @@ impl World {
         let interrupted = self.nodes[node].disk.interrupted();
         let survivors = self.rng.random_range(0..=interrupted);
         self.fired.add(FaultKind::Torn, u64::from(interrupted > 0));
-        let flushed = self.rng.random_range(0..=self.nodes[node].disk.unflushed());
+        let unflushed = self.nodes[node].disk.unflushed();
+        let flushed = self.rng.random_range(0..=unflushed);
+        let in_part = (1..unflushed).contains(&flushed);
+        self.fired.add(FaultKind::PartFlushed, u64::from(in_part));
+        let leads = self.nodes[node]
+            .replica()
+            .is_some_and(|it| it.leads_at().is_some());
+        let is_unsynced = leads && self.nodes[node].disk.awaits_entry();
+        self.fired
+            .add(FaultKind::LeaderUnsynced, u64::from(is_unsynced));
         let target = &mut self.nodes[node];
         target.process.kill();
         target.crash_in_sync = None;
         target.shutdown = None;
         if target.disk.has_log() {
             // All sectors survive some crashes, and no sector survives some others.
-            let lost = [0.0, 0.3, 1.0][self.rng.random_range(0..3)];
-            target
-                .disk
-                .crash_in_sectors(|| !self.rng.random_bool(lost), flushed);
+            let lost = [0.0, 0.2, 0.5, 1.0][self.rng.random_range(0..4)];
+            let (mut any_lost, mut any_survived) = (false, false);
+            let survives = || {
+                let survives = !self.rng.random_bool(lost);
+                any_survived |= survives;
+                any_lost |= !survives;
+                survives
+            };
+            target.disk.crash_in_sectors(survives, flushed);
+            let is_torn = any_lost && any_survived;
+            self.fired.add(FaultKind::TornSectors, u64::from(is_torn));
         } else {
             target.disk.crash(survivors, flushed);
         }
