@@ -90,10 +90,14 @@ rules! {
     H39Acknowledged: 39, "a first attempt that arrives after the acknowledgement of its retry is executed";
     H40Chain: 40, "promises stay in force when they are relinquished";
     H41Oldest: 41, "a suspect is renewed under configurations from before its exclusion";
+    H41Restored: 41, "a restart forgets under which configurations a suspect was excluded";
     H42Index: 42, "all writes of a batch have one version";
     H43Unmarked: 43, "several keys are read at once although one of them is being written";
+    H65Versions: 65, "a restart knows only the newest holders of a key, also under older configurations";
     H68Longest: 68, "the restart wait is that of the newest durations, however long those before were";
     H69Cleared: 69, "neighbouring ranges become one although they were cleared at different times";
+    H69Restored: 69, "a restart forgets which configurations removed the listed keys of a range";
+    H71Configured: 71, "a restart forgets that a configuration was ever in force";
     H77Refused: 77, "a low-water mark refuses what would open a session, and a copy of it may come later";
     H78Durable: 78, "a window begins at what is executed, durable or not, and a restart skips what lies beyond it";
     H79Room: 79, "a leader proposes beyond its window, where it does not store it itself";
@@ -104,6 +108,7 @@ rules! {
     H84Room: 84, "a session that ended to make room is opened again by a late copy";
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
+    H90Counts: 90, "a restart counts no listed keys";
     H107Committed: 107, "accepted slots are recorded as committed: a restart executes them";
     H113Accept: 113, "an Accept counts as a vote of its leader, whose entry may not be durable";
     H113Durable: 113, "a leader votes for a proposal that it has not made durable";
@@ -114,6 +119,7 @@ rules! {
     H117Follows: 117, "a segment of a log need not continue the one before it";
     H118Heads: 118, "the head of a segment states facts of records that are not written yet";
     H125Members: 125, "entries go as soon as this replica has flushed them, although others may need them";
+    H126Relisted: 126, "the row of a forgotten key is removed although the key is listed again";
 }
 
 /// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.

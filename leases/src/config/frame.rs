@@ -103,6 +103,19 @@ impl Frame {
         self.policies.get(key)
     }
 
+    /// Returns the listed holders of a key with these versions; `None` if this configuration does
+    /// not list the key.
+    #[inline]
+    pub(super) fn listed(
+        &self,
+        key: &[u8],
+        versions: &[(ConfigId, ReplicaSet)],
+    ) -> Option<ReplicaSet> {
+        let newest = versions.iter().rev().find(|(since, _)| *since <= self.id);
+        let (since, holders) = newest?;
+        (*since >= self.policy(key).cleared).then_some(*holders)
+    }
+
     /// Derives the replicas that hold every key. The counts must include all listed keys.
     pub(super) fn derive_universal(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());

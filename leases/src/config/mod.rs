@@ -8,6 +8,7 @@
 //! few keys of a hundred thousand, no others are copied.
 
 mod change;
+mod checkpoint;
 mod counts;
 mod frame;
 mod params;
@@ -25,12 +26,17 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use self::change::{ConfigChange, RangeChange};
+pub use self::checkpoint::{
+    CheckpointChanges, CheckpointError, FRAMES_SAVED, SavedFrame, SavedPolicy, check_frames,
+    check_versions,
+};
 pub use self::params::{LeaseParams, ParamsError};
 pub use self::policy::{Policy, RANGES_MAX, STARTS_BYTES_MAX};
 pub use self::ranges::{KeyRange, RangeMap, RangesError};
 pub use self::spec::{CostSettings, StrategySpec, UnlistedHolders};
 pub use crate::types::Key;
 
+use self::checkpoint::Unsaved;
 use self::frame::Frame;
 use self::sweep::Sweep;
 use crate::growing::GrowingIndexMap;
@@ -40,7 +46,7 @@ use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
 /// Sets of holders of one listed key, in ascending order of configuration. Each set is paired with
 /// the configuration that introduced it.
-type Versions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
+pub type KeyVersions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
 
 /// The configurations that are still needed on this replica.
 #[derive(Clone, Debug)]
@@ -49,15 +55,18 @@ pub struct Configs {
     /// Frames of the configurations that are kept, in ascending order. Their ids are consecutive.
     /// There is always at least one frame.
     frames: VecDeque<Frame>,
-    keys: GrowingIndexMap<Key, Versions>,
+    keys: GrowingIndexMap<Key, KeyVersions>,
     /// For each configuration, the keys that the configuration changed. The superseded versions of
     /// these keys have not been dropped yet.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
     /// Current pass over all listed keys; `None` if no pass is under way.
     sweep: Option<Sweep>,
+    unsaved: Unsaved,
 }
 
 impl Hash for Configs {
+    /// Hashes this value, except the list of unsaved keys, which only decides what is written to a
+    /// checkpoint.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.frames.hash(state);
         crate::fingerprint::unordered(self.keys.iter(), state);
@@ -89,15 +98,11 @@ impl KeyView<'_> {
         let Some(frame) = self.configs.frame(id) else {
             return ReplicaSet::EMPTY;
         };
-        let listed = self.versions.iter().rev().find(|(since, _)| *since <= id);
-        let base = match listed {
-            Some((since, holders)) if *since >= frame.policy(self.key).cleared => *holders,
-            _ => {
-                names_defaults(frame, self.configs)
-                    .policy(self.key)
-                    .defaults
-            }
-        };
+        let base = frame.listed(self.key, self.versions).unwrap_or_else(|| {
+            names_defaults(frame, self.configs)
+                .policy(self.key)
+                .defaults
+        });
         base.minus(frame.excluded)
     }
 }
@@ -125,6 +130,7 @@ impl Configs {
             keys: GrowingIndexMap::default(),
             changed: VecDeque::new(),
             sweep: None,
+            unsaved: Unsaved::default(),
         }
     }
 
@@ -279,6 +285,7 @@ impl Configs {
         for (holders, keys) in quorums {
             let holders = holders.intersection(self.members.voters());
             for key in keys {
+                self.unsaved.touch(key);
                 if self.list_key(frame, key, holders) {
                     touched.push(key.clone());
                 }
@@ -292,7 +299,8 @@ impl Configs {
     fn list_key(&mut self, frame: &mut Frame, key: &Key, holders: ReplicaSet) -> bool {
         let policy = Arc::make_mut(&mut frame.policies).get_mut(key);
         let place = self.keys.get_index_of(key);
-        let place = place.unwrap_or_else(|| self.keys.insert_full(key.clone(), Versions::new()).0);
+        let place =
+            place.unwrap_or_else(|| self.keys.insert_full(key.clone(), KeyVersions::new()).0);
         let (_, versions) = self
             .keys
             .get_index_mut(place)

@@ -84,7 +84,8 @@ impl Configs {
         let cleared = self.frames[0].policy(key).cleared;
         versions.retain(|(since, _)| *since >= cleared);
         if versions.is_empty() {
-            self.keys.swap_remove_index(place);
+            let (key, _) = self.keys.swap_remove_index(place)?;
+            self.unsaved.forget(key);
             return None;
         }
         let (key, holders) = self.listed_at(place)?;
