@@ -197,12 +197,13 @@ fn print_state(state: &StateSummary) {
     row(
         "state",
         &format!(
-            "executed up to slot {}, configuration {}; log time {} ms; {} keys, {} sessions",
+            "executed up to slot {}, configuration {}; log time {} ms; {} keys, {} sessions, {} listed keys",
             position.executed.0,
             position.config.0,
             position.log_time_ms,
             state.keys,
-            state.sessions
+            state.sessions,
+            state.listed
         ),
     );
 }
@@ -215,6 +216,7 @@ fn state_json(state: &StateSummary) -> Value {
         "opens_from_ms": state.position.opens_from_ms,
         "keys": state.keys,
         "sessions": state.sessions,
+        "listed_keys": state.listed,
     })
 }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use leasehold_leases::{ReplicaId, Slot, StrategySpec, Time};
 use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::codec::{
-    Position, decode_ballot, decode_entry, decode_position, encode_ballot, encode_entry,
-    encode_position,
+    Position, decode_ballot, decode_entry, decode_frames, decode_listed, decode_position,
+    encode_ballot, encode_entry, encode_frames, encode_listed, encode_position,
 };
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId, PerLog, Value};
@@ -146,6 +146,16 @@ fn assert_readable(record: &Record) {
             };
             encode_position(&position, &mut bytes);
             assert_eq!(decode_position(bytes.into()), Ok(position));
+            if let Some(frames) = &changes.configs {
+                let mut bytes = Vec::new();
+                encode_frames(frames, &mut bytes);
+                assert_eq!(decode_frames(bytes.into()).as_ref(), Ok(frames));
+            }
+            for versions in changes.listed.iter().filter_map(|(_, it)| it.as_ref()) {
+                let mut bytes = Vec::new();
+                encode_listed(versions, &mut bytes);
+                assert_eq!(decode_listed(bytes.into()).as_ref(), Ok(versions));
+            }
         }
         _ => {}
     }

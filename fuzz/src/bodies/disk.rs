@@ -4,8 +4,9 @@ use bytes::Bytes;
 use leasehold_node::store::records::{Column, meta, seal, unseal};
 use leasehold_node::store::staged;
 use leasehold_replica::codec::{
-    CodecError, decode_ballot, decode_entry, decode_position, decode_session, decode_stored,
-    encode_ballot, encode_entry, encode_position, encode_session, encode_stored, proto,
+    CodecError, decode_ballot, decode_entry, decode_frames, decode_listed, decode_position,
+    decode_session, decode_stored, encode_ballot, encode_entry, encode_frames, encode_listed,
+    encode_position, encode_session, encode_stored, proto,
 };
 use leasehold_wire::Entry;
 
@@ -26,6 +27,8 @@ pub fn disk_values(input: &[u8]) {
     });
     assert_round_trip(input, decode_session, encode_session);
     assert_round_trip(input, decode_position, encode_position);
+    assert_round_trip(input, decode_frames, encode_frames);
+    assert_round_trip(input, decode_listed, encode_listed);
     assert_round_trip(input, decode_ballot, |ballot, out| {
         encode_ballot(*ballot, out);
     });
@@ -66,6 +69,9 @@ pub fn disk_rows(input: &[u8]) {
     if let Some((staged, version)) = staged::parse_row(key) {
         assert_eq!(staged::row(&staged, version), key);
     }
+    if let Some(listed) = meta::parse_listed(key) {
+        assert_eq!(meta::listed(listed), key);
+    }
     if let Some(replica) = meta::parse_life(key) {
         assert_eq!(meta::life(replica), key);
     }
@@ -92,8 +98,8 @@ pub mod seeds {
     use leasehold_node::store::staged;
     use leasehold_replica::action::{SessionImage, StoredValue};
     use leasehold_replica::codec::{
-        Position, encode_ballot, encode_entry, encode_position, encode_session, encode_stored,
-        proto,
+        Position, encode_ballot, encode_entry, encode_frames, encode_listed, encode_position,
+        encode_session, encode_stored, proto,
     };
     use leasehold_replica::message::LogId;
     use leasehold_wire::Version;
@@ -142,6 +148,11 @@ pub mod seeds {
             opens_from_ms: 98_765,
         };
         seeds.push(encoded(|out| encode_position(&position, out)));
+        let (frames, rows) = samples::checkpoint();
+        seeds.push(encoded(|out| encode_frames(&frames, out)));
+        for versions in rows {
+            seeds.push(encoded(|out| encode_listed(&versions, out)));
+        }
         seeds.push(encoded(|out| encode_ballot(BALLOT, out)));
         let identity = proto::Identity {
             format: 1,
@@ -170,6 +181,7 @@ pub mod seeds {
                 &slot,
             ),
             row(Column::Meta, &meta::life(ReplicaId(63)), &slot),
+            row(Column::Meta, &meta::listed(b"key"), b""),
             row(Column::Meta, b"identity", b""),
             row(Column::Log, &slot, &disk_values()[1]),
             row(Column::State, b"key", b"value"),

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use leasehold_leases::config::KeyVersions;
 use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, KeyRange, LeaseMessage, LeaseParams,
-    Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, UnlistedHolders,
+    Ballot, ClockBound, ConfigChange, ConfigId, Configs, CostSettings, KeyRange, LeaseMessage,
+    LeaseParams, Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, UnlistedHolders,
 };
+use leasehold_replica::action::ConfigFrames;
 use leasehold_replica::lease_set::{Durations, InForce, LeaseSet, Refusal};
 use leasehold_replica::message::{
     Accept, Batch, DemandReport, LogId, LogNews, Message, Proposal, ReadAnswer, ReportedEntry,
@@ -79,6 +81,21 @@ fn batch() -> Value {
         commands: (1..).zip(commands()).map(propose).collect(),
         ..Batch::default()
     }))
+}
+
+/// Returns the checkpoint after these changes, and the holders of its listed keys.
+pub fn checkpoint() -> (ConfigFrames, Vec<KeyVersions>) {
+    let mut configs = Configs::new(5);
+    for (id, change) in (1..).map(ConfigId).zip(changes()) {
+        configs.apply(id, &change);
+    }
+    let saved = configs.take_unsaved().expect("there are configurations");
+    let frames = ConfigFrames {
+        configured: true,
+        frames: saved.frames,
+    };
+    let rows = saved.keys.into_iter();
+    (frames, rows.filter_map(|(_, versions)| versions).collect())
 }
 
 fn changes() -> Vec<ConfigChange> {

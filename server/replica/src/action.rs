@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_leases::config::{KeyVersions, SavedFrame};
 use leasehold_leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
 use leasehold_wire::{Outcome, Path, Version};
 
@@ -174,8 +175,21 @@ pub struct StateChanges {
     /// Earliest start time with which a client may still open a session, in ms of the replicated
     /// clock.
     pub opens_from_ms: u64,
-    /// Configurations that were executed, in ascending order of their slots, without a gap.
-    pub configs: Vec<(Slot, Value)>,
+    /// Newest configurations, which replace those of the state; `None` if they are as they were.
+    pub configs: Option<ConfigFrames>,
+    /// Holders of listed keys that changed (`Some`), or that no kept configuration lists any more
+    /// (`None`). Each key occurs once.
+    pub listed: Vec<(Key, Option<KeyVersions>)>,
+}
+
+/// Newest configurations in the form in which they are stored on disk, without the holders of
+/// listed keys.
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
+pub struct ConfigFrames {
+    /// Whether any configuration was ever in force. Slots of the configuration log may be empty.
+    pub configured: bool,
+    /// The configurations, in ascending order.
+    pub frames: Vec<SavedFrame>,
 }
 
 /// A value in the form in which it is stored on disk.

@@ -11,6 +11,7 @@
 
 mod batch;
 mod check;
+mod checkpoint;
 mod disk;
 mod lease;
 mod lease_set;
@@ -26,6 +27,7 @@ use prost::Message as _;
 
 pub use self::batch::BATCH_COMMANDS_MAX;
 pub use self::check::NUMBER_MAX;
+pub use self::checkpoint::{decode_frames, decode_listed, encode_frames, encode_listed};
 pub use self::disk::{
     Position, decode_ballot, decode_entry, decode_position, decode_session, decode_stored,
     encode_ballot, encode_entry, encode_position, encode_session, encode_stored,

@@ -12,6 +12,8 @@ use super::parts::outcome_size;
 const RECORD_BYTES: usize = 64;
 /// Size estimate of a command without its content, in bytes.
 const COMMAND_BYTES: usize = 96;
+/// Size estimate of the holders of a listed key under one configuration, in bytes.
+const VERSION_BYTES: usize = 16;
 /// Returns the estimated size of a record, in bytes. The estimate applies both in memory and on
 /// disk.
 pub fn record_size_estimate(record: &Record) -> usize {
@@ -40,9 +42,22 @@ pub fn changes_size_estimate(changes: &StateChanges) -> usize {
         let results = results.map(|(_, outcome)| outcome_size(outcome));
         RECORD_BYTES + results.sum::<usize>()
     });
-    let configs = changes.configs.iter();
-    let configs = configs.map(|(_, value)| value_size_estimate(value));
-    entries.sum::<usize>() + sessions.sum::<usize>() + configs.sum::<usize>()
+    let listed = changes.listed.iter().map(|(key, versions)| {
+        let versions = versions.as_ref().map_or(0, |versions| versions.len());
+        RECORD_BYTES + key.len() + VERSION_BYTES * versions
+    });
+    let configs = changes.configs.iter().flat_map(|configs| &configs.frames);
+    let configs = configs.map(|frame| {
+        let policies = frame.policies.iter();
+        RECORD_BYTES
+            + policies
+                .map(|it| RECORD_BYTES + it.from.len())
+                .sum::<usize>()
+    });
+    entries.sum::<usize>()
+        + sessions.sum::<usize>()
+        + listed.sum::<usize>()
+        + configs.sum::<usize>()
 }
 
 fn stored_size_estimate(key: &Key, stored: Option<&StoredValue>) -> usize {

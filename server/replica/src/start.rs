@@ -28,7 +28,7 @@ impl Replica {
     ///
     /// # Panics
     /// If `recovered` contradicts itself. This code never writes such a state.
-    pub fn new(now: Time, settings: Settings, recovered: RecoveredState, seed: u64) -> Replica {
+    pub fn new(now: Time, settings: Settings, mut recovered: RecoveredState, seed: u64) -> Replica {
         let (me, n) = (settings.me, settings.n);
         assert!(
             (1..=64).contains(&n) && me.index() < n,
@@ -42,7 +42,8 @@ impl Replica {
         assert!(settings.log_window >= 4, "a window has four quarters");
         let sessions = settings.sessions;
         let consensus = Consensus::restore(now, &recovered, &settings, seed);
-        let leasing = Leasing::restore(now, &settings, &recovered);
+        let listed = std::mem::take(&mut recovered.state.listed);
+        let leasing = Leasing::restore(now, &settings, &recovered, listed);
         let (life, joined) = (recovered.life, recovered.joined);
         let mut replica = Replica {
             ctx: ReplicaContext::new(now, settings, recovered.incarnation),

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_leases::config::KeyVersions;
 use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
 use leasehold_log::RecordPlace;
 
 use leasehold_replica::action::{
-    Record, RecoveredState, Sequence, SessionImage, StateChanges, StoredValue,
+    ConfigFrames, Record, RecoveredState, Sequence, SessionImage, StateChanges, StoredValue,
 };
 use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
 
@@ -37,7 +38,8 @@ pub struct Image {
     opens_from_ms: u64,
     entries: BTreeMap<Key, StoredValue>,
     sessions: BTreeMap<u64, SessionImage>,
-    configs: BTreeMap<Slot, Value>,
+    configs: Option<ConfigFrames>,
+    listed: BTreeMap<Key, KeyVersions>,
 }
 
 impl Image {
@@ -78,19 +80,10 @@ impl Image {
         self.config = changes.config;
         self.log_time_ms = changes.log_time_ms;
         self.opens_from_ms = changes.opens_from_ms;
-        self.configs.extend(changes.configs);
-        for (key, stored) in changes.entries {
-            match stored {
-                Some(stored) => self.entries.insert(key, stored),
-                None => self.entries.remove(&key),
-            };
-        }
-        for (client, session) in changes.sessions {
-            match session {
-                Some(session) => self.sessions.insert(client, session),
-                None => self.sessions.remove(&client),
-            };
-        }
+        self.configs = changes.configs.or(self.configs.take());
+        apply_rows(&mut self.listed, changes.listed);
+        apply_rows(&mut self.entries, changes.entries);
+        apply_rows(&mut self.sessions, changes.sessions);
     }
 
     /// Returns the state that the replica finds when it starts, except for the number that
@@ -131,6 +124,7 @@ impl Image {
 
     fn state(&self) -> StateChanges {
         let (entries, sessions) = (self.entries.iter(), self.sessions.iter());
+        let listed = self.listed.iter();
         StateChanges {
             executed: self.executed,
             config: self.config,
@@ -138,7 +132,8 @@ impl Image {
             opens_from_ms: self.opens_from_ms,
             entries: entries.map(|(k, s)| (k.clone(), Some(s.clone()))).collect(),
             sessions: sessions.map(|(c, s)| (*c, Some(s.clone()))).collect(),
-            configs: self.configs.clone().into_iter().collect(),
+            configs: self.configs.clone(),
+            listed: listed.map(|(k, v)| (k.clone(), Some(v.clone()))).collect(),
         }
     }
 
@@ -155,8 +150,18 @@ impl Image {
     }
 }
 
-/// Returns the batch of changes `record`, but without its entries and sessions. Returns `None` if
-/// `record` is not a batch of changes.
+/// Replaces (`Some`) or removes (`None`) rows.
+fn apply_rows<K: Ord, V>(rows: &mut BTreeMap<K, V>, changes: Vec<(K, Option<V>)>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => rows.insert(key, value),
+            None => rows.remove(&key),
+        };
+    }
+}
+
+/// Returns the batch of changes `record`, but without its rows. Returns `None` if `record` is not a
+/// batch of changes.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
@@ -164,6 +169,7 @@ fn position(record: Record) -> Option<Record> {
     let position = StateChanges {
         entries: Vec::new(),
         sessions: Vec::new(),
+        listed: Vec::new(),
         ..Arc::unwrap_or_clone(changes)
     };
     Some(position.into())

@@ -11,7 +11,7 @@ pub use crate::sanity::NUMBER_MAX;
 
 /// Highest allowed id of a replica, because a set of replicas is stored in the bits of a 64-bit
 /// number.
-const REPLICA_MAX: u64 = 63;
+pub(super) const REPLICA_MAX: u64 = 63;
 
 pub(super) type CodecResult<T> = Result<T, CodecError>;
 

@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use leasehold_leases::demand::{Delta, TallyReport};
-use leasehold_leases::{Ballot, Incarnation, ReplicaId};
+use leasehold_leases::{Ballot, Incarnation, LeaseParams, ReplicaId, StrategySpec};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, FRAME_BYTES_MAX};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message as _;
 
-use self::any::{ballot, batch, envelope, key, log_and_value, number, outcome, version};
+use self::any::{
+    ballot, batch, config_frames, envelope, key, log_and_value, number, outcome, version, versions,
+};
 use super::check::{put_ballot, put_log};
 use super::*;
 use crate::action::{SessionImage, StoredValue};
@@ -84,7 +86,17 @@ proptest! {
         let _ = decode_entry(bytes.clone());
         let _ = decode_stored(bytes.clone());
         let _ = decode_session(bytes.clone());
-        let _ = decode_position(bytes);
+        let _ = decode_position(bytes.clone());
+        let _ = decode_frames(bytes.clone());
+        let _ = decode_listed(bytes);
+    }
+
+    #[test]
+    fn checkpoints_of_configurations_come_back(saved in config_frames(), versions in versions()) {
+        let bytes = on_disk(|out| encode_frames(&saved, out));
+        prop_assert_eq!(decode_frames(bytes).unwrap(), saved);
+        let bytes = on_disk(|out| encode_listed(&versions, out));
+        prop_assert_eq!(decode_listed(bytes).unwrap(), versions);
     }
 
     /// Nearly valid bytes reach more parts of the decoder than arbitrary bytes do.
@@ -309,6 +321,40 @@ fn a_log_holds_values_of_its_own_kind() {
         assert_eq!(message::decode(fetched).is_ok(), fits);
         assert_eq!(message::decode(prepared).is_ok(), fits);
     }
+}
+
+/// A row of the disk may be damaged in a way that its checksum does not detect.
+#[test]
+fn checkpoints_of_configurations_beyond_the_bounds_are_refused() {
+    let frame = |ranges: usize| proto::ConfigFrame {
+        policies: vec![
+            proto::RangePolicy {
+                strategy: Some(value::put_strategy(&StrategySpec::All)),
+                ..Default::default()
+            };
+            ranges
+        ],
+        params: Some(value::put_params(&LeaseParams::default())),
+        ..Default::default()
+    };
+    let decoded = |frames: Vec<proto::ConfigFrame>| {
+        let configured = true;
+        decode_frames(
+            proto::ConfigFrames { configured, frames }
+                .encode_to_vec()
+                .into(),
+        )
+    };
+    assert!(decoded(vec![frame(1024), frame(0), frame(0)]).is_ok());
+    assert!(decoded(vec![frame(1); 4]).is_err(), "too many");
+    assert!(decoded(vec![frame(1025)]).is_err(), "too many ranges");
+    assert!(decoded(vec![frame(0)]).is_err(), "no ranges");
+    let late = proto::ConfigFrame {
+        id: NUMBER_MAX + 1,
+        ..frame(1)
+    };
+    assert!(decoded(vec![late]).is_err());
+    assert!(decode_listed(Bytes::new()).is_err(), "no holders");
 }
 
 /// After a restart, a replica can read everything that it may have written, including times that a

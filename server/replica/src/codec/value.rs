@@ -15,7 +15,7 @@ use super::{CodecError, batch};
 use crate::message::Value;
 
 /// Maximum length, in bytes, of a key at which a range begins or ends.
-const KEY_MAX: u64 = KEY_BYTES_MAX as u64;
+pub(super) const KEY_MAX: u64 = KEY_BYTES_MAX as u64;
 
 pub(super) fn encode(value: &Value) -> proto::Value {
     match value {
@@ -131,7 +131,7 @@ pub(super) fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
     proto::Strategy { kind: Some(kind) }
 }
 
-fn get_strategy(strategy: proto::Strategy) -> CodecResult<StrategySpec> {
+pub(super) fn get_strategy(strategy: proto::Strategy) -> CodecResult<StrategySpec> {
     Ok(match present("config.strategy", strategy.kind)? {
         Kind::None(_) => StrategySpec::None,
         Kind::Leader(_) => StrategySpec::Leader,
@@ -161,7 +161,7 @@ fn get_unlisted(found: i32) -> CodecResult<UnlistedHolders> {
     }
 }
 
-fn put_params(params: &LeaseParams) -> proto::LeaseParams {
+pub(super) fn put_params(params: &LeaseParams) -> proto::LeaseParams {
     proto::LeaseParams {
         t_lease_ns: put_duration(params.t_lease),
         t_guard_ns: put_duration(params.t_guard),
@@ -172,7 +172,7 @@ fn put_params(params: &LeaseParams) -> proto::LeaseParams {
     }
 }
 
-fn get_params(params: proto::LeaseParams) -> CodecResult<LeaseParams> {
+pub(super) fn get_params(params: proto::LeaseParams) -> CodecResult<LeaseParams> {
     let rho = u64::from(params.rho_ppm);
     at_most("params.rho_ppm", rho, ClockBound::RHO_PPM_MAX.into())?;
     Ok(LeaseParams {

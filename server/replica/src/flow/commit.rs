@@ -115,7 +115,8 @@ impl Parts {
     /// the state is flushed.
     fn plan_changes(&self, step: &mut Step<'_>) {
         let reached = self.reached();
-        if self.machine.has_many_changes() {
+        let listed = self.leasing.configs().unsaved_len();
+        if self.machine.has_many_changes(listed) {
             step.timers.set_earlier(Timer::Changes, step.now);
         } else if self.machine.has_changes(reached) {
             let later = step.ctx.settings.timing.checkpoint / CHANGES_SHARE;

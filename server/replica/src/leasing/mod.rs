@@ -15,6 +15,7 @@ mod tags;
 use std::iter;
 use std::time::Duration;
 
+use leasehold_leases::config::{CheckpointChanges, KeyVersions};
 use leasehold_leases::mutants::{Rule, mutated, off};
 use leasehold_leases::promise::LiveGrants;
 use leasehold_leases::{
@@ -23,7 +24,7 @@ use leasehold_leases::{
 };
 use leasehold_wire::Command;
 
-use super::action::{Event, Record, RecoveredState, StateChanges};
+use super::action::{ConfigFrames, Event, Record, RecoveredState, StateChanges};
 use super::message::{Message, Value};
 use super::persist::Continuation;
 use super::settings::Settings;
@@ -62,12 +63,13 @@ struct RestartWait {
     announced: bool,
 }
 
+/// Changes of configurations, and of the holders of listed keys, as they are stored.
+pub(super) type SavedConfigs = (ConfigFrames, Vec<(Key, Option<KeyVersions>)>);
+
 /// Leases that this replica grants and holds.
 #[derive(Clone, Debug)]
 pub(super) struct Leasing {
     configs: Configs,
-    /// Configurations that are executed, but were not handed to the storage yet.
-    unsaved: Vec<(Slot, Value)>,
     /// Whether any configuration was ever put in force. The value is the same on all replicas at
     /// the same slot, because it follows from the log.
     configured: bool,
@@ -91,19 +93,54 @@ impl std::hash::Hash for Leasing {
     }
 }
 
+/// Returns the configurations of the flushed state.
+///
+/// # Panics
+/// If they contradict each other or the position of the state.
+fn restore_configs(
+    n: usize,
+    state: &StateChanges,
+    listed: Vec<(Key, Option<KeyVersions>)>,
+) -> Configs {
+    let configs = match &state.configs {
+        Some(saved) => {
+            let listed = listed.into_iter();
+            let listed = listed.filter_map(|(key, versions)| Some((key, versions?)));
+            let restored = Configs::restore(n, &saved.frames, listed);
+            restored.expect("the storage has checked the configurations")
+        }
+        None => Configs::new(n),
+    };
+    assert_eq!(
+        configs.newest(),
+        state.config,
+        "the state contains its newest configuration"
+    );
+    configs
+}
+
 impl Leasing {
     /// Restores the configurations and the restart wait that an earlier run made durable, if there
-    /// was an earlier run. The grants of that run are forgotten.
+    /// was an earlier run. The grants of that run are forgotten. `listed` are the listed keys of the
+    /// flushed state.
+    ///
+    /// Rule H71: a leader puts the strategy of its file in force only if no configuration was ever
+    /// in force. Otherwise a restart would replace the choice of an operator.
     ///
     /// # Panics
-    /// If a configuration is missing in the flushed state.
-    pub(super) fn restore(now: Time, settings: &Settings, recovered: &RecoveredState) -> Leasing {
+    /// If the configurations in the flushed state contradict each other or its position.
+    pub(super) fn restore(
+        now: Time,
+        settings: &Settings,
+        recovered: &RecoveredState,
+        listed: Vec<(Key, Option<KeyVersions>)>,
+    ) -> Leasing {
         let (me, n) = (settings.me, settings.n);
         let wait = recovered.restart_wait;
-        let mut leasing = Leasing {
-            configs: Configs::new(n),
-            unsaved: Vec::new(),
-            configured: false,
+        let saved = recovered.state.configs.as_ref();
+        Leasing {
+            configs: restore_configs(n, &recovered.state, listed),
+            configured: saved.is_some_and(|saved| saved.configured) && !off(Rule::H71Configured),
             lags_since: None,
             grantor: Grantor::new(me, n, now, wait),
             holder: Holder::new(me, n),
@@ -115,27 +152,15 @@ impl Leasing {
             demand_tracker: DemandTracker::new(now, n, settings.demand_bytes_max),
             leader_state: LeaderState::default(),
             leaving: None,
-        };
-        leasing.execute_again(&recovered.state);
-        leasing
-    }
-
-    /// Executes again all configurations that the flushed state contains.
-    fn execute_again(&mut self, state: &StateChanges) {
-        for (slot, value) in &state.configs {
-            self.execute(ConfigId(slot.0), value);
         }
-        self.unsaved.clear();
-        assert_eq!(
-            self.configs.newest(),
-            state.config,
-            "the state contains its newest configuration"
-        );
     }
 
-    /// Returns the configurations that were executed since the last call.
-    pub(super) fn take_unsaved(&mut self) -> Vec<(Slot, Value)> {
-        std::mem::take(&mut self.unsaved)
+    /// Returns the changes of the configurations since the last call, in the form in which they are
+    /// stored.
+    pub(super) fn take_unsaved(&mut self) -> Option<SavedConfigs> {
+        let configured = self.configured;
+        let CheckpointChanges { frames, keys } = self.configs.take_unsaved()?;
+        Some((ConfigFrames { configured, frames }, keys))
     }
 
     /// Executes a slot of the configuration log. Returns the number of keys that this configuration
@@ -148,7 +173,6 @@ impl Leasing {
         };
         self.configured |= matches!(value, Value::Config(_));
         self.configs.apply(id, change);
-        self.unsaved.push((Slot(id.0), value.clone()));
         assert_eq!(
             self.configs.newest(),
             id,

@@ -9,6 +9,7 @@ use leasehold_leases::{ConfigId, Slot};
 use leasehold_wire::{Command, Outcome};
 
 use super::action::{Record, StateChanges};
+use super::leasing::SavedConfigs;
 use super::message::Value;
 use super::per_log::PerLog;
 use super::settings::SessionLimits;
@@ -138,9 +139,10 @@ impl StateMachine {
     }
 
     /// Whether so much has changed since the last batch that the changes should be handed over now.
-    /// The storage would take long for a larger batch.
-    pub(super) fn has_many_changes(&self) -> bool {
-        self.kv.dirty_len() + self.kv.sessions.dirty_cost() >= CHANGES_MAX
+    /// The storage would take long for a larger batch. `listed` is the number of listed keys that
+    /// have changed.
+    pub(super) fn has_many_changes(&self, listed: usize) -> bool {
+        self.kv.dirty_len() + self.kv.sessions.dirty_cost() + listed >= CHANGES_MAX
             || self.kv.written_bytes() >= CHANGES_BYTES_MAX
     }
 
@@ -151,14 +153,14 @@ impl StateMachine {
     }
 
     /// Hands the changes since the last batch to the storage. `executed` and `config` are the last
-    /// slot and the last configuration executed now. `configs` returns the configurations that were
-    /// executed since the last batch.
+    /// slot and the last configuration executed now. `configs` returns the changes of the
+    /// configurations since the last batch.
     pub(super) fn hand_over(
         &mut self,
         step: &mut Step<'_>,
         executed: Slot,
         config: ConfigId,
-        configs: impl FnOnce() -> Vec<(Slot, Value)>,
+        configs: impl FnOnce() -> Option<SavedConfigs>,
     ) {
         assert!(
             (executed, config) >= self.handed_over,
@@ -169,6 +171,7 @@ impl StateMachine {
         }
         self.handed_over = (executed, config);
         self.unflushed_bytes += self.kv.written_bytes();
+        let (configs, listed) = configs().unzip();
         step.record(Record::from(StateChanges {
             executed,
             config,
@@ -176,7 +179,8 @@ impl StateMachine {
             entries: self.kv.take_dirty(),
             sessions: self.kv.sessions.take_dirty(),
             opens_from_ms: self.kv.sessions.opens_from_ms(),
-            configs: configs(),
+            configs,
+            listed: listed.unwrap_or_default(),
         }));
     }
 

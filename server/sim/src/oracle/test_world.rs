@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_leases::promise::Promise;
 use leasehold_leases::{
-    Ballot, ConfigChange, ConfigId, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot,
-    Time,
+    Ballot, ConfigChange, ConfigId, Configs, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet,
+    Slot, Time,
 };
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
@@ -16,7 +16,7 @@ use super::{WorldSnapshot, id};
 use crate::disk::Disk;
 use crate::node::Node;
 use leasehold_kernel::clock::Clock;
-use leasehold_replica::action::{Action, RecoveredState, StateChanges, StoredValue};
+use leasehold_replica::action::{Action, ConfigFrames, RecoveredState, StateChanges, StoredValue};
 use leasehold_replica::message::{
     Batch, Envelope, LogId, Message, Proposal, ReportedEntry, RequestId, Value,
 };
@@ -145,10 +145,12 @@ fn start(node: usize, state: ReplicaState) -> Node {
     let clock = Clock::new(0, 1_000_000_000 * (node as u64 + 1), 0);
     let mut started = Node::new(Disk::new(0, true), clock);
     let newest = 1 + state.more;
-    let unchanged = || Value::Config(Arc::new(ConfigChange::default()));
-    let first = Value::Config(Arc::new(state.change));
-    let values = std::iter::once(first).chain(std::iter::repeat_with(unchanged));
-    let configs = (1..=newest).map(Slot).zip(values).collect();
+    let mut configs = Configs::new(3);
+    configs.apply(ConfigId(1), &state.change);
+    for id in 2..=newest {
+        configs.apply(ConfigId(id), &ConfigChange::default());
+    }
+    let saved = configs.take_unsaved().expect("there are configurations");
     let commands = state.accepted.into_iter();
     let accepted = commands.map(|(slot, value)| ReportedEntry {
         log: LogId::Commands,
@@ -166,7 +168,11 @@ fn start(node: usize, state: ReplicaState) -> Node {
             executed: Slot(state.executed),
             entries: state.entries,
             config: ConfigId(newest),
-            configs,
+            configs: Some(ConfigFrames {
+                configured: true,
+                frames: saved.frames,
+            }),
+            listed: saved.keys,
             ..StateChanges::default()
         },
         ..RecoveredState::default()

@@ -1,8 +1,11 @@
 //! Changes of the executed state on their way to the disk: batches, and flushes.
 
 use bytes::Bytes;
-use leasehold_leases::StrategySpec;
+use leasehold_leases::{ConfigId, KeyRange, Slot, StrategySpec, UnlistedHolders};
 use leasehold_replica::action::{Record, StateChanges};
+use leasehold_replica::lease_set::LeaseSet;
+use leasehold_replica::message::LogId;
+use leasehold_replica::{Input, OperatorRequest};
 use leasehold_wire::command::Op;
 
 use super::backlog::VALUE_BYTES;
@@ -85,4 +88,72 @@ fn a_crash_loses_what_was_not_flushed_and_the_log_has_it() {
     cluster.pass(5000);
     assert!(cluster.node(2).executed() >= executed);
     cluster.assert_agreement();
+}
+
+/// Returns a cluster whose states are flushed each second.
+fn flushed_often(strategy: StrategySpec) -> Cluster {
+    let mut settings = settings(3, strategy);
+    settings.timing.checkpoint = std::time::Duration::from_secs(1);
+    Cluster::with(settings)
+}
+
+/// The file of each replica still names the strategy of the first start.
+#[test]
+pub(super) fn h71_a_restart_does_not_replace_the_choice_of_an_operator() {
+    let mut cluster = flushed_often(StrategySpec::Leader);
+    let set = LeaseSet {
+        strategies: vec![(KeyRange::all(), StrategySpec::All)],
+        ..LeaseSet::default()
+    };
+    let request = OperatorRequest::Lease { ask: 1, set };
+    cluster.input(0, Input::Operator(request));
+    cluster.pass_until(5000, "it is in force", |cluster| {
+        !cluster.lease_answers.is_empty()
+    });
+    cluster.pass(5000);
+    (0..3).for_each(|node| cluster.crash(node));
+    (0..3).for_each(|node| cluster.start(node));
+    cluster.pass_until(9000, "a leader", |cluster| {
+        (0..3).any(|node| cluster.leads(node))
+    });
+    cluster.pass(5000);
+    for node in 0..3 {
+        let strategy = cluster.node(node).configs().strategy_of(b"k");
+        assert_eq!(*strategy, StrategySpec::All, "at replica {node}");
+    }
+}
+
+/// The log has lost the entries of the configurations, because all members have flushed them.
+#[test]
+fn a_restart_restores_the_configurations_from_the_state() {
+    let unlisted = UnlistedHolders::Nearest;
+    let mut cluster = flushed_often(StrategySpec::Quorum { unlisted });
+    for key in ["a", "b", "c", "d"] {
+        for _ in 0..8 {
+            cluster.read(2, key);
+            cluster.pass(100);
+        }
+        cluster.pass(3000);
+    }
+    cluster.pass(6000);
+    let configs = cluster.node(2).configs().clone();
+    let (newest, listed) = (configs.newest(), configs.listed_len());
+    assert!(newest.0 > 3 && listed > 1, "{newest:?}, {listed} listed");
+    let first = Slot(newest.0);
+    let entries = cluster.disk(2).read_log(LogId::Configs, Slot(1), first);
+    assert!(entries.is_empty(), "{entries:?}");
+    cluster.crash(2);
+    cluster.isolate(2);
+    cluster.start(2);
+    let restored = cluster.node(2).configs();
+    assert_eq!(restored.newest(), newest);
+    assert_eq!(restored.oldest_kept().0 + 2, newest.0);
+    assert_eq!(restored.listed_by_range(), configs.listed_by_range());
+    for key in ["a", "b", "c", "d", "e"] {
+        let key = key.as_bytes();
+        for id in (restored.oldest_kept().0..=newest.0).map(ConfigId) {
+            let holders = restored.view(key).holders(id);
+            assert_eq!(holders, configs.view(key).holders(id));
+        }
+    }
 }

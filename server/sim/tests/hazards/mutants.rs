@@ -47,6 +47,7 @@ directed! {
     H39Acknowledged: writes::h39_a_delayed_first_attempt_after_its_retry_is_refused;
     H42Index: writes::h42_two_writes_of_one_batch_have_two_versions;
     H43Unmarked: reads::h43_several_keys_are_read_under_leases_or_in_the_log;
+    H71Configured: checkpoints::h71_a_restart_does_not_replace_the_choice_of_an_operator;
     H78Durable: windows::h78_a_vote_far_above_the_checkpoint_is_not_forgotten;
     H79Room: windows::h79_a_leader_stops_at_its_window_and_goes_on_when_it_moves;
     H107Committed: compaction::h107_a_restart_executes_what_was_committed_and_nothing_else;

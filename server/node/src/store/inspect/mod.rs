@@ -26,7 +26,7 @@ pub use super::rocks::read_only::FoundStamp;
 
 use super::rocks::marker::{Marker, MarkerFile};
 use super::rocks::read_only::{READABLE_FORMAT, StateReader, is_converted, log_problems};
-use super::rocks::records::Column;
+use super::rocks::records::{Column, meta};
 
 /// Reason why a directory cannot be inspected.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +156,8 @@ pub struct StateSummary {
     pub keys: u64,
     /// Number of sessions of clients.
     pub sessions: u64,
+    /// Number of rows with the holders of listed keys.
+    pub listed: u64,
 }
 
 impl StoppedDirectory {
@@ -329,16 +331,18 @@ impl StoppedDirectory {
         state: &StateReader,
         problems: &mut Vec<DirectoryProblem>,
     ) -> Option<StateSummary> {
-        let rows = |column| {
+        let rows_if = |column, is_counted: &dyn Fn(&[u8]) -> bool| {
             let mut count = 0;
-            let read = state.each_row(column, &mut |_, _| count += 1);
+            let read = state.each_row(column, &mut |key, _| count += u64::from(is_counted(key)));
             read.map(|()| count)
         };
+        let rows = |column| rows_if(column, &|_| true);
         let counted = state.position().and_then(|position| {
             Ok(StateSummary {
                 position: position.unwrap_or_default(),
                 keys: rows(Column::State)?,
                 sessions: rows(Column::Sessions)?,
+                listed: rows_if(Column::Meta, &|key| meta::parse_listed(key).is_some())?,
             })
         });
         match counted {

@@ -468,7 +468,7 @@ fn a_configuration_that_is_missing_is_named() {
         unreachable!("it is a batch of changes");
     };
     let incomplete = Record::from(StateChanges {
-        configs: Vec::new(),
+        configs: None,
         ..Arc::unwrap_or_clone(changes)
     });
     let dir = written(&[configured(1), accepted(1, "a"), incomplete]);

@@ -3,7 +3,8 @@
 use std::{fs, io};
 
 use bytes::Bytes;
-use leasehold_leases::Slot;
+use leasehold_leases::config::{check_frames, check_versions};
+use leasehold_leases::{ConfigId, Slot};
 use leasehold_log::{FoundRecord, LogRecord, LogWriter, SegmentId, TornWrite};
 use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::{LogId, PerLog};
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use super::super::StorageError;
 use super::super::log_files::{self, FOLDER};
 use super::super::rocks::marker::Marker;
+use super::super::rocks::read::{newest_differs, newest_of};
 use super::super::rocks::read_only::{StateReader, is_read_at_start};
 use super::super::rocks::records::{Column, meta};
 use super::scan::{self, LogScan, LogVisitor};
@@ -53,6 +55,36 @@ struct BadEntry {
     segment: SegmentId,
     offset: usize,
     problem: String,
+}
+
+/// Check of the rows that contain the checkpoint of configurations.
+#[derive(Default)]
+struct CheckpointCheck {
+    /// Number of members; `None` if the stamp cannot be read.
+    n: Option<usize>,
+    /// Newest configuration. Its row comes before the rows of listed keys.
+    newest: ConfigId,
+}
+
+impl CheckpointCheck {
+    /// Checks a row of the column family `meta`.
+    ///
+    /// # Errors
+    /// Returns the problem with the row.
+    fn row(&mut self, key: &[u8], value: &Bytes) -> Result<(), String> {
+        if key == meta::FRAMES {
+            let found = codec::decode_frames(value.clone()).map_err(|it| it.to_string())?;
+            self.newest = newest_of(Some(&found));
+            let checked = self.n.map(|n| check_frames(n, &found.frames));
+            return checked.unwrap_or(Ok(())).map_err(|it| it.to_string());
+        }
+        if meta::parse_listed(key).is_some() {
+            let versions = codec::decode_listed(value.clone()).map_err(|it| it.to_string())?;
+            let checked = self.n.map(|n| check_versions(n, self.newest, &versions));
+            return checked.unwrap_or(Ok(())).map_err(|it| it.to_string());
+        }
+        Ok(())
+    }
 }
 
 /// Visitor that checks each record.
@@ -153,14 +185,18 @@ impl StoppedDirectory {
     /// Checks the rows and the tables of RocksDB. Returns the position of the state.
     fn check_state(&self, state: &StateReader, verdict: &mut DirectoryVerdict) -> Option<Position> {
         self.check_tables(state, verdict);
-        let (mut configs, mut newest) = (0, Slot::ZERO);
+        let mut checkpoint = CheckpointCheck {
+            n: self.stamp().map(|found| found.stamp.members.len()),
+            ..CheckpointCheck::default()
+        };
         for column in Column::ALL {
             let read = state.each_row(column, &mut |key, value| {
                 verdict.checked.rows += 1;
-                if column == Column::Meta
-                    && let Some(slot) = meta::parse_config(key)
+                if let (Column::Meta, Ok(value)) = (column, &value)
+                    && let Err(problem) = checkpoint.row(key, value)
                 {
-                    (configs, newest) = (configs + 1, slot);
+                    let error = state.damaged(column, key, problem);
+                    verdict.note(DirectoryProblem::of(&self.path, error));
                 }
                 if let Some(problem) = self.row_problem(state, column, key, value) {
                     verdict.note(problem);
@@ -177,13 +213,10 @@ impl StoppedDirectory {
                 return None;
             }
         };
-        let last = position.config.0;
-        if (configs, newest) != (last, Slot(last)) {
-            let problem = format!(
-                "{configs} configurations are there, up to {}, and the state is at configuration {last}",
-                newest.0
-            );
-            verdict.note(DirectoryProblem::refused("meta/config", &problem));
+        let newest = checkpoint.newest;
+        if newest != position.config {
+            let problem = newest_differs(newest, position.config);
+            verdict.note(DirectoryProblem::refused("meta/frames", &problem));
         }
         let marker = self.marker.as_ref();
         let compared = marker.map(|marker: &Marker| marker.check_state(slots(&position)));
@@ -291,10 +324,6 @@ fn undecodable(column: Column, key: &[u8], value: Bytes) -> Option<(String, Star
         },
         Column::Sessions if key.len() != 8 => refused("its key is no number of 8 bytes".to_owned()),
         Column::Sessions => match codec::decode_session(value) {
-            Ok(_) => None,
-            Err(error) => refused(error.to_string()),
-        },
-        Column::Meta if meta::parse_config(key).is_some() => match codec::decode_entry(value) {
             Ok(_) => None,
             Err(error) => refused(error.to_string()),
         },

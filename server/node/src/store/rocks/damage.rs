@@ -10,14 +10,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold_leases::{ConfigId, Slot};
-use leasehold_replica::message::Value;
+use leasehold_leases::{ConfigChange, ConfigId, ReplicaSet, Slot};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use tempfile::TempDir;
 
 use super::marker::{self, Marker, MarkerState};
-use super::tests::{accepted, ballot, configured, stamp, stored};
+use super::tests::{accepted, ballot, configured, saved_configs, stamp, stored};
 use super::wal::{BLOCK_BYTES, HEADER_BYTES};
 use super::*;
 use leasehold_leases::ReplicaId;
@@ -55,7 +54,15 @@ fn state(slot: u64) -> Record {
         opens_from_ms: slot * 9,
         entries: entries.collect(),
         sessions: vec![(slot % 3, Some(session))],
-        configs: vec![(Slot(1), Value::Noop)],
+        configs: Some(saved_configs(&[ConfigChange::default()]).0),
+        listed: (0..20u64)
+            .map(|key| {
+                let versions = [(ConfigId(1), ReplicaSet(1 + (key * slot) % 7))];
+                let gone = key % 7 == slot % 7;
+                let row = (!gone).then(|| versions.into_iter().collect());
+                (format!("listed{key:02}").into(), row)
+            })
+            .collect(),
     })
 }
 

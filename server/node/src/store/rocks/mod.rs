@@ -14,7 +14,7 @@ mod error_text;
 mod errors;
 pub(super) mod marker;
 mod open;
-mod read;
+pub(super) mod read;
 pub(super) mod read_only;
 pub mod records;
 #[cfg(test)]

@@ -34,11 +34,11 @@ use leasehold_replica::codec::{self, proto};
 
 /// Version of the format of data directories. The version is raised when older binaries can no
 /// longer read the directory.
-pub(super) const FORMAT: u32 = 7;
-/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Formats up to 6
-/// have no configurations in the state. Formats up to 5 have the log in RocksDB. Format 4 has no
+pub(super) const FORMAT: u32 = 8;
+/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Format 7 has all
+/// executed configurations in the state. Formats up to 6 have no configurations in the state. Formats up to 5 have the log in RocksDB. Format 4 has no
 /// column family `staged`.
-pub(super) const FORMATS_OLDER: [u32; 3] = [6, 5, 4];
+pub(super) const FORMATS_OLDER: [u32; 4] = [7, 6, 5, 4];
 /// First format with the log in files of its own.
 const FORMAT_LOG_FILES: u32 = 6;
 /// Length in bytes of the first segment of each run.
@@ -152,7 +152,7 @@ impl Storage {
         if storage.durability == Durability::None {
             storage.log.keep_in_memory();
         }
-        let recovered = storage.recover(incarnation)?;
+        let recovered = storage.recover(incarnation, stamp.members.len())?;
         Ok((storage, recovered))
     }
 
@@ -166,8 +166,9 @@ impl Storage {
         if identity.has_log_in_engine() {
             self.take_over()?;
         }
+        let mut batch = WriteBatch::default();
         if !identity.is_current() {
-            self.copy_configs()?;
+            self.condense_configs(identity.expected.members.len(), &mut batch)?;
         }
         let applied = self.engine.position()?;
         self.mark_log()?;
@@ -175,7 +176,7 @@ impl Storage {
         let synced = self.engine.marker.sync();
         synced.map_err(|error| self.engine.unmarked(error))?;
         if !identity.is_current() {
-            let mut batch = WriteBatch::default();
+            // The checkpoint of the configurations becomes durable with the format that reads it.
             let expected = identity.expected.encode_to_vec();
             records::put(
                 &self.engine.db,

@@ -2,15 +2,16 @@
 //! they return entries of its logs for other replicas. The checksum of every value is checked.
 
 use bytes::Bytes;
+use leasehold_leases::config::{check_frames, check_versions};
 use leasehold_leases::{ConfigId, Incarnation, Key, Slot};
 use rocksdb::{Direction, IteratorMode, ReadOptions};
 
 use super::engine::Engine;
 use super::records::{self, Column, meta};
 use super::{Storage, StorageError};
-use leasehold_replica::action::{RecoveredState, StateChanges};
+use leasehold_replica::action::{ConfigFrames, RecoveredState, StateChanges};
 use leasehold_replica::codec::{self, Position};
-use leasehold_replica::message::{LogId, PerLog, ReportedEntry, Value};
+use leasehold_replica::message::{LogId, PerLog, ReportedEntry};
 
 impl Storage {
     /// Returns the entries of a log from slot `from` to slot `last`, in ascending order. Stops
@@ -22,12 +23,17 @@ impl Storage {
         from: Slot,
         last: Slot,
         bytes_max: usize,
-    ) -> Result<Vec<(Slot, Value)>, StorageError> {
+    ) -> Result<Vec<(Slot, leasehold_replica::message::Value)>, StorageError> {
         self.log.prepare_read(log, from, last, bytes_max)?.perform()
     }
 
-    pub(super) fn recover(&self, incarnation: Incarnation) -> Result<RecoveredState, StorageError> {
-        let state = self.recover_state()?;
+    /// Returns the state from which a run of one of `n` replicas continues.
+    pub(super) fn recover(
+        &self,
+        incarnation: Incarnation,
+        n: usize,
+    ) -> Result<RecoveredState, StorageError> {
+        let state = self.recover_state(n)?;
         let facts = self.log.log().facts();
         let log_starts = facts.log_starts.iter();
         let mut recovered = RecoveredState {
@@ -93,7 +99,7 @@ impl Storage {
         })
     }
 
-    fn recover_state(&self) -> Result<StateChanges, StorageError> {
+    fn recover_state(&self, n: usize) -> Result<StateChanges, StorageError> {
         let mut state = StateChanges::default();
         if let Some(position) = self.engine.stored_position()? {
             state.executed = position.executed;
@@ -101,7 +107,7 @@ impl Storage {
             state.log_time_ms = position.log_time_ms;
             state.opens_from_ms = position.opens_from_ms;
         }
-        state.configs = self.recover_configs(state.config)?;
+        self.recover_configs(n, &mut state)?;
         self.engine.each(Column::State, &[], |row, value| {
             let decoded = codec::decode_stored(value);
             let (stored, _) = self.engine.intact(Column::State, row, decoded)?;
@@ -122,29 +128,48 @@ impl Storage {
 }
 
 impl Storage {
-    /// Returns all configurations up to `last`.
-    fn recover_configs(&self, last: ConfigId) -> Result<Vec<(Slot, Value)>, StorageError> {
-        let mut configs = Vec::new();
-        self.engine.each(Column::Meta, meta::CONFIG, |key, value| {
-            if !key.starts_with(meta::CONFIG) {
-                return Ok(false);
-            }
-            let next = Slot(configs.len() as u64 + 1);
-            if meta::parse_config(key) != Some(next) {
-                let problem = format!("configuration {} is missing", next.0);
-                return Err(self.engine.damaged(Column::Meta, key, problem));
-            }
-            let decoded = codec::decode_entry(value);
-            let (_, value) = self.engine.intact(Column::Meta, key, decoded)?;
-            configs.push((next, value));
-            Ok(true)
-        })?;
-        if configs.len() as u64 == last.0 {
-            return Ok(configs);
+    /// Reads the newest configurations and the holders of listed keys. Checks that they fit
+    /// together and to the position of the state.
+    fn recover_configs(&self, n: usize, state: &mut StateChanges) -> Result<(), StorageError> {
+        let damaged = |key: &[u8], problem: String| self.engine.damaged(Column::Meta, key, problem);
+        if let Some(found) = self.engine.get(Column::Meta, meta::FRAMES)? {
+            let decoded = codec::decode_frames(found);
+            let found = self.engine.intact(Column::Meta, meta::FRAMES, decoded)?;
+            check_frames(n, &found.frames)
+                .map_err(|problem| damaged(meta::FRAMES, problem.to_string()))?;
+            state.configs = Some(found);
         }
-        let problem = format!("{} configurations are there, not {}", configs.len(), last.0);
-        Err(self.engine.damaged(Column::Meta, meta::CONFIG, problem))
+        let newest = newest_of(state.configs.as_ref());
+        if newest != state.config {
+            return Err(damaged(meta::FRAMES, newest_differs(newest, state.config)));
+        }
+        self.engine.each(Column::Meta, meta::LISTED, |row, value| {
+            let Some(key) = meta::parse_listed(row) else {
+                return Ok(false);
+            };
+            let decoded = codec::decode_listed(value);
+            let versions = self.engine.intact(Column::Meta, row, decoded)?;
+            check_versions(n, newest, &versions)
+                .map_err(|problem| damaged(row, problem.to_string()))?;
+            let key = Key::copy_from_slice(key);
+            state.listed.push((key, Some(versions)));
+            Ok(true)
+        })
     }
+}
+
+/// Returns the newest of these configurations; 0 if there is none.
+pub(in crate::store) fn newest_of(configs: Option<&ConfigFrames>) -> ConfigId {
+    let newest = configs.and_then(|configs| configs.frames.last());
+    newest.map_or(ConfigId(0), |frame| frame.id)
+}
+
+/// Describes a state whose newest configuration is not the one that its position names.
+pub(in crate::store) fn newest_differs(newest: ConfigId, position: ConfigId) -> String {
+    format!(
+        "the newest configuration is {}, and the state is at configuration {}",
+        newest.0, position.0
+    )
 }
 
 impl Engine {

@@ -23,8 +23,13 @@ pub(in crate::store) fn is_converted(format: u32) -> bool {
 
 /// Whether a start reads this row.
 pub(in crate::store) fn is_read_at_start(column: Column, key: &[u8]) -> bool {
-    let facts = [meta::IDENTITY, meta::POSITION, meta::INCARNATION];
-    column != Column::Meta || facts.contains(&key) || key.starts_with(meta::CONFIG)
+    let facts = [
+        meta::IDENTITY,
+        meta::POSITION,
+        meta::FRAMES,
+        meta::INCARNATION,
+    ];
+    column != Column::Meta || facts.contains(&key) || key.starts_with(meta::LISTED)
 }
 
 /// Returns one error for each log of RocksDB that does not consist of records. RocksDB could hang

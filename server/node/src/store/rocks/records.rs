@@ -5,12 +5,13 @@
 //! that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
-use leasehold_leases::{Ballot, Slot};
+use leasehold_leases::Key;
+use leasehold_leases::config::KeyVersions;
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
-use leasehold_replica::action::StateChanges;
+use leasehold_replica::action::{ConfigFrames, StateChanges};
 use leasehold_replica::codec::{self, Position};
-use leasehold_replica::message::{LogId, Value};
+use leasehold_replica::message::LogId;
 
 /// Size in bytes of the checksum that follows each value.
 const SEAL_BYTES: usize = 4;
@@ -73,7 +74,7 @@ impl Column {
 }
 
 /// Keys of the column family `meta`. The current format uses the keys of the identity, of the
-/// position and of configurations. All other keys occur only in directories of older formats. The
+/// position and of the configurations. All other keys occur only in directories of older formats. The
 /// current format stores the facts under these keys in the log instead.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId, Slot};
@@ -93,9 +94,26 @@ pub mod meta {
     /// follow the prefix. Rows are sorted by ballot.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// Prefix of the key of an executed configuration. The slot of the configuration follows the
-    /// prefix.
+    /// Key of the newest configurations, without the holders of listed keys.
+    pub(in crate::store) const FRAMES: &[u8] = b"frames";
+    /// Prefix of the keys for the holders of listed keys. The listed key follows the prefix.
+    pub(in crate::store) const LISTED: &[u8] = b"listed/";
+
+    /// Prefix of the key of an executed configuration, in directories of format 7. The slot of the
+    /// configuration follows the prefix.
     pub(in super::super) const CONFIG: &[u8] = b"config/";
+    /// End of the keys with the prefix [`CONFIG`].
+    pub(in super::super) const CONFIG_END: &[u8] = b"config0";
+
+    /// Returns the key for the holders of the listed key `key`.
+    pub fn listed(key: &[u8]) -> Vec<u8> {
+        [LISTED, key].concat()
+    }
+
+    /// Returns the listed key from which [`listed`] made this key; `None` for any other key.
+    pub fn parse_listed(key: &[u8]) -> Option<&[u8]> {
+        key.strip_prefix(LISTED)
+    }
 
     /// Returns the key of the configuration in `slot`.
     pub fn config(slot: Slot) -> Vec<u8> {
@@ -198,10 +216,15 @@ pub(super) fn append(db: &DB, changes: &StateChanges, batch: &mut WriteBatch) {
     Appender { db, batch, scratch }.changes(changes);
 }
 
-/// Appends executed configurations to a batch of RocksDB.
-pub(super) fn append_configs(db: &DB, configs: &[(Slot, Value)], batch: &mut WriteBatch) {
+/// Appends changes of the configurations to a batch of RocksDB.
+pub(super) fn append_configs(
+    db: &DB,
+    configs: Option<&ConfigFrames>,
+    listed: &[(Key, Option<KeyVersions>)],
+    batch: &mut WriteBatch,
+) {
     let scratch = Vec::new();
-    Appender { db, batch, scratch }.configs(configs);
+    Appender { db, batch, scratch }.configs(configs, listed);
 }
 
 struct Appender<'a> {
@@ -233,12 +256,15 @@ impl Appender<'_> {
         }
     }
 
-    fn configs(&mut self, configs: &[(Slot, Value)]) {
-        for (slot, value) in configs {
-            self.put(Column::Meta, &meta::config(*slot), |out| {
-                // The ballot does not matter any more.
-                codec::encode_entry(Ballot::ZERO, value, out);
+    fn configs(&mut self, configs: Option<&ConfigFrames>, listed: &[(Key, Option<KeyVersions>)]) {
+        if let Some(configs) = configs {
+            self.put(Column::Meta, meta::FRAMES, |out| {
+                codec::encode_frames(configs, out);
             });
+        }
+        for (key, versions) in listed {
+            let row = meta::listed(key);
+            self.put_or_delete(Column::Meta, &row, versions.as_ref(), codec::encode_listed);
         }
     }
 
@@ -262,7 +288,7 @@ impl Appender<'_> {
                 codec::encode_session,
             );
         }
-        self.configs(&changes.configs);
+        self.configs(changes.configs.as_ref(), &changes.listed);
         let position = Position {
             executed: changes.executed,
             config: changes.config,

@@ -1,6 +1,7 @@
 //! Takeover of directories of older formats.
 //!
-//! Before format 7, configurations were only in the log. They are copied to the state. Before format
+//! Before format 8, the state had every executed configuration, and before format 7 only the log had
+//! them. The configurations are executed again, and the state gets their checkpoint. Before format
 //! 6, the log was in RocksDB. Everything that belongs in the log is copied to the files of a new log
 //! and synced. Long values of the state, which had rows of their own, become part of the state's
 //! rows. Finally the identity of the directory names the new format. If a start is interrupted
@@ -8,10 +9,11 @@
 
 use std::time::Duration;
 
-use leasehold_leases::Slot;
-use leasehold_replica::action::Record;
+use leasehold_leases::config::{CheckpointChanges, FRAMES_SAVED};
+use leasehold_leases::{ConfigChange, ConfigId, Configs, Slot};
+use leasehold_replica::action::{ConfigFrames, Record};
 use leasehold_replica::codec;
-use leasehold_replica::message::LogId;
+use leasehold_replica::message::{LogId, Value};
 
 use rocksdb::WriteBatch;
 
@@ -36,31 +38,56 @@ impl Storage {
         self.complete_rows()
     }
 
-    /// Copies the configurations that the state covers from the log to the state.
+    /// Executes again all configurations that the state covers, and appends their checkpoint to
+    /// `batch`. Also appends the removal of their rows. `n` is the number of replicas.
     ///
     /// # Errors
     /// `Damaged`, `Directory`, `Engine`.
-    pub(super) fn copy_configs(&self) -> Result<(), StorageError> {
+    pub(super) fn condense_configs(
+        &self,
+        n: usize,
+        batch: &mut WriteBatch,
+    ) -> Result<(), StorageError> {
+        let db = &self.engine.db;
         let position = self.engine.stored_position()?.unwrap_or_default();
-        let last = Slot(position.config.0);
-        let mut configs = Vec::new();
+        let mut executed = ExecutedAgain::new(n);
+        self.engine.each(Column::Meta, meta::CONFIG, |key, value| {
+            let Some(slot) = meta::parse_config(key) else {
+                return Ok(false);
+            };
+            let decoded = codec::decode_entry(value);
+            let (_, value) = self.engine.intact(Column::Meta, key, decoded)?;
+            executed.execute(slot, &value);
+            Ok(true)
+        })?;
+        // The log of a directory without these rows was never truncated, so it has all of them.
         self.log
             .each(LogId::Configs, Slot(1), |slot, _, value, _| {
-                configs.push((slot, value));
+                if slot.0 <= position.config.0 {
+                    executed.execute(slot, &value);
+                }
                 true
             })?;
-        configs.retain(|(slot, _)| *slot <= last);
-        let expected = (1..=last.0).map(Slot);
-        if !configs.iter().map(|(slot, _)| *slot).eq(expected) {
+        let newest = executed.configs.newest();
+        if newest != position.config {
             return Err(StorageError::Damaged {
                 path: self.engine.path.clone(),
-                what: "the log".to_owned(),
-                problem: format!("it lacks one of the configurations 1 to {}", last.0),
+                what: "the configurations".to_owned(),
+                problem: format!(
+                    "number {} is missing, and the state is at configuration {}",
+                    newest.0 + 1,
+                    position.config.0
+                ),
             });
         }
-        let mut batch = WriteBatch::default();
-        records::append_configs(&self.engine.db, &configs, &mut batch);
-        self.engine.apply(batch)
+        if let Some(CheckpointChanges { frames, keys }) = executed.configs.take_unsaved() {
+            let configured = executed.configured;
+            let frames = ConfigFrames { configured, frames };
+            records::append_configs(db, Some(&frames), &keys, batch);
+        }
+        let handle = Column::Meta.handle(db);
+        batch.delete_range_cf(handle, meta::CONFIG, meta::CONFIG_END);
+        Ok(())
     }
 
     /// Replaces each row of the state that only refers to a staged value. The new row contains the
@@ -182,5 +209,37 @@ impl Storage {
                 facts.push(Record::LogStart { log, ballot, slot });
                 Ok(true)
             })
+    }
+}
+
+/// Configurations that are executed again.
+struct ExecutedAgain {
+    configs: Configs,
+    configured: bool,
+}
+
+impl ExecutedAgain {
+    fn new(n: usize) -> ExecutedAgain {
+        ExecutedAgain {
+            configs: Configs::new(n),
+            configured: false,
+        }
+    }
+
+    /// Executes a slot of the configuration log, if it is the next one.
+    fn execute(&mut self, slot: Slot, value: &Value) {
+        let next = ConfigId(self.configs.newest().0 + 1);
+        if slot.0 != next.0 {
+            return;
+        }
+        let none = ConfigChange::default();
+        let change = match value {
+            Value::Config(change) => change,
+            _ => &none,
+        };
+        self.configured |= matches!(value, Value::Config(_));
+        self.configs.apply(next, change);
+        let kept = next.0.saturating_sub(FRAMES_SAVED as u64);
+        self.configs.forget_before(ConfigId(kept));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use leasehold_leases::config::{FRAMES_SAVED, KeyVersions, SavedFrame, SavedPolicy};
 use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{
     Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, Incarnation, KeyRange, LeaseMessage,
@@ -15,6 +16,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 
+use crate::action::ConfigFrames;
 use crate::codec::{Envelope, NUMBER_MAX};
 use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use crate::message::{
@@ -190,6 +192,47 @@ fn change() -> impl Strategy<Value = ConfigChange> {
         excluded,
         params,
     })
+}
+
+/// Newest configurations, which need not fit together.
+pub(super) fn config_frames() -> impl Strategy<Value = ConfigFrames> {
+    let id = || number().prop_map(ConfigId);
+    let policy =
+        (key(), strategy(), set(), id()).prop_map(|(from, strategy, defaults, cleared)| {
+            SavedPolicy {
+                from,
+                strategy,
+                defaults,
+                cleared,
+            }
+        });
+    let policies = vec(policy, 1..4).prop_map(Arc::new);
+    let frame = (id(), policies, set(), params(), vec(id(), 0..5)).prop_map(
+        |(id, policies, excluded, params, oldest)| SavedFrame {
+            id,
+            policies,
+            excluded,
+            params,
+            oldest,
+        },
+    );
+    // A configuration may repeat the policies of the one before it.
+    let frames = vec((frame, any::<bool>()), 0..=FRAMES_SAVED).prop_map(|drawn| {
+        let mut frames: Vec<SavedFrame> = Vec::new();
+        for (mut frame, repeats) in drawn {
+            if let Some(before) = frames.last().filter(|_| repeats) {
+                frame.policies = before.policies.clone();
+            }
+            frames.push(frame);
+        }
+        frames
+    });
+    (any::<bool>(), frames).prop_map(|(configured, frames)| ConfigFrames { configured, frames })
+}
+
+/// Holders of a listed key, which need not be in order.
+pub(super) fn versions() -> impl Strategy<Value = KeyVersions> {
+    vec((number().prop_map(ConfigId), set()), 1..5).prop_map(|found| found.into_iter().collect())
 }
 
 pub(super) fn batch() -> impl Strategy<Value = Batch> {
