@@ -2,7 +2,7 @@
 //! from which it starts again.
 //!
 //! A checkpoint has one part for the newest configurations, and one row for each listed key. A batch
-//! of changes rewrites the first part, and only those rows whose keys have changed. So neither the
+//! of changes rewrites the first part, and only the rows of keys that have changed. So neither the
 //! size of a checkpoint nor the time of a restart depends on the number of configurations ever made.
 //!
 //! # Which configurations a restart needs
@@ -36,7 +36,7 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// Maximum number of configurations in a checkpoint.
 pub const FRAMES_SAVED: usize = 3;
 
-/// Maximum number of rows that one batch of changes removes because their keys were forgotten.
+/// Maximum number of rows of forgotten keys that one batch of changes removes.
 /// Further rows are removed by later batches, so that the pass that forgets keys causes no large
 /// batch.
 const REMOVALS_MAX: usize = 4096;
@@ -80,7 +80,7 @@ pub struct CheckpointChanges {
     pub keys: Vec<(Key, Option<KeyVersions>)>,
 }
 
-/// Keys whose rows in the checkpoint differ from the configurations.
+/// Keys for which the rows in the checkpoint differ from the configurations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unsaved {
     /// The newest configuration in the checkpoint.
@@ -88,8 +88,8 @@ pub(super) struct Unsaved {
     /// Keys that configurations after `saved` have listed. The value is used by
     /// [`Configs::take_unsaved`].
     touched: GrowingIndexMap<Key, bool>,
-    /// Keys that were forgotten, and whose rows may still be in the checkpoint. No configuration of
-    /// the checkpoint sees these rows, so they may stay for any time.
+    /// Keys that were forgotten. Their rows may still be in the checkpoint, and may stay for any
+    /// time, because no configuration of the checkpoint sees them.
     forgotten: Vec<Key>,
 }
 

@@ -90,7 +90,7 @@ fn a_crash_loses_what_was_not_flushed_and_the_log_has_it() {
     cluster.assert_agreement();
 }
 
-/// Returns a cluster whose states are flushed each second.
+/// Returns a cluster that flushes its states each second.
 fn flushed_often(strategy: StrategySpec) -> Cluster {
     let mut settings = settings(3, strategy);
     settings.timing.checkpoint = std::time::Duration::from_secs(1);

@@ -164,7 +164,7 @@ pub(in crate::store) fn newest_of(configs: Option<&ConfigFrames>) -> ConfigId {
     newest.map_or(ConfigId(0), |frame| frame.id)
 }
 
-/// Describes a state whose newest configuration is not the one that its position names.
+/// Describes a state with another newest configuration than its position names.
 pub(in crate::store) fn newest_differs(newest: ConfigId, position: ConfigId) -> String {
     format!(
         "the newest configuration is {}, and the state is at configuration {}",
