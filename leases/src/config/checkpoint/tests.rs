@@ -296,7 +296,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
     for (nth, (change, expected)) in changes.into_iter().enumerate() {
         let mut frames = saved.frames.clone();
         change(&mut frames);
-        let error = restore(&frames, &saved.rows).err().expect("refused");
+        let error = restore(&frames, &saved.rows).expect_err("refused");
         assert!(error.to_string().contains(expected), "{nth}: {error}");
     }
     let rows: [(&[(u64, u64)], &str); 5] = [
@@ -310,7 +310,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
         let versions = versions.iter();
         let versions = versions.map(|(since, bits)| (ConfigId(*since), set(*bits)));
         let rows = [(key(0), versions.collect())].into();
-        let error = restore(&saved.frames, &rows).err().expect("refused");
+        let error = restore(&saved.frames, &rows).expect_err("refused");
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
