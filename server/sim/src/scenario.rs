@@ -438,10 +438,10 @@ fn draw_log_bytes(seed: u64) -> Option<usize> {
 /// Draws whether reads of logs may be slow. If so, replicas keep few executed slots in memory, so
 /// that followers that lag often get entries from a disk. The draw uses its own random generator.
 ///
-/// A replica may commit and execute a whole window in one step, and a few more slots if a flush has
-/// moved the window. The oracles must then still find the values of these slots in memory. So
-/// windows are small. Replicas then also flush their state and truncate their logs often. Runs with narrow batches are left out, as for
-/// [`draw_window`].
+/// A replica may execute a whole window in one step, and the slot behind it that is reserved for a
+/// no-op. The oracles must then still find the values of these slots in memory. So windows are
+/// small. Replicas then also flush their state and truncate their logs often. Runs with narrow
+/// batches are left out, as for [`draw_window`].
 fn draw_slow_reads(replica: &mut Settings, seed: u64) -> bool {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SLOW_READS_SALT);
     let is_slow = rng.random::<f64>() < SLOW_READS && replica.batch_max > BATCH_NARROW;
