@@ -18,9 +18,9 @@ impl Tree {
         Tree::Folder(BTreeMap::new())
     }
 
-    /// Returns the contents of a new disk of the replica `name`. A folder stands in the place of the
-    /// file `reserve`, so that the replica does without this file of 128 MiB. Otherwise each image of
-    /// a disk would contain it.
+    /// Returns the contents of a new disk of the replica `name`. A folder stands in the place of
+    /// the file `reserve`, so that the replica does without this file of 128 MiB. Otherwise each
+    /// image of a disk would contain it.
     pub fn new_disk(name: &str) -> Tree {
         let within = |name: &str, tree| Tree::Folder(BTreeMap::from([(name.to_owned(), tree)]));
         within("data", within(name, within("reserve", Tree::empty())))

@@ -83,7 +83,8 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Returns the path of the segment that holds the entry of the highest slot, and the entry's offset.
+/// Returns the path of the segment that holds the entry of the highest slot, and the entry's
+/// offset.
 fn last_entry(place: &Place) -> (String, usize) {
     let lines = place
         .words(&format!("inspect log {DATA} --json --log commands"))

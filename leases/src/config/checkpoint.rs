@@ -1,20 +1,20 @@
 //! Checkpoint of the configurations: the part of [`Configs`] that a replica stores on its disk, and
 //! from which it starts again.
 //!
-//! A checkpoint has one part for the newest configurations, and one row for each listed key. A batch
-//! of changes rewrites the first part, and only the rows of keys that have changed. So neither the
-//! size of a checkpoint nor the time of a restart depends on the number of configurations ever made.
+//! A checkpoint has one part for the newest configurations, and one row for each listed key. A
+//! batch of changes rewrites the first part, and only the rows of keys that have changed. So
+//! neither the size of a checkpoint nor the time of a restart depends on the number of
+//! configurations ever made.
 //!
-//! # Which configurations a restart needs
-//! A checkpoint keeps only the newest [`FRAMES_SAVED`] configurations, although older ones may be in
-//! use when it is made. This is safe, because a restarted replica has forgotten everything that used
-//! an older configuration (hazard 65):
+//! # Which configurations a restart needs A checkpoint keeps only the newest [`FRAMES_SAVED`]
+//! configurations, although older ones may be in use when it is made. This is safe, because a
+//! restarted replica has forgotten everything that used an older configuration (hazard 65):
 //! - Its own grants. Until the longest of them has ended, each of its votes names all replicas.
 //! - The promises that it held. It holds no lease until it receives new ones.
 //!
-//! A new promise may still be under an older configuration, because the other replica lags. A
-//! grantor makes no promise under a configuration that it does not keep. A holder that does not keep
-//! the configuration of a promise takes itself for a holder of no key.
+//! A new promise may still be under an older configuration, because its grantor lags. A grantor
+//! makes no promise under a configuration that it does not keep. If a holder does not keep the
+//! configuration of a promise, it assumes that it holds no key under this promise.
 
 #[cfg(test)]
 mod tests;
@@ -57,7 +57,7 @@ pub struct SavedFrame {
     pub oldest: Vec<ConfigId>,
 }
 
-/// Policy of a range in a checkpoint. The numbers of listed keys are not part of it.
+/// Policy of a range in a checkpoint. The counts of its listed keys are not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SavedPolicy {
     /// First key of the range. The range ends where the next one begins.
@@ -85,8 +85,8 @@ pub struct CheckpointChanges {
 pub(super) struct Unsaved {
     /// The newest configuration in the checkpoint.
     saved: ConfigId,
-    /// Keys that configurations after `saved` have listed. The value is used by
-    /// [`Configs::take_unsaved`].
+    /// Keys that configurations after `saved` have listed, each with the value false.
+    /// [`Configs::take_unsaved`] adds forgotten keys with the value true.
     touched: GrowingIndexMap<Key, bool>,
     /// Keys that were forgotten. Their rows may still be in the checkpoint, and may stay for any
     /// time, because no configuration of the checkpoint sees them.
@@ -158,8 +158,8 @@ impl Configs {
     /// Returns the changes that bring a checkpoint up to date; `None` if there are none. The
     /// checkpoint must contain everything that earlier calls have returned.
     ///
-    /// Rule H126: a row is written as its key is at the moment of the call. A forgotten key may be
-    /// listed again before its row is removed, and the row must then stay.
+    /// Rule H126: a row gets the holders that its key has at the moment of the call. A forgotten
+    /// key may be listed again before its row is removed. The row must then stay.
     pub fn take_unsaved(&mut self) -> Option<CheckpointChanges> {
         let newest = self.newest();
         let Unsaved {
@@ -273,8 +273,8 @@ impl Frame {
     /// Returns the versions of a key that this configuration or a later one may see; `None` if
     /// there are none.
     ///
-    /// Rule H65: each configuration of a checkpoint keeps its contents. A promise under an older one
-    /// covers the keys as they were assigned then.
+    /// Rule H65: each configuration of a checkpoint keeps its contents. A promise under an older
+    /// one covers the keys as they were assigned then.
     fn visible(&self, key: &[u8], versions: &[(ConfigId, ReplicaSet)]) -> Option<KeyVersions> {
         let at = |id| versions.iter().rposition(|(since, _)| *since <= id);
         let first = if off(Rule::H65Versions) {

@@ -20,7 +20,7 @@ pub struct MemoryDisk {
     removed: Vec<(SegmentId, Vec<u8>)>,
     /// Removed segments. Later segments use their files, the oldest first.
     spares: VecDeque<(SegmentId, Vec<u8>)>,
-    /// For each segment whose file was used again, the next segment that used this file.
+    /// The next segment that used the same file, for each segment with a file that was used again.
     reused: BTreeMap<SegmentId, SegmentId>,
 }
 

@@ -186,7 +186,8 @@ pub struct StateChanges {
 /// listed keys.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct ConfigFrames {
-    /// Whether any configuration was ever in force. Slots of the configuration log may be empty.
+    /// Whether any configuration was ever put in force. The newest id does not tell this, because
+    /// slots of the configuration log may contain no change.
     pub configured: bool,
     /// The configurations, in ascending order.
     pub frames: Vec<SavedFrame>,

@@ -504,8 +504,8 @@ impl Disk {
         self.begin_read(log, from, last).entries
     }
 
-    /// Ends a read as if nothing kept the files of its segments from being used again. The read
-    /// then ends at the first entry whose record was overwritten. Returns whether it ends early.
+    /// Ends a read. The files of its segments may have been used again while it was in progress.
+    /// The read ends at the first entry with an overwritten record. Returns whether it ends early.
     ///
     /// # Panics
     /// Panics if the log takes the contents of another segment for an entry (hazard 114).

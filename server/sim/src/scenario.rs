@@ -57,9 +57,11 @@ const FEW_OPENS: f64 = 0.3;
 const LOG_BYTES: f64 = 0.25;
 /// Number that separates the draws of [`LOG_BYTES`] from all other draws of the same seed.
 const LOG_BYTES_SALT: u64 = 0x109_b17e;
-/// Fraction of the runs with logs as bytes in which reads of logs may be slow.
+/// Probability that reads of logs may be slow. This applies to runs in which disks keep their logs
+/// as bytes.
 const SLOW_READS: f64 = 0.75;
-/// Number of executed slots that replicas keep in memory in these runs, besides a whole window.
+/// Number of executed slots that replicas keep in memory beyond a whole window, in runs with slow
+/// reads of logs.
 const KEPT_BEYOND_WINDOW: usize = 32;
 const SLOW_READS_SALT: u64 = 0x510_4ead;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
@@ -438,9 +440,10 @@ fn draw_log_bytes(seed: u64) -> Option<usize> {
 /// Draws whether reads of logs may be slow. If so, replicas keep few executed slots in memory, so
 /// that followers that lag often get entries from a disk. The draw uses its own random generator.
 ///
-/// A replica may execute a whole window in one step, and the slot behind it that is reserved for a
-/// no-op. The oracles must then still find the values of these slots in memory. So windows are
-/// small. Replicas then also flush their state and truncate their logs often. Runs with narrow
+/// In one step, a replica may execute a whole window, and the slot after it that is reserved for a
+/// no-op. The oracles must still find the values of these slots in memory, so replicas keep more
+/// slots than a window has. Windows are small, so that the number of kept slots is small, too. With
+/// small windows, replicas also flush their state and truncate their logs often. Runs with narrow
 /// batches are left out, as for [`draw_window`].
 fn draw_slow_reads(replica: &mut Settings, seed: u64) -> bool {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SLOW_READS_SALT);

@@ -22,7 +22,8 @@ fn listing(bits: u64, keys: Range<usize>) -> ConfigChange {
     }
 }
 
-/// Returns a change of the keys from `from` on that removes listed keys.
+/// Returns a change that removes the listed keys from `from` on. It also makes `bits` the default
+/// holders.
 fn clearing(from: usize, bits: u64) -> ConfigChange {
     let range = KeyRange::new(key(from), None).expect("some keys");
     ConfigChange {
@@ -107,8 +108,8 @@ impl Saved {
     }
 }
 
-/// Asserts that `restored` gives the same answers as `original`, for every key below `keys`, and for
-/// every configuration that both keep.
+/// Asserts that `restored` gives the same answers as `original`, for every key below `keys`, and
+/// for every configuration that both keep.
 fn assert_same(original: &Configs, restored: &Configs, keys: usize) {
     restored.check();
     assert_eq!(restored.newest(), original.newest());
@@ -319,7 +320,8 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
 #[derive(Clone, Debug)]
 enum Event {
     Execute(ConfigChange),
-    /// Forgets all configurations but this number of newest ones, and one step more of the pass.
+    /// Forgets the configurations that are older than the newest one by more than this number. Also
+    /// takes one further step of the pass over the listed keys.
     Forget(u64),
     Save,
     Restart,

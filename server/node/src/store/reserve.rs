@@ -1,14 +1,15 @@
-//! Reserve of disk space: a file without contents that is given up when the disk is full.
+//! Reserve of disk space: a file that holds no data, and is emptied when the disk is full.
 //!
 //! A truncation of the log frees space, but needs a flush of the state first, and the flush needs
-//! space. RocksDB also stops for good if it lacks space for long. So the space of this file is freed
-//! at the first write that the disk refuses. The space is meant for what was already accepted: while
-//! the reserve is given up, the replica takes part in no new writes. When the disk has enough space
-//! for the reserve and as much again, the reserve is made again.
+//! space. RocksDB also stops for good if it lacks space for long. So the space of this file is
+//! freed at the first write that the disk refuses. The space is meant for what was already
+//! accepted: while the reserve is given up, the replica takes part in no new writes. When twice the
+//! length of the reserve is free, the reserve is made again.
 //!
 //! # States of the file
 //! - The file has its full length: the reserve exists.
-//! - The file is shorter: the reserve was given up. The file stays, so that the next start knows.
+//! - The file is shorter: the reserve was given up. The file stays, so that the next start knows
+//!   this.
 //! - There is no file: the disk never had the space, or an operator has removed the file. The
 //!   replica then works without a reserve.
 
@@ -30,7 +31,7 @@ use super::log_files::is_full;
 pub(super) const NAME: &str = "reserve";
 /// Interval between attempts to make a missing reserve.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Length, in bytes, of the blocks that the operating system counts.
+/// Length, in bytes, of the blocks in which the operating system states the space of a file.
 const BLOCK_BYTES: u64 = 512;
 
 /// Whether the reserve exists.
@@ -113,8 +114,8 @@ impl Drop for Reserve {
     }
 }
 
-/// Frees the space of the reserve for a start that finds the disk full. Returns whether there was
-/// any.
+/// Frees the space of the reserve for a start that finds the disk full. Returns whether any space
+/// was freed.
 pub(super) fn give_up_at_start(directory: &Path) -> bool {
     let path = directory.join(NAME);
     let found = fs::symlink_metadata(&path);
@@ -210,8 +211,8 @@ impl ReserveFile {
         })
     }
 
-    /// Makes the file. The disk must have twice the space, so that the reserve is not given up again
-    /// at once.
+    /// Makes the file. The disk must have twice the space, so that the reserve is not given up
+    /// again at once.
     ///
     /// # Errors
     /// The disk lacks the space, or any error of the operating system.

@@ -344,7 +344,7 @@ struct WriterThread {
     retry_at: Option<Instant>,
     /// Number of consecutive refusals by a disk that has space.
     refusals: u32,
-    /// Number of attempts that the store had refused at the last refusal.
+    /// Value of [`Store::refusals`] when this thread last noticed a refusal.
     refused_attempts: u64,
     closing: bool,
 }
@@ -518,8 +518,8 @@ impl WriterThread {
         }
     }
 
-    /// Begins the requested flush. Everything before the request is already written, unless the store
-    /// lacks its reserve. If the disk is full, the flush begins at the next attempt to write.
+    /// Begins the requested flush. Everything before the request is already written, unless the
+    /// store lacks its reserve. If the disk is full, the flush begins at the next attempt to write.
     fn flush(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let report = self.report.clone();
         let report = move |flushed| {
@@ -579,8 +579,8 @@ impl WriterThread {
         Ok(())
     }
 
-    /// Fills the group with waiting persists that fit. Adds none while the store lacks its reserve,
-    /// except before the end. Returns whether the group holds any records.
+    /// Fills the group with waiting persists that fit. While the store lacks its reserve, adds
+    /// persists only if the writer is closing. Returns whether the group holds any records.
     fn fill(&mut self, store: &dyn Store) -> bool {
         if store.lacks_reserve() && !self.closing {
             return self.group.sequence.is_some();
@@ -623,13 +623,13 @@ impl WriterThread {
         self.set_writable(store);
     }
 
-    /// Makes sure that a check follows.
+    /// Schedules a [`check`](Self::check), unless one is already scheduled.
     fn check_later(&mut self) {
         self.check_at = self.check_at.or(Some(Instant::now() + self.retry));
     }
 
-    /// Notes that the disk has space, if it had none before. Persists that still wait are as late as
-    /// the refused one: the disk is taken as full until all are written.
+    /// Reports that the disk accepts writes again, if it was full before. While persists wait, or
+    /// while the store lacks its reserve, the disk still counts as full.
     fn set_writable(&mut self, store: &dyn Store) {
         if !self.waiting.is_empty() || store.lacks_reserve() {
             return;
@@ -639,9 +639,9 @@ impl WriterThread {
         }
     }
 
-    /// Counts a refusal if the disk has space and the store has refused another attempt. A single
-    /// attempt may take many seconds. Returns true if the store is stuck: it has refused too often
-    /// although the disk has space.
+    /// Returns true if the store is stuck: it has refused too often although the disk has space. A
+    /// refusal counts only if a further attempt was refused since the last call. A single attempt
+    /// may take many seconds, and several calls may see it.
     fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
         let attempts = store.refusals();
         let is_new = attempts != self.refused_attempts;

@@ -205,8 +205,8 @@ impl Log {
 
     /// Examines the slots of `first..=last` that are not known to be committed. Adds the slots with
     /// an entry of the adopted ballot to `found`. Returns true if at least one examined slot has no
-    /// such entry. The cost depends on the number of found slots, because a follower that lags may
-    /// miss a million slots, and every message of a leader reports commits.
+    /// such entry. The cost does not grow with the number of examined slots. Every message of a
+    /// leader reports commits, and a follower that lags may miss a million slots.
     pub fn reported(&self, first: Slot, last: Slot, found: &mut Vec<Slot>) -> bool {
         let (before, mut missing) = (found.len(), 0);
         for (first, last) in self.above.gaps(first.max(self.commit_point.next()), last) {

@@ -121,8 +121,8 @@ fn restore_configs(
 
 impl Leasing {
     /// Restores the configurations and the restart wait that an earlier run made durable, if there
-    /// was an earlier run. The grants of that run are forgotten. `listed` are the listed keys of the
-    /// flushed state.
+    /// was an earlier run. The grants of that run are forgotten. `listed` are the listed keys of
+    /// the flushed state.
     ///
     /// Rule H71: a leader puts the strategy of its file in force only if no configuration was ever
     /// in force. Otherwise a restart would replace the choice of an operator.

@@ -139,8 +139,8 @@ impl StateMachine {
     }
 
     /// Whether so much has changed since the last batch that the changes should be handed over now.
-    /// The storage would take long for a larger batch. `listed` is the number of listed keys that
-    /// have changed.
+    /// A larger batch would keep the storage busy for a long time. `listed` is the number of listed
+    /// keys that have changed.
     pub(super) fn has_many_changes(&self, listed: usize) -> bool {
         self.kv.dirty_len() + self.kv.sessions.dirty_cost() + listed >= CHANGES_MAX
             || self.kv.written_bytes() >= CHANGES_BYTES_MAX

@@ -12,8 +12,8 @@ use leasehold_leases::Time;
 
 use crate::action::Sequence;
 
-/// Time after which a persist is stalled if it is not durable yet, and a read if it has not ended. This time is below any sensible
-/// grace period, and above the time that a busy disk needs.
+/// Time after which a persist or a read counts as stalled, if it has not ended. This time is below
+/// any sensible grace period, and above the time that a busy disk needs.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Watch over the storage. It notices a full disk, a persist that takes too long to become durable,
@@ -55,7 +55,8 @@ impl DiskWatch {
         self.reading_since = None;
     }
 
-    /// Returns the time since which the oldest persist or the read in progress waits for the disk.
+    /// Returns the time of the request of the oldest waiting persist, or the beginning of the read
+    /// in progress, whichever is earlier.
     fn oldest(&self) -> Option<Time> {
         let persist = self.waiting.front().map(|(_, requested_at)| *requested_at);
         persist.into_iter().chain(self.reading_since).min()
@@ -71,8 +72,8 @@ impl DiskWatch {
         !self.reported_unwritable
     }
 
-    /// Returns the time at which the oldest waiting persist or the read in progress will be stalled.
-    /// Returns `MAX` if none waits, or if the storage was already reported unwritable.
+    /// Returns the time at which the oldest waiting persist or the read in progress will be
+    /// stalled. Returns `MAX` if none waits, or if the storage was already reported unwritable.
     pub fn next_deadline(&self) -> Time {
         let oldest = self.oldest().filter(|_| !self.reported_unwritable);
         oldest.map_or(Time::MAX, |since| {

@@ -190,9 +190,9 @@ impl World {
         delay_ns
     }
 
-    /// Ends a read of a log. If reads are slow, the files of the segments that are read may have
-    /// been used again meanwhile. A node never uses a file again while it is read, but only one of
-    /// four reads here has this protection. The others rely on the checks of the entries.
+    /// Ends a read of a log. A real node never uses a file again while it is read. If reads are
+    /// slow, only one of four simulated reads has this protection. The other reads rely on the
+    /// checks of the entries.
     pub(super) fn log_read(&mut self, node: usize, to: Requester, mut read: EntryRead) {
         let is_protected = !self.settings.slow_reads || self.rng.random_range(0..4) == 0;
         if !is_protected && self.nodes[node].disk.reread(&mut read) {

@@ -97,7 +97,7 @@ fn flushed_often(strategy: StrategySpec) -> Cluster {
     Cluster::with(settings)
 }
 
-/// The file of each replica still names the strategy of the first start.
+/// The configuration file of each replica still names the strategy of the first start.
 #[test]
 pub(super) fn h71_a_restart_does_not_replace_the_choice_of_an_operator() {
     let mut cluster = flushed_often(StrategySpec::Leader);

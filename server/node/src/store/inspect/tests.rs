@@ -1,5 +1,5 @@
-//! Tests with whole and damaged directories. A directory must have no problem if and only if a start
-//! on it succeeds.
+//! Tests with whole and damaged directories. A directory must have no problem if and only if a
+//! start on it succeeds.
 
 use std::collections::BTreeMap;
 use std::fs;

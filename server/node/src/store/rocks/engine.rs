@@ -5,8 +5,8 @@
 //! - A flush names all column families and is atomic, so that the position never becomes durable
 //!   without its rows (hazards 88 and 121). RocksDB may also flush by itself at any time; the
 //!   option `atomic_flush` makes this atomic, too.
-//! - A batch of changes is handed over only after all earlier records of the log are synced, so that
-//!   the state on disk never gets ahead of the log (hazard 120).
+//! - A batch of changes is handed over only after all earlier records of the log are synced, so
+//!   that the state on disk never gets ahead of the log (hazard 120).
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -408,8 +408,8 @@ impl Marker {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
-    /// Returns the current state of the manifest. Returns the recorded state if the manifest has not
-    /// changed since.
+    /// Returns the current state of the manifest. This is the recorded state if the manifest has
+    /// not changed since that state was recorded.
     ///
     /// # Errors
     /// `Directory`.

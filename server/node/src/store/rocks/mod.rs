@@ -223,8 +223,8 @@ impl Storage {
     }
 
     /// Writes all records that are only in memory to disk, and closes the directory. Leaves RocksDB
-    /// open if it refuses writes, because it could then take more than a minute to close. The process
-    /// must end after this call.
+    /// open if it refuses writes, because it could then take more than a minute to close. The
+    /// process must end after this call.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.

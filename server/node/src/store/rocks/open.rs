@@ -35,9 +35,9 @@ use leasehold_replica::codec::{self, proto};
 /// Version of the format of data directories. The version is raised when older binaries can no
 /// longer read the directory.
 pub(super) const FORMAT: u32 = 8;
-/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Format 7 has all
-/// executed configurations in the state. Formats up to 6 have no configurations in the state. Formats up to 5 have the log in RocksDB. Format 4 has no
-/// column family `staged`.
+/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Format 7 has
+/// all executed configurations in the state. Formats up to 6 have no configurations in the state.
+/// Formats up to 5 have the log in RocksDB. Format 4 has no column family `staged`.
 pub(super) const FORMATS_OLDER: [u32; 4] = [7, 6, 5, 4];
 /// First format with the log in files of its own.
 const FORMAT_LOG_FILES: u32 = 6;
@@ -485,8 +485,8 @@ fn options(tables: usize) -> Options {
     options.set_max_log_file_size(4 << 20);
     options.set_log_level(LogLevel::Warn);
     // Only directories of older formats have a write-ahead log. A record torn at its end was never
-    // acknowledged, if the marker agrees. A record damaged before the end may have been acknowledged,
-    // and RocksDB's default would forget all records after it.
+    // acknowledged, if the marker agrees. A record damaged before the end may have been
+    // acknowledged, and RocksDB's default would forget all records after it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     // A finished log must still exist, with its full length.
     options.set_track_and_verify_wals_in_manifest(true);
@@ -504,8 +504,8 @@ fn column_options(column: Column) -> Options {
     options.set_block_based_table_factory(&table);
     options.set_compression_type(DBCompressionType::Lz4);
     let share = match column {
-        // After a full disk RocksDB waits for as much room as the largest buffer takes, and the test
-        // for room must not ask for less.
+        // After a full disk RocksDB waits for as much room as the largest buffer takes, and the
+        // test for room must not ask for less.
         Column::State | Column::Sessions => WRITE_BUFFER_BYTES / 4,
         Column::Log | Column::Configs | Column::Staged | Column::Meta => WRITE_BUFFER_BYTES / 16,
     };

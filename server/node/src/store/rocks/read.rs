@@ -129,7 +129,7 @@ impl Storage {
 
 impl Storage {
     /// Reads the newest configurations and the holders of listed keys. Checks that they fit
-    /// together and to the position of the state.
+    /// together, and that they match the position of the state.
     fn recover_configs(&self, n: usize, state: &mut StateChanges) -> Result<(), StorageError> {
         let damaged = |key: &[u8], problem: String| self.engine.damaged(Column::Meta, key, problem);
         if let Some(found) = self.engine.get(Column::Meta, meta::FRAMES)? {
@@ -164,7 +164,8 @@ pub(in crate::store) fn newest_of(configs: Option<&ConfigFrames>) -> ConfigId {
     newest.map_or(ConfigId(0), |frame| frame.id)
 }
 
-/// Describes a state with another newest configuration than its position names.
+/// Describes the error that the newest configuration differs from the one in the position of the
+/// state.
 pub(in crate::store) fn newest_differs(newest: ConfigId, position: ConfigId) -> String {
     format!(
         "the newest configuration is {}, and the state is at configuration {}",

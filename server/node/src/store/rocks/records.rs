@@ -74,8 +74,8 @@ impl Column {
 }
 
 /// Keys of the column family `meta`. The current format uses the keys of the identity, of the
-/// position and of the configurations. All other keys occur only in directories of older formats. The
-/// current format stores the facts under these keys in the log instead.
+/// position and of the configurations. All other keys occur only in directories of older formats.
+/// The current format stores the facts under these keys in the log instead.
 pub mod meta {
     use leasehold_leases::{Ballot, ReplicaId, Slot};
 
@@ -110,7 +110,8 @@ pub mod meta {
         [LISTED, key].concat()
     }
 
-    /// Returns the listed key from which [`listed`] made this key; `None` for any other key.
+    /// Returns the listed key that follows the prefix of `key`; `None` if `key` does not have this
+    /// prefix.
     pub fn parse_listed(key: &[u8]) -> Option<&[u8]> {
         key.strip_prefix(LISTED)
     }

@@ -1,11 +1,11 @@
 //! Takeover of directories of older formats.
 //!
-//! Before format 8, the state had every executed configuration, and before format 7 only the log had
+//! In format 7, the state had every executed configuration. In older formats, only the log had
 //! them. The configurations are executed again, and the state gets their checkpoint. Before format
-//! 6, the log was in RocksDB. Everything that belongs in the log is copied to the files of a new log
-//! and synced. Long values of the state, which had rows of their own, become part of the state's
-//! rows. Finally the identity of the directory names the new format. If a start is interrupted
-//! before that, the next start begins again.
+//! 6, the log was in RocksDB. Everything that belongs in the log is copied to the files of a new
+//! log and synced. Long values of the state, which had rows of their own, become part of the
+//! state's rows. Finally the identity of the directory names the new format. If a start is
+//! interrupted before that, the next start begins again.
 
 use std::time::Duration;
 

@@ -25,7 +25,8 @@ struct Scripted {
     has_room: Arc<AtomicBool>,
     /// Whether changes that were written are refused when they are applied, and flushes, too.
     is_stuck: Arc<AtomicBool>,
-    /// Whether the attempt to apply such changes takes long. It is then refused at its end.
+    /// Whether attempts to apply changes take long. While `is_stuck` is also set, the store answers
+    /// `Full`, but counts no refusal, because the attempt has not ended.
     is_slow: Arc<AtomicBool>,
     lacks_reserve: Arc<AtomicBool>,
     refusals: AtomicU64,
