@@ -8,10 +8,9 @@
 //!
 //! # States of the file
 //! - The file has its full length: the reserve exists.
-//! - The file is shorter: the reserve was given up. The file stays, so that the next start knows
-//!   this.
-//! - There is no file: the disk never had the space, or an operator has removed the file. The
-//!   replica then works without a reserve.
+//! - The file is shorter: the reserve was given up. The file stays, so that the next start knows this.
+//! - There is no file: the disk never had the space, the file system cannot reserve space, or an
+//!   operator has removed the file. The replica then works without a reserve.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -29,8 +28,13 @@ use super::log_files::is_full;
 
 /// Name of the file.
 pub(super) const NAME: &str = "reserve";
-/// Interval between attempts to make a missing reserve.
+/// Interval between attempts to make a missing reserve. After each failed attempt to reserve space,
+/// the interval is doubled, because such an attempt may take the last space for a moment.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum factor by which the interval between attempts grows.
+const PATIENCE_MAX: u32 = 64;
+/// Number of attempts after which the missing reserve is reported again.
+const REPORT_EVERY: u32 = 12;
 /// Length, in bytes, of the blocks in which the operating system states the space of a file.
 const BLOCK_BYTES: u64 = 512;
 
@@ -138,37 +142,84 @@ impl ReserveKeeper {
     /// Gives the reserve up when this is ordered, and makes a missing reserve when the disk has the
     /// space. Returns when no further order can come.
     fn run(&self, interval: Duration, ordered: &Receiver<()>) {
+        let (mut patience, mut attempts) = (1, 0);
         loop {
-            match ordered.recv_timeout(interval) {
+            match ordered.recv_timeout(interval * patience) {
                 Ok(()) => {
                     self.file.give_up();
-                    self.set(ReserveState::GivenUp);
+                    attempts = 0;
                 }
-                Err(RecvTimeoutError::Timeout) => self.check(),
+                Err(RecvTimeoutError::Timeout) => {
+                    attempts += 1;
+                    patience = match self.check(attempts % REPORT_EVERY == 0) {
+                        CheckResult::Done => 1,
+                        CheckResult::NoSpace => patience,
+                        CheckResult::Failed => (2 * patience).min(PATIENCE_MAX),
+                    };
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn check(&self) {
+    /// Makes the reserve if it is missing and the disk has the space. Logs a warning if the replica
+    /// waits for the reserve and `reports` is true.
+    fn check(&self, reports: bool) -> CheckResult {
+        let before = self.state.load(Ordering::Acquire);
         let path = &self.file.path;
-        if !self.file.is_whole() {
-            let is_removed = fs::symlink_metadata(path).is_err();
-            if self.file.make().is_err() {
-                if is_removed {
-                    // An operator wants the node to run without it.
-                    self.set(ReserveState::Absent);
-                }
-                return;
-            }
-            tracing::info!("the disk has enough space: {} is made", path.display());
+        if self.file.is_whole() {
+            self.set(before, ReserveState::Whole);
+            return CheckResult::Done;
         }
-        self.set(ReserveState::Whole);
+        let is_removed = fs::symlink_metadata(path).is_err();
+        let Err(problem) = self.file.make() else {
+            tracing::info!("the disk has enough space: {} is made", path.display());
+            self.set(before, ReserveState::Whole);
+            return CheckResult::Done;
+        };
+        let waits = before == ReserveState::GivenUp as u8;
+        if is_removed {
+            // An operator wants the node to run without it.
+            self.set(before, ReserveState::Absent);
+        } else if !is_full(&problem) {
+            self.set(before, ReserveState::Absent);
+            if waits {
+                tracing::warn!(
+                    "{} cannot be made again: {problem}. The node runs without it",
+                    path.display()
+                );
+            }
+        } else if waits && reports {
+            tracing::warn!(
+                "this replica still takes part in no writes, because {} cannot be made again: \
+                 {problem}. Free more space, or remove the file to run without it",
+                path.display()
+            );
+        }
+        match problem.get_ref() {
+            Some(_) => CheckResult::NoSpace,
+            None => CheckResult::Failed,
+        }
     }
 
-    fn set(&self, state: ReserveState) {
-        self.state.store(state as u8, Ordering::Release);
+    /// Sets the state, unless it was changed since it was `before`.
+    fn set(&self, before: u8, state: ReserveState) {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .state
+            .compare_exchange(before, state as u8, success, failure);
     }
+}
+
+/// Result of a check of the reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CheckResult {
+    /// The reserve exists.
+    Done,
+    /// The disk lacks the space, and nothing was tried.
+    NoSpace,
+    /// The operating system did not reserve the space.
+    Failed,
 }
 
 /// The file.
@@ -211,6 +262,11 @@ impl ReserveFile {
         })
     }
 
+    fn free(&self) -> io::Result<u64> {
+        let found = statvfs(self.path.parent().unwrap_or(Path::new(".")))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     /// Makes the file. The disk must have twice the space, so that the reserve is not given up
     /// again at once.
     ///
@@ -220,9 +276,7 @@ impl ReserveFile {
         if self.is_whole() {
             return Ok(());
         }
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let found = statvfs(folder)?;
-        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        let free = self.free()?;
         if free < 2 * self.bytes {
             return Err(io::Error::new(
                 ErrorKind::StorageFull,
@@ -238,7 +292,8 @@ impl ReserveFile {
         let made = fallocate(&file, FallocateFlags::empty(), 0, self.bytes)
             .map_err(io::Error::from)
             .and_then(|()| file.set_len(self.bytes))
-            .and_then(|()| file.sync_all());
+            .and_then(|()| file.sync_all())
+            .and_then(|()| self.check_made());
         if made.is_err() {
             // Nothing else frees the space that the part takes. An empty file would mean that the
             // reserve was given up.
@@ -249,6 +304,25 @@ impl ReserveFile {
             };
         }
         made
+    }
+
+    /// Checks that the file takes its space, and that as much space is left.
+    ///
+    /// # Errors
+    /// Another program has taken the space meanwhile, or the file system reserves none.
+    fn check_made(&self) -> io::Result<()> {
+        if !self.is_whole() {
+            return Err(io::Error::new(
+                ErrorKind::Unsupported,
+                "the file system reserves no space for it",
+            ));
+        }
+        if self.free()? < self.bytes {
+            return Err(io::Error::from_raw_os_error(
+                rustix::io::Errno::NOSPC.raw_os_error(),
+            ));
+        }
+        Ok(())
     }
 
     fn give_up(&self) {

@@ -122,7 +122,8 @@ impl SpareMaker {
         self.prepare(bytes);
         let gone = || io::Error::other("the thread that makes segments has ended");
         let made = self.made.recv().map_err(|_| gone())?;
-        if self.ordered.take() == Some(bytes) {
+        // An error may be old. The disk may have space by now.
+        if self.ordered.take() == Some(bytes) && made.is_ok() {
             return made;
         }
         make(&self.folder.join(NAME), bytes)

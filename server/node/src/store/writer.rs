@@ -646,10 +646,12 @@ impl WriterThread {
         let attempts = store.refusals();
         let is_new = attempts != self.refused_attempts;
         self.refused_attempts = attempts;
-        if !store.has_room()? {
-            self.refusals = 0;
-        } else if is_new {
-            self.refusals += 1;
+        if is_new {
+            self.refusals = if store.has_room()? {
+                self.refusals + 1
+            } else {
+                0
+            };
         }
         Ok(self.refusals > REFUSALS_MAX)
     }

@@ -154,7 +154,7 @@ impl Parts {
 
     /// Handles the report that the state up to these slots is durable.
     pub(super) fn on_flushed(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
-        self.machine.note_flushed();
+        self.machine.note_flushed(slots);
         self.move_windows(step, slots);
         self.truncate_flushed(step, step.me(), slots);
         self.plan_changes(step);

@@ -196,8 +196,12 @@ impl StateMachine {
         step.persister.flush_state();
     }
 
-    /// Notes that the requested flush is complete.
-    pub(super) fn note_flushed(&mut self) {
+    /// Notes that the requested flush is complete: the state up to these slots is durable. On a full
+    /// disk, the flush may cover less than was requested. The rest is then requested again.
+    pub(super) fn note_flushed(&mut self, slots: PerLog<Slot>) {
         self.is_flushing = false;
+        let (commands, config) = self.flush_requested;
+        let config = config.min(ConfigId(slots.configs.0));
+        self.flush_requested = (commands.min(slots.commands), config);
     }
 }

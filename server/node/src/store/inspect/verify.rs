@@ -62,8 +62,9 @@ struct BadEntry {
 struct CheckpointCheck {
     /// Number of members; `None` if the stamp cannot be read.
     n: Option<usize>,
-    /// Newest configuration. Its row comes before the rows of listed keys.
-    newest: ConfigId,
+    /// Newest configuration; `None` if its row cannot be read. This row comes before the rows of
+    /// listed keys.
+    newest: Option<ConfigId>,
 }
 
 impl CheckpointCheck {
@@ -74,13 +75,15 @@ impl CheckpointCheck {
     fn row(&mut self, key: &[u8], value: &Bytes) -> Result<(), String> {
         if key == meta::FRAMES {
             let found = codec::decode_frames(value.clone()).map_err(|it| it.to_string())?;
-            self.newest = newest_of(Some(&found));
+            self.newest = Some(newest_of(Some(&found)));
             let checked = self.n.map(|n| check_frames(n, &found.frames));
             return checked.unwrap_or(Ok(())).map_err(|it| it.to_string());
         }
         if meta::parse_listed(key).is_some() {
             let versions = codec::decode_listed(value.clone()).map_err(|it| it.to_string())?;
-            let checked = self.n.map(|n| check_versions(n, self.newest, &versions));
+            // Without this bound, a single bad row would make all others look bad.
+            let newest = self.newest.unwrap_or(ConfigId(u64::MAX));
+            let checked = self.n.map(|n| check_versions(n, newest, &versions));
             return checked.unwrap_or(Ok(())).map_err(|it| it.to_string());
         }
         Ok(())
@@ -186,7 +189,10 @@ impl StoppedDirectory {
     fn check_state(&self, state: &StateReader, verdict: &mut DirectoryVerdict) -> Option<Position> {
         self.check_tables(state, verdict);
         let mut checkpoint = CheckpointCheck {
-            n: self.stamp().map(|found| found.stamp.members.len()),
+            n: self
+                .stamp()
+                .map(|found| found.stamp.members.len())
+                .filter(|n| (1..=64).contains(n)),
             ..CheckpointCheck::default()
         };
         for column in Column::ALL {
@@ -213,7 +219,7 @@ impl StoppedDirectory {
                 return None;
             }
         };
-        let newest = checkpoint.newest;
+        let newest = checkpoint.newest.unwrap_or_default();
         if newest != position.config {
             let problem = newest_differs(newest, position.config);
             verdict.note(DirectoryProblem::refused("meta/frames", &problem));

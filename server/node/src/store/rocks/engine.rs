@@ -65,8 +65,6 @@ impl Engine {
     pub(super) fn apply(&self, batch: WriteBatch) -> Result<(), StorageError> {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
-        // Neighbouring rows of a batch are neighbours in memory, so each place is found quickly.
-        options.set_memtable_insert_hint_per_batch(true);
         let written = self.db.write_opt(batch, &options);
         written.map_err(|error| self.failed("writing", error))
     }

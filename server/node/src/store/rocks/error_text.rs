@@ -47,6 +47,8 @@ pub(super) enum ErrorCause {
 
 /// Returns the cause of an error, according to RocksDB's error text.
 pub(super) fn cause(text: &str) -> ErrorCause {
+    // RocksDB adds this prefix to the error for which it delays writes.
+    let text = text.strip_prefix("Result incomplete: ").unwrap_or(text);
     let parsed = ErrorText::of(text);
     match parsed.kind {
         "Corruption" => ErrorCause::Damaged,

@@ -263,6 +263,8 @@ impl Appender<'_> {
                 codec::encode_frames(configs, out);
             });
         }
+        let mut listed: Vec<_> = listed.iter().collect();
+        listed.sort_unstable_by_key(|(key, _)| key);
         for (key, versions) in listed {
             let row = meta::listed(key);
             self.put_or_delete(Column::Meta, &row, versions.as_ref(), codec::encode_listed);

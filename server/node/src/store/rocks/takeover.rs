@@ -61,13 +61,14 @@ impl Storage {
             Ok(true)
         })?;
         // The log of a directory without these rows was never truncated, so it has all of them.
-        self.log
-            .each(LogId::Configs, Slot(1), |slot, _, value, _| {
-                if slot.0 <= position.config.0 {
+        let missing = Slot(executed.configs.newest().0).next();
+        if missing.0 <= position.config.0 {
+            self.log
+                .each(LogId::Configs, missing, |slot, _, value, _| {
                     executed.execute(slot, &value);
-                }
-                true
-            })?;
+                    slot.0 < position.config.0
+                })?;
+        }
         let newest = executed.configs.newest();
         if newest != position.config {
             return Err(StorageError::Damaged {
@@ -80,7 +81,8 @@ impl Storage {
                 ),
             });
         }
-        if let Some(CheckpointChanges { frames, keys }) = executed.configs.take_unsaved() {
+        if let Some(CheckpointChanges { frames, mut keys }) = executed.configs.take_unsaved() {
+            keys.retain(|(_, versions)| versions.is_some());
             let configured = executed.configured;
             let frames = ConfigFrames { configured, frames };
             records::append_configs(db, Some(&frames), &keys, batch);
