@@ -131,7 +131,7 @@ fn a_replica_on_a_full_disk_gives_up_its_reserve_and_goes_on_when_there_is_room(
     replica.wait().good();
     let replica = place.start(&SERVE, Stdio::null());
     until("the replica", || replica.err().contains("serving"));
-    assert!(replica.err().contains("until 256 MiB are free"));
+    assert!(replica.err().contains("until 160 MiB are free"));
     std::fs::remove_file(data.join("taken")).unwrap();
     until("the replica to go on", || put("after").status.success());
     assert_eq!(reserved(), 128 << 20);

@@ -3,8 +3,8 @@
 //! A truncation of the log frees space, but needs a flush of the state first, and the flush needs
 //! space. RocksDB also stops for good if it lacks space for long. So the space of this file is
 //! freed at the first write that the disk refuses. The space is meant for what was already
-//! accepted: while the reserve is given up, the replica takes part in no new writes. When twice the
-//! length of the reserve is free, the reserve is made again.
+//! accepted: while the reserve is given up, the replica takes part in no new writes. When the disk
+//! has enough space for the reserve and a quarter of its length besides, the reserve is made again.
 //!
 //! # States of the file
 //! - The file has its full length: the reserve exists.
@@ -152,9 +152,9 @@ impl ReserveKeeper {
                 Err(RecvTimeoutError::Timeout) => {
                     attempts += 1;
                     patience = match self.check(attempts % REPORT_EVERY == 0) {
-                        CheckResult::Done => 1,
-                        CheckResult::NoSpace => patience,
-                        CheckResult::Failed => (2 * patience).min(PATIENCE_MAX),
+                        ReserveCheck::Done => 1,
+                        ReserveCheck::NoSpace => patience,
+                        ReserveCheck::Failed => (2 * patience).min(PATIENCE_MAX),
                     };
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -164,18 +164,18 @@ impl ReserveKeeper {
 
     /// Makes the reserve if it is missing and the disk has the space. Logs a warning if the replica
     /// waits for the reserve and `reports` is true.
-    fn check(&self, reports: bool) -> CheckResult {
+    fn check(&self, reports: bool) -> ReserveCheck {
         let before = self.state.load(Ordering::Acquire);
         let path = &self.file.path;
         if self.file.is_whole() {
             self.set(before, ReserveState::Whole);
-            return CheckResult::Done;
+            return ReserveCheck::Done;
         }
         let is_removed = fs::symlink_metadata(path).is_err();
         let Err(problem) = self.file.make() else {
             tracing::info!("the disk has enough space: {} is made", path.display());
             self.set(before, ReserveState::Whole);
-            return CheckResult::Done;
+            return ReserveCheck::Done;
         };
         let waits = before == ReserveState::GivenUp as u8;
         if is_removed {
@@ -197,8 +197,8 @@ impl ReserveKeeper {
             );
         }
         match problem.get_ref() {
-            Some(_) => CheckResult::NoSpace,
-            None => CheckResult::Failed,
+            Some(_) => ReserveCheck::NoSpace,
+            None => ReserveCheck::Failed,
         }
     }
 
@@ -213,7 +213,7 @@ impl ReserveKeeper {
 
 /// Result of a check of the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CheckResult {
+enum ReserveCheck {
     /// The reserve exists.
     Done,
     /// The disk lacks the space, and nothing was tried.
@@ -241,9 +241,12 @@ impl ReserveFile {
         if is_known && is_full(&problem) {
             tracing::warn!(
                 "{path} was given up because the disk was full, and cannot be made again: {problem}. \
-                 This replica takes part in no writes until {} MiB are free",
-                2 * mib
+                 This replica takes part in no writes until {} MiB are free; or remove the file, to \
+                 run without it",
+                self.needed_mib()
             );
+            // A crash may have left a part.
+            let _ = empty(&self.path);
             return ReserveState::GivenUp;
         }
         tracing::warn!(
@@ -262,13 +265,32 @@ impl ReserveFile {
         })
     }
 
+    /// Space besides the reserve that must be free, in bytes, so that the reserve is not given up
+    /// again at once. If the space were larger, a replica that has filled its disk might not find
+    /// it after a truncation of its log.
+    fn margin(&self) -> u64 {
+        self.bytes / 4
+    }
+
+    /// Space that must be free before the reserve is made, in MiB.
+    fn needed_mib(&self) -> u64 {
+        (self.bytes + self.margin()) >> 20
+    }
+
+    /// Returns the free space of the disk in bytes.
+    ///
+    /// # Errors
+    /// The disk has no inodes, or any error of the operating system.
     fn free(&self) -> io::Result<u64> {
         let found = statvfs(self.path.parent().unwrap_or(Path::new(".")))?;
+        if found.f_files > 0 && found.f_favail == 0 {
+            let problem = "no inodes are free";
+            return Err(io::Error::new(ErrorKind::StorageFull, problem));
+        }
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Makes the file. The disk must have twice the space, so that the reserve is not given up
-    /// again at once.
+    /// Makes the file.
     ///
     /// # Errors
     /// The disk lacks the space, or any error of the operating system.
@@ -277,15 +299,10 @@ impl ReserveFile {
             return Ok(());
         }
         let free = self.free()?;
-        if free < 2 * self.bytes {
-            return Err(io::Error::new(
-                ErrorKind::StorageFull,
-                format!(
-                    "{} MiB are free, and {} are needed",
-                    free >> 20,
-                    (2 * self.bytes) >> 20
-                ),
-            ));
+        if free < self.bytes + self.margin() {
+            let (free, needed) = (free >> 20, self.needed_mib());
+            let problem = format!("{free} MiB are free, and {needed} are needed");
+            return Err(io::Error::new(ErrorKind::StorageFull, problem));
         }
         let is_new = fs::symlink_metadata(&self.path).is_err();
         let file = open(&self.path, true)?;
@@ -306,7 +323,7 @@ impl ReserveFile {
         made
     }
 
-    /// Checks that the file takes its space, and that as much space is left.
+    /// Checks that the file takes its space, and that some space is left.
     ///
     /// # Errors
     /// Another program has taken the space meanwhile, or the file system reserves none.
@@ -317,7 +334,7 @@ impl ReserveFile {
                 "the file system reserves no space for it",
             ));
         }
-        if self.free()? < self.bytes {
+        if self.free()? < self.margin() / 2 {
             return Err(io::Error::from_raw_os_error(
                 rustix::io::Errno::NOSPC.raw_os_error(),
             ));
@@ -330,8 +347,8 @@ impl ReserveFile {
         match empty(&self.path) {
             Ok(()) => tracing::warn!(
                 "the disk is full: {path} is given up. This replica takes part in no writes until \
-                 {} MiB are free",
-                (2 * self.bytes) >> 20
+                 {} MiB are free; or remove the file, to run without it",
+                self.needed_mib()
             ),
             Err(error) => {
                 tracing::warn!("the disk is full, and {path} cannot be given up: {error}")
@@ -398,7 +415,7 @@ mod tests {
         let reserve = start(disk.path());
         assert_eq!(space(disk.path()), BYTES);
         assert!(!reserve.is_given_up());
-        fs::write(&filler, vec![1; 6 << 20]).unwrap();
+        fs::write(&filler, vec![1; 11 << 20]).unwrap();
         reserve.give_up();
         assert!(reserve.is_given_up());
         until(|| space(disk.path()) == 0);
@@ -416,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_room_for_the_reserve_is_used_without_it() {
-        let Some(disk) = MountedDisk::new(12) else {
+        let Some(disk) = MountedDisk::new(9) else {
             return;
         };
         let reserve = start(disk.path());
@@ -426,7 +443,7 @@ mod tests {
         disk.resize(32);
         until(|| space(disk.path()) == BYTES);
         // An operator needs the space at once.
-        disk.resize(12);
+        disk.resize(9);
         fs::remove_file(disk.path().join(NAME)).unwrap();
         until(|| state(&reserve) == ReserveState::Absent as u8);
         assert!(!give_up_at_start(disk.path()));
