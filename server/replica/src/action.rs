@@ -33,7 +33,8 @@ pub enum Action {
         records: Vec<Record>,
     },
     /// Make durable all changes of the state that were persisted so far, then return
-    /// `Input::Flushed`. At most one flush is requested at a time.
+    /// `Input::Flushed`. On a full disk, the flush may cover fewer changes. At most one flush is
+    /// requested at a time.
     Flush,
     /// Free the space of the log entries up to these slots. These entries are executed and flushed,
     /// and no member needs them any more. The storage may keep some of them.

@@ -97,6 +97,14 @@ impl Value {
             _ => &[],
         }
     }
+
+    /// Returns the change of the lease configuration. A no-op and commands have no change.
+    pub fn config_change(&self) -> Option<&ConfigChange> {
+        match self {
+            Value::Config(change) => Some(change),
+            _ => None,
+        }
+    }
 }
 
 /// State of one log of a leader, as the leader reports it.

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use leasehold_replica::BACKLOG_BYTES_MAX;
-
-use super::WRITE_BUFFER_BYTES;
+use super::WRITABLE_BYTES;
 
 /// Reason why the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +110,7 @@ pub enum StorageError {
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
          (one that runs goes on by itself)",
-        path.display(), (WRITE_BUFFER_BYTES + BACKLOG_BYTES_MAX) >> 20
+        path.display(), WRITABLE_BYTES >> 20
     )]
     Full {
         /// Path of the data directory.

@@ -33,11 +33,15 @@ pub use self::error::StorageError;
 pub use self::rocks::{Storage, records, staged};
 pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
-/// Maximum total size in bytes of the memtables of all column families.
-const WRITE_BUFFER_BYTES: usize = 64 << 20;
 /// Length in bytes of the file that is given up when the disk is full. The space is enough for a
 /// flush of all memtables and some segments of the log.
 pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
+/// Free space, in bytes, with which a node whose disk was full works normally again: the reserve,
+/// and the margin with which it is made.
+const WRITABLE_BYTES: u64 = RESERVE_BYTES + RESERVE_BYTES / RESERVE_MARGIN;
+/// Part of the reserve's length that must be free besides the reserve when it is made: one in this
+/// number.
+const RESERVE_MARGIN: u64 = 4;
 
 /// Point at which a write is considered durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

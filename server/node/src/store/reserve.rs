@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
 
+use super::RESERVE_MARGIN;
 use super::log_files::is_full;
 
 /// Name of the file.
@@ -269,7 +270,7 @@ impl ReserveFile {
     /// again at once. If the space were larger, a replica that has filled its disk might not find
     /// it after a truncation of its log.
     fn margin(&self) -> u64 {
-        self.bytes / 4
+        self.bytes / RESERVE_MARGIN
     }
 
     /// Space that must be free before the reserve is made, in MiB.

@@ -333,10 +333,13 @@ impl Log {
         self.adopted = (ballot, start);
         self.heard_commit = Slot::ZERO;
         self.log_starts.insert(ballot, start);
-        let of_ballot = self
-            .uncommitted()
-            .filter(|(_, known)| known.ballot == ballot);
-        self.reportable = of_ballot.map(|(slot, _)| slot).collect();
+        self.reportable = self.of_adopted_ballot().collect();
+    }
+
+    /// Returns the slots of the uncommitted entries of the adopted ballot, in rising order.
+    fn of_adopted_ballot(&self) -> impl Iterator<Item = Slot> {
+        let of_ballot = |(_, known): &(Slot, &Accepted)| known.ballot == self.adopted.0;
+        self.uncommitted().filter(of_ballot).map(|(slot, _)| slot)
     }
 
     /// Whether the leader has reported commits of slots that are not executed here.
@@ -478,14 +481,9 @@ impl Log {
                 .is_none_or(|first| first > self.commit_point.next()),
             "the slot after the commit point is not committed"
         );
-        let reportable = |slot: &Slot| {
-            let accepted = self.accepted(*slot);
-            !self.is_committed(*slot)
-                && accepted.is_some_and(|accepted| accepted.ballot == self.adopted.0)
-        };
         assert!(
-            self.reportable.iter().all(reportable),
-            "only uncommitted entries of the adopted ballot are reportable"
+            self.of_adopted_ballot().eq(self.reportable.iter().copied()),
+            "the reportable entries are the uncommitted ones of the adopted ballot"
         );
         let newest = self.log_starts.last_key_value();
         assert!(

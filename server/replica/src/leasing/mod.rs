@@ -166,12 +166,9 @@ impl Leasing {
     /// Executes a slot of the configuration log. Returns the number of keys that this configuration
     /// lists as changed.
     pub(super) fn execute(&mut self, id: ConfigId, value: &Value) -> usize {
-        let none = ConfigChange::default();
-        let change = match value {
-            Value::Config(change) => change,
-            _ => &none,
-        };
-        self.configured |= matches!(value, Value::Config(_));
+        let (change, none) = (value.config_change(), ConfigChange::default());
+        self.configured |= change.is_some();
+        let change = change.unwrap_or(&none);
         self.configs.apply(id, change);
         assert_eq!(
             self.configs.newest(),

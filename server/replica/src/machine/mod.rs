@@ -205,3 +205,27 @@ impl StateMachine {
         self.flush_requested = (commands.min(slots.commands), config);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_that_covers_less_is_followed_by_another_one() {
+        let reached = (Slot(9), ConfigId(2));
+        let mut machine = StateMachine {
+            handed_over: reached,
+            flush_requested: reached,
+            is_flushing: true,
+            ..StateMachine::restore(&SessionLimits::default(), StateChanges::default())
+        };
+        let flushed = PerLog {
+            commands: Slot(7),
+            configs: Slot(2),
+        };
+        machine.note_flushed(flushed);
+        assert!(machine.may_flush());
+        assert_eq!(machine.flush_requested(), flushed);
+        assert_ne!(machine.flush_requested, machine.handed_over);
+    }
+}

@@ -10,7 +10,7 @@ use leasehold_leases::{
 };
 
 use super::{ChosenValues, Verdict, WorldSnapshot, ensure, id};
-use leasehold_replica::message::{Envelope, LogId, Message, Value};
+use leasehold_replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "configurations";
 
@@ -74,12 +74,8 @@ impl ConfigurationOracle {
     pub(super) fn advance(&mut self, chosen: &ChosenValues) {
         let none = ConfigChange::default();
         while let Some(value) = chosen.value(LogId::Configs, Slot(self.applied.0 + 1)) {
-            let change = match value {
-                Value::Config(change) => change,
-                _ => &none,
-            };
             self.applied.0 += 1;
-            self.apply(change, chosen.sample());
+            self.apply(value.config_change().unwrap_or(&none), chosen.sample());
         }
     }
 

@@ -42,9 +42,10 @@ use super::log_files::LogFiles;
 use super::reserve::Reserve;
 use super::{
     DirectoryStamp, Durability, FlushReport, PreparedRead, StorageError, StorageOptions, Store,
-    WRITE_BUFFER_BYTES,
 };
 
+/// Maximum total size in bytes of the memtables of all column families.
+const WRITE_BUFFER_BYTES: usize = 64 << 20;
 /// Name of the file that is written to test whether a full disk has space again. The file is large,
 /// because RocksDB resumes writes only if the free space exceeds the size of its largest write
 /// buffer.

@@ -260,12 +260,8 @@ fn a_start_on_a_full_disk_gives_up_the_reserve() {
     until("the reserve is made again", || !storage.lacks_reserve());
 }
 
-/// The log has room in its segment, so nothing else notices the full disk.
-#[test]
-fn a_flush_that_is_refused_is_noticed_although_nothing_else_is_written() {
-    let Some(disk) = MountedDisk::new(80) else {
-        return;
-    };
+/// Opens a storage on the disk and applies a batch of changes, which is not flushed yet.
+fn storage_to_flush(disk: &MountedDisk) -> Storage {
     let path = disk.path().join("A");
     let (mut storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
     let value = Some(stored(&"v".repeat(1 << 20), 1));
@@ -273,6 +269,16 @@ fn a_flush_that_is_refused_is_noticed_although_nothing_else_is_written() {
     until("the batch is applied", || {
         !Store::check(&mut storage).unwrap()
     });
+    storage
+}
+
+/// The log has room in its segment, so nothing else notices the full disk.
+#[test]
+fn a_flush_that_is_refused_is_noticed_although_nothing_else_is_written() {
+    let Some(disk) = MountedDisk::new(80) else {
+        return;
+    };
+    let mut storage = storage_to_flush(&disk);
     let filler = take_space(&disk);
     let (report, reports) = std::sync::mpsc::channel();
     let report = move |flushed: Result<_, _>| report.send(flushed.is_ok()).unwrap();
@@ -291,13 +297,7 @@ fn a_store_that_refuses_writes_is_closed_at_once() {
     let Some(disk) = MountedDisk::new(80) else {
         return;
     };
-    let path = disk.path().join("A");
-    let (mut storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
-    let value = Some(stored(&"v".repeat(1 << 20), 1));
-    storage.write(&[checkpoint(1, "k", value)]).unwrap();
-    until("the batch is applied", || {
-        !Store::check(&mut storage).unwrap()
-    });
+    let mut storage = storage_to_flush(&disk);
     let _filler = take_space(&disk);
     storage.flush(Box::new(|_| {})).unwrap();
     until("the refusal is noticed", || {

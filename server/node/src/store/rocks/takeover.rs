@@ -234,13 +234,9 @@ impl ExecutedAgain {
         if slot.0 != next.0 {
             return;
         }
-        let none = ConfigChange::default();
-        let change = match value {
-            Value::Config(change) => change,
-            _ => &none,
-        };
-        self.configured |= matches!(value, Value::Config(_));
-        self.configs.apply(next, change);
+        let (change, none) = (value.config_change(), ConfigChange::default());
+        self.configured |= change.is_some();
+        self.configs.apply(next, change.unwrap_or(&none));
         let kept = next.0.saturating_sub(FRAMES_SAVED as u64);
         self.configs.forget_before(ConfigId(kept));
     }
