@@ -326,16 +326,23 @@ impl Disk {
     }
 
     /// Begins the requested flush. The flush does not begin before every persist that preceded the
-    /// request is applied. Returns whether the flush begins.
+    /// request is applied, unless the disk is full. A flush on a full disk covers only what is
+    /// applied. Returns whether the flush begins.
     pub fn begin_flush(&mut self) -> bool {
         let first = self.syncing.first().or(self.queued.first());
         let waits = |after| first.is_some_and(|(sequence, _)| *sequence <= after);
+        let waits = |after| !self.full && waits(after);
         if self.flush_after.is_none_or(waits) {
             return false;
         }
         self.flush_after = None;
         self.flushing = Some(self.applied.len());
         true
+    }
+
+    /// Whether persists wait for a full disk, so that a flush may cover less than was requested.
+    pub fn is_obstructed(&self) -> bool {
+        self.full && !(self.syncing.is_empty() && self.queued.is_empty())
     }
 
     /// Ends the flush. Returns the last slots that the durable state covers.

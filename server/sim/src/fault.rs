@@ -102,12 +102,15 @@ pub enum FaultKind {
     PartFlushed,
     /// A leader is killed after it has proposed an entry, and before its own copy is durable.
     LeaderUnsynced,
+    /// A flush of the state ends while the disk is full and other records wait for the disk. The
+    /// flush may cover less than was requested.
+    FlushedWhileFull,
 }
 
 impl FaultKind {
     /// Every kind of fault. Planned faults are drawn at random from this list. Therefore, a
     /// different order would change the runs.
-    pub const ALL: [FaultKind; 45] = [
+    pub const ALL: [FaultKind; 46] = [
         FaultKind::Loss,
         FaultKind::Duplication,
         FaultKind::Reordering,
@@ -153,6 +156,7 @@ impl FaultKind {
         FaultKind::TornSectors,
         FaultKind::PartFlushed,
         FaultKind::LeaderUnsynced,
+        FaultKind::FlushedWhileFull,
     ];
 
     /// Whether the plan of a run can contain this fault. A planned fault occurs repeatedly in the
@@ -185,6 +189,7 @@ impl FaultKind {
                 | FaultKind::TornSectors
                 | FaultKind::PartFlushed
                 | FaultKind::LeaderUnsynced
+                | FaultKind::FlushedWhileFull
         )
     }
 
@@ -236,6 +241,7 @@ impl FaultKind {
             FaultKind::TornSectors => "log write torn",
             FaultKind::PartFlushed => "crash with some changes flushed",
             FaultKind::LeaderUnsynced => "leader killed before its entry was durable",
+            FaultKind::FlushedWhileFull => "state flushed on a full disk",
         }
     }
 }

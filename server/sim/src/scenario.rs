@@ -101,7 +101,8 @@ impl Choices {
             | FaultKind::Reused
             | FaultKind::TornSectors
             | FaultKind::PartFlushed
-            | FaultKind::LeaderUnsynced => self.faults,
+            | FaultKind::LeaderUnsynced
+            | FaultKind::FlushedWhileFull => self.faults,
             _ => self.faults || !fault.is_planned(),
         }
     }

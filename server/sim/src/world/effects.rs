@@ -165,10 +165,17 @@ impl World {
         self.queue.schedule(at, QueuedEvent::Flushed { node, run });
     }
 
-    /// Ends a flush. If the disk is full, the flush does not end yet, and is tried again later.
+    /// Ends a flush. If the disk is full, the flush may end with the space of a reserve. Otherwise
+    /// it does not end yet, and is tried again later.
     pub(super) fn flushed(&mut self, node: usize) {
         if self.nodes[node].disk.is_full() {
-            return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);
+            let has_reserve = self.rng.random_bool(0.5);
+            if !has_reserve {
+                return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);
+            }
+            if self.nodes[node].disk.is_obstructed() {
+                self.note_fault(FaultKind::FlushedWhileFull);
+            }
         }
         let slots = self.nodes[node].disk.flushed();
         self.arrive(node, |inbox| inbox.push(Input::Flushed(slots)));

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What a change does to the latency of writes: two programs by turns on one site, values of 64 bytes.
+#
+# usage: benchmarks/latency.sh BEFORE AFTER [OUT]
+#
+# BEFORE and AFTER are two `leasehold` binaries. A cluster of each runs beside the other, and clients load
+# one of them at a time. A pair is a short run on each, and pairs alternate in which is first. OUT (default
+# results/latency) gets runs.csv with a row for each run, and summary.txt with medians, and the median and
+# the range of the pairs' ratios.
+#
+# LOOPS says with how many connections closed loops run (default "1 50 160"), TARGETS at how many writes a
+# second open loops run, each with 160 connections (14000), PAIRS how many pairs there are of each (10),
+# SECONDS_EACH how long a run lasts (3), DURABILITY how replicas write (sync). The variables that lib/site.sh
+# names count, too.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+before=$(realpath "$1") after=$(realpath "$2") out=${3:-results/latency}
+mkdir -p "$out"
+out=$(realpath "$out")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+LEASEHOLD=$after
+source benchmarks/lib/site.sh
+
+pairs=${PAIRS:-10}
+seconds=${SECONDS_EACH:-3}
+declare -A ports=([before]=$first_port [after]=$((first_port + 200)))
+for site in before after; do
+    leasehold=${!site}
+    start_site "$site" "${ports[$site]}" "${DURABILITY:-sync}"
+done
+leasehold=$after
+
+# A median of the numbers on standard input, one a line.
+median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+# Runs all pairs of one load.
+measure_load() { # name properties...
+    local name=$1 pair order site
+    shift
+    for ((pair = 1; pair <= pairs; pair++)); do
+        order=(before after)
+        ((pair % 2)) || order=(after before)
+        for site in "${order[@]}"; do
+            read -ra found < <(measure_site "$site" "${ports[$site]}" "$work/report" "$seconds" \
+                "${writes[@]}" -p fieldlength=64 "$@")
+            echo "$name,$pair,$site,${found[0]},${found[1]},${found[2]},${found[3]}" | tee -a "$out/runs.csv"
+        done
+    done
+}
+
+echo "load,pair,program,puts_per_s,p50_us,p99_us,cpu_us_per_put" | tee "$out/runs.csv"
+for connections in ${LOOPS-1 50 160}; do
+    measure_load "closed-$connections"
+done
+connections=160
+for target in ${TARGETS-14000}; do
+    measure_load "open-$target" -p target="$target" -p measurement.interval=intended
+done
+
+{
+    echo "$replicas replicas, 64-byte values, $pairs pairs of runs of ${seconds} s"
+    echo "$(uname -sr), $(nproc) processors"
+    printf '%-12s %-15s %10s %10s %7s %s\n' load figure before after ratio range
+    for load in $(cut -d, -f1 "$out/runs.csv" | tail -n +2 | uniq); do
+        field=4
+        for figure in puts_per_s p50_us p99_us cpu_us_per_put; do
+            rows=$(awk -F, -v load="$load" -v field=$field '$1 == load { v[$2, $3] = $field; if ($2 > n) n = $2 }
+                END { for (i = 1; i <= n; i++) print v[i, "before"], v[i, "after"], v[i, "after"] / v[i, "before"] }' "$out/runs.csv")
+            ratios=$(cut -d' ' -f3 <<<"$rows" | sort -n)
+            printf '%-12s %-15s %10.1f %10.1f %7.3f %.3f to %.3f\n' "$load" $figure \
+                "$(cut -d' ' -f1 <<<"$rows" | median)" "$(cut -d' ' -f2 <<<"$rows" | median)" \
+                "$(median <<<"$ratios")" "$(head -n 1 <<<"$ratios")" "$(tail -n 1 <<<"$ratios")"
+            field=$((field + 1))
+        done
+    done
+} | tee "$out/summary.txt"
