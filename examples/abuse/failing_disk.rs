@@ -75,7 +75,7 @@ pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<E
         if status.is_none() {
             break;
         }
-        cluster.start_last()?;
+        cluster.start_one(last)?;
     }
     Ok(ends)
 }

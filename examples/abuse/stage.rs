@@ -98,7 +98,7 @@ impl Stage {
             sleep(SETTLES_IN).await;
             let waged = self.wage(attack, &cluster, true)?;
             row.waged = figures_of(waged, attack).await?;
-            cluster.start_last()?;
+            cluster.start_one(recipe.replicas - 1)?;
         }
         cluster.ready().await?;
         if attack.prepares && !attack.setting.one_late {

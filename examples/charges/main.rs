@@ -14,6 +14,7 @@ mod cluster;
 mod clusters;
 mod load;
 mod measure;
+#[path = "../common/processor.rs"]
 mod processor;
 #[path = "../common/provenance.rs"]
 mod provenance;

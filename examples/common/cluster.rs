@@ -38,7 +38,7 @@ pub struct Setting {
     /// Whether replicas run without privileges, so that the permissions of a directory also
     /// restrict the replicas.
     pub unprivileged: bool,
-    /// Whether the last replica is started later, by [`Cluster::start_late`].
+    /// Whether the last replica is started later, by [`Cluster::start_one`].
     pub one_late: bool,
     /// Whether replicas prove their identity with certificates. This has no effect if the program
     /// does not support certificates.
@@ -109,7 +109,7 @@ impl Cluster {
         }
         let late = usize::from(setting.one_late);
         for replica in 0..recipe.replicas - late {
-            this.spawn(replica)?;
+            this.start_one(replica)?;
         }
         Ok(this)
     }
@@ -195,7 +195,9 @@ impl Cluster {
         }
     }
 
-    fn spawn(&mut self, replica: usize) -> anyhow::Result<()> {
+    /// Starts a replica. The replica must not be running: either it has not been started before, or
+    /// it has ended.
+    pub fn start_one(&mut self, replica: usize) -> anyhow::Result<()> {
         let log = self.dir.join(format!("{}.log", NAMES[replica]));
         let log = File::options().create(true).append(true).open(log)?;
         let mut words: Vec<String> = Vec::new();
@@ -223,17 +225,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the last replica. The replica must not be running: either it has not been started
-    /// before, or it has ended.
-    pub fn start_last(&mut self) -> anyhow::Result<()> {
-        let last = self.children.len() - 1;
-        self.spawn(last)
-    }
-
     /// Kills all replicas and starts them again.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.kill();
-        (0..self.children.len()).try_for_each(|replica| self.spawn(replica))
+        (0..self.children.len()).try_for_each(|replica| self.start_one(replica))
     }
 
     /// Returns the id of each replica's process; `None` for a replica that is not running.
@@ -266,10 +261,13 @@ impl Cluster {
         words
     }
 
-    /// Waits until all replicas know the leader and are ready to serve.
+    /// Waits until all replicas that were not killed know the leader and are ready to serve.
     pub async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         for (replica, name) in NAMES.iter().enumerate().take(self.clients.len()) {
+            if self.children[replica].is_none() {
+                continue;
+            }
             while !self.is_ready(replica).await {
                 if Instant::now() > deadline || self.ended(replica).is_some() {
                     let words = self.last_log_lines();
@@ -299,8 +297,9 @@ impl Cluster {
         Ok(Client::connect(options).await?)
     }
 
-    fn kill(&mut self) {
-        for child in self.children.iter_mut().flatten() {
+    /// Kills all replicas.
+    pub fn kill(&mut self) {
+        for mut child in self.children.iter_mut().filter_map(Option::take) {
             let _ = child.kill();
             let _ = child.wait();
         }
