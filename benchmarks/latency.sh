@@ -30,6 +30,13 @@ for site in before after; do
 done
 leasehold=$after
 
+# Says why a run gave no figures.
+fail() { # load program
+    echo "the run $1 with the program $2 gave no figures:" >&2
+    tail -n 5 "$work/log" "$work/report.txt" >&2
+    exit 1
+}
+
 # A median of the numbers on standard input, one a line.
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
@@ -42,7 +49,7 @@ measure_load() { # name properties...
         ((pair % 2)) || order=(after before)
         for site in "${order[@]}"; do
             read -ra found < <(measure_site "$site" "${ports[$site]}" "$work/report" "$seconds" \
-                "${writes[@]}" -p fieldlength=64 "$@")
+                "${writes[@]}" -p fieldlength=64 "$@") || fail "$name" "$site"
             echo "$name,$pair,$site,${found[0]},${found[1]},${found[2]},${found[3]}" | tee -a "$out/runs.csv"
         done
     done
