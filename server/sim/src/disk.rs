@@ -160,8 +160,8 @@ fn apply_rows<K: Ord, V>(rows: &mut BTreeMap<K, V>, changes: Vec<(K, Option<V>)>
     }
 }
 
-/// Returns the batch of changes `record`, but without its rows. Returns `None` if `record` is not a
-/// batch of changes.
+/// Removes the rows of a batch of changes, so that only its position and its configurations remain.
+/// Returns `None` if `record` is not a batch of changes.
 fn position(record: Record) -> Option<Record> {
     let Record::Changes(changes) = record else {
         return None;
@@ -192,8 +192,10 @@ pub struct Disk {
     pub stalled_until_ns: u64,
     /// Maximum number of log entries that one read returns.
     pub read_max: usize,
-    /// Whether the disk has no free space, so that nothing becomes durable.
+    /// Whether the disk has no free space, so that no record of the log becomes durable.
     full: bool,
+    /// Whether a flush succeeds on the full disk, because the store has a reserve of space.
+    pub has_reserve: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
     /// Batches of changes that were applied to the state, but have not been flushed.
@@ -205,6 +207,8 @@ pub struct Disk {
     flush_after: Option<Sequence>,
     /// Number of batches that the flush in progress covers; `None` if there is no flush.
     flushing: Option<usize>,
+    /// Whether the flush in progress covers less than was requested.
+    is_short: bool,
 }
 
 impl Disk {
@@ -219,12 +223,14 @@ impl Disk {
             stalled_until_ns: 0,
             read_max: READ_MAX,
             full: false,
+            has_reserve: false,
             syncing: Vec::new(),
             queued: Vec::new(),
             applied: Vec::new(),
             flushed: PerLog::default(),
             flush_after: None,
             flushing: None,
+            is_short: false,
         }
     }
 
@@ -325,24 +331,27 @@ impl Disk {
         self.flush_after = Some(last.map_or(Sequence::default(), |(sequence, _)| *sequence));
     }
 
-    /// Begins the requested flush. The flush does not begin before every persist that preceded the
-    /// request is applied, unless the disk is full. A flush on a full disk covers only what is
-    /// applied. Returns whether the flush begins.
+    /// Begins the requested flush once every persist before the request is applied. On a full disk,
+    /// begins it at once, and it covers only what is applied. Returns whether the flush begins.
     pub fn begin_flush(&mut self) -> bool {
+        let Some(after) = self.flush_after else {
+            return false;
+        };
         let first = self.syncing.first().or(self.queued.first());
-        let waits = |after| first.is_some_and(|(sequence, _)| *sequence <= after);
-        let waits = |after| !self.full && waits(after);
-        if self.flush_after.is_none_or(waits) {
+        let waits = first.is_some_and(|(sequence, _)| *sequence <= after);
+        if waits && !self.full {
             return false;
         }
         self.flush_after = None;
         self.flushing = Some(self.applied.len());
+        self.is_short = waits;
         true
     }
 
-    /// Whether persists wait for a full disk, so that a flush may cover less than was requested.
-    pub fn is_obstructed(&self) -> bool {
-        self.full && !(self.syncing.is_empty() && self.queued.is_empty())
+    /// Whether the flush in progress covers less than was requested, because the disk was full when
+    /// it began.
+    pub fn is_flush_short(&self) -> bool {
+        self.is_short
     }
 
     /// Ends the flush. Returns the last slots that the durable state covers.

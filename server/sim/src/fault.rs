@@ -102,9 +102,9 @@ pub enum FaultKind {
     PartFlushed,
     /// A leader is killed after it has proposed an entry, and before its own copy is durable.
     LeaderUnsynced,
-    /// A flush of the state ends while the disk is full and other records wait for the disk. The
-    /// flush may cover less than was requested.
-    FlushedWhileFull,
+    /// A flush of the state ends that covers less than was requested, because the disk was full when
+    /// the flush began.
+    FlushedInPart,
 }
 
 impl FaultKind {
@@ -156,7 +156,7 @@ impl FaultKind {
         FaultKind::TornSectors,
         FaultKind::PartFlushed,
         FaultKind::LeaderUnsynced,
-        FaultKind::FlushedWhileFull,
+        FaultKind::FlushedInPart,
     ];
 
     /// Whether the plan of a run can contain this fault. A planned fault occurs repeatedly in the
@@ -189,7 +189,7 @@ impl FaultKind {
                 | FaultKind::TornSectors
                 | FaultKind::PartFlushed
                 | FaultKind::LeaderUnsynced
-                | FaultKind::FlushedWhileFull
+                | FaultKind::FlushedInPart
         )
     }
 
@@ -241,7 +241,7 @@ impl FaultKind {
             FaultKind::TornSectors => "log write torn",
             FaultKind::PartFlushed => "crash with some changes flushed",
             FaultKind::LeaderUnsynced => "leader killed before its entry was durable",
-            FaultKind::FlushedWhileFull => "state flushed on a full disk",
+            FaultKind::FlushedInPart => "state flushed in part",
         }
     }
 }

@@ -102,7 +102,7 @@ impl Choices {
             | FaultKind::TornSectors
             | FaultKind::PartFlushed
             | FaultKind::LeaderUnsynced
-            | FaultKind::FlushedWhileFull => self.faults,
+            | FaultKind::FlushedInPart => self.faults,
             _ => self.faults || !fault.is_planned(),
         }
     }

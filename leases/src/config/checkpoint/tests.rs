@@ -391,8 +391,8 @@ fn event() -> impl proptest::strategy::Strategy<Value = Event> {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(512))]
 
-    /// Compares a replica that restarts, and that saves its configurations at any time, with one
-    /// that never restarts.
+    /// Compares two replicas: one saves its configurations and restarts at any time, the other never
+    /// restarts.
     #[test]
     fn restarts_change_no_answer(events in proptest::collection::vec(event(), 1..80)) {
         let mut original = Configs::new(3);

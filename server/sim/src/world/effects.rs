@@ -21,7 +21,7 @@ use leasehold_replica::shell::{FencedReply, Host};
 /// Duration of a flush of the state, as a number of syncs.
 const FLUSH_SYNCS: u64 = 20;
 
-/// Maximum delay of a read of a log that hangs for a while, in ns.
+/// Maximum delay, in ns, of a log read that hangs but ends.
 const READ_HANGS_NS: u64 = 10_000_000_000;
 
 /// Length of the last part of a permit. The simulator counts the reads that are answered in this
@@ -154,8 +154,14 @@ impl World {
     /// Begins a flush of the state if one was requested and can begin.
     pub(super) fn begin_flush(&mut self, node: usize) {
         if self.nodes[node].disk.begin_flush() {
-            let at = self.now_ns + FLUSH_SYNCS * self.nodes[node].disk.sync_ns;
-            self.flush_ends_at(node, at);
+            let disk = &self.nodes[node].disk;
+            // A node tries again only from time to time while its disk is full.
+            let duration_ns = if disk.is_full() {
+                FULL_RETRY_NS
+            } else {
+                FLUSH_SYNCS * disk.sync_ns
+            };
+            self.flush_ends_at(node, self.now_ns + duration_ns);
         }
     }
 
@@ -165,17 +171,15 @@ impl World {
         self.queue.schedule(at, QueuedEvent::Flushed { node, run });
     }
 
-    /// Ends a flush. If the disk is full, the flush may end with the space of a reserve. Otherwise
-    /// it does not end yet, and is tried again later.
+    /// Ends a flush. On a full disk without a reserve, the flush does not end yet, and is tried again
+    /// later.
     pub(super) fn flushed(&mut self, node: usize) {
-        if self.nodes[node].disk.is_full() {
-            let has_reserve = self.rng.random_bool(0.5);
-            if !has_reserve {
-                return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);
-            }
-            if self.nodes[node].disk.is_obstructed() {
-                self.note_fault(FaultKind::FlushedWhileFull);
-            }
+        let disk = &self.nodes[node].disk;
+        if disk.is_full() && !disk.has_reserve {
+            return self.flush_ends_at(node, self.now_ns + FULL_RETRY_NS);
+        }
+        if disk.is_flush_short() {
+            self.note_fault(FaultKind::FlushedInPart);
         }
         let slots = self.nodes[node].disk.flushed();
         self.arrive(node, |inbox| inbox.push(Input::Flushed(slots)));

@@ -270,14 +270,16 @@ impl World {
     /// Fills a replica's disk for a while. The replica notices slightly later that there is free
     /// space again.
     pub fn fill_disk(&mut self, node: usize, for_ns: u64) {
-        self.nodes[node].disk.set_full(true);
+        self.fill_disk_until_repaired(node);
         let at = self.now_ns + for_ns + FULL_RETRY_NS;
         self.queue.schedule(at, QueuedEvent::DiskRetry { node });
     }
 
     /// Fills a replica's disk until it is repaired.
     pub fn fill_disk_until_repaired(&mut self, node: usize) {
-        self.nodes[node].disk.set_full(true);
+        let disk = &mut self.nodes[node].disk;
+        disk.set_full(true);
+        disk.has_reserve = self.rng.random_bool(0.5);
     }
 
     /// Ends the stall of a disk, and frees space on it. Damage to a disk is not repaired.

@@ -123,7 +123,7 @@ pub(super) fn h71_a_restart_does_not_replace_the_choice_of_an_operator() {
     }
 }
 
-/// The log has lost the entries of the configurations, because all members have flushed them.
+/// The log no longer has the entries of the configurations, because all members have flushed them.
 #[test]
 fn a_restart_restores_the_configurations_from_the_state() {
     let unlisted = UnlistedHolders::Nearest;

@@ -35,7 +35,8 @@
 //!   duplicated.
 //! - With a crash or a ballot change, the reader's clock may lag a tick behind the two
 //!   others. Without them, each clock drifts independently.
-//! - Only the disk of the replica that may crash takes time. Any replica may crash. In scopes with
+//! - Only the disk of the replica that may crash takes time, and that of r0 in the scope in which
+//!   r0 renews a promise during exploration. Any replica may crash. In scopes with
 //!   a ballot change, only r0, the first leader, may crash. Under leases, the ballot changes after
 //!   that crash; without leases, also before or during it. One fixed replica campaigns, once. In
 //!   scopes with both a crash and a ballot change, no promises are made after the preparation.
@@ -126,6 +127,7 @@ fn mutants_are_caught() {
         (H113Accept, none.unsynced()),
         (H113Accept, leader.unsynced()),
         (H113Durable, none.unsynced()),
+        (H07Pending, all.late_promise()),
         (H107Committed, none.truncation()),
         (H107Committed, leader.truncation()),
         (H125Members, none.truncation()),

@@ -13,7 +13,7 @@ use stateright::{Model, Property};
 
 use super::clients::KEY;
 use super::node::{self, Node, ReactionContext, Reactions, Stimulus};
-use super::scenario::{N, PREFIX, Scenario, TICK};
+use super::scenario::{N, Scenario, TICK};
 use super::world::{Action, World};
 
 /// Leases that a replica holds and grants at one moment.
@@ -107,7 +107,7 @@ impl Leasehold {
         let mut model = Leasehold {
             start,
             origin: start,
-            horizon: start + PREFIX + TICK * u32::from(scenario.horizon),
+            horizon: start + scenario.preparation() + TICK * u32::from(scenario.horizon),
             holders: ReplicaSet::EMPTY,
             exploring: false,
             reactions: Reactions::new(),
@@ -122,9 +122,10 @@ impl Leasehold {
         // No replica campaigns without a stimulus: r0 becomes the leader.
         world.react(&model, 0, &Stimulus::Silence);
         model.deliver_all(&mut world);
-        while model.origin < start + PREFIX {
+        let end = start + model.scenario.preparation();
+        while model.origin < end {
             let due = (0..N).map(|node| world.replica(node).next_deadline()).min();
-            model.origin = due.expect("replicas").min(start + PREFIX);
+            model.origin = due.expect("replicas").min(end);
             model.stimulate_all(&mut world);
         }
         model.holders = world.replica(0).configs().holders(KEY.as_bytes());
@@ -190,9 +191,11 @@ impl Leasehold {
             Message::HeartbeatAck { .. } => reading,
             // A promise to a replica that holds nothing, or at which no client reads, protects
             // nothing.
-            Message::Lease(_) => node::parties(envelope, to).is_some_and(|(_, holder)| {
+            Message::Lease(_) => node::parties(envelope, to).is_some_and(|(grantor, holder)| {
                 let used = self.holders.contains(holder) && self.scenario.reads_at(holder.index());
-                used && self.scenario.promises
+                let made = !self.scenario.late_promise
+                    || self.scenario.sole_grantor == Some(grantor.index());
+                used && made && self.scenario.promises
             }),
             _ => true,
         }

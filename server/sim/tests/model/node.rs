@@ -228,11 +228,11 @@ impl Node {
         model: &Leasehold,
     ) -> Reaction {
         let before = LogId::ALL.map(|log| self.replica.executed_of(log));
-        let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
+        let is_slow = model.exploring() && model.scenario.is_slow(at.me, at.crashes_left);
         let mut host = Process {
             node: &mut self,
             now: at.now,
-            may_crash,
+            is_slow,
             inputs,
             sends: Default::default(),
             answers: Vec::new(),
@@ -320,8 +320,8 @@ impl Node {
 struct Process<'a> {
     node: &'a mut Node,
     now: Time,
-    /// Whether a crash may still lose data that is not durable.
-    may_crash: bool,
+    /// Whether writes to the disk take time.
+    is_slow: bool,
     /// Inputs for the replica's next step.
     inputs: Vec<Input>,
     sends: [Vec<Envelope>; N],
@@ -340,10 +340,10 @@ impl Host for Process<'_> {
         self.sends[to.index()].push(envelope);
     }
 
-    /// Persists records. At a replica that cannot crash, records are durable immediately, so that
-    /// there are fewer states to explore.
+    /// Persists records. At most replicas, records are durable immediately, so that there are fewer
+    /// states to explore.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
-        if self.may_crash {
+        if self.is_slow {
             return self.node.writing.push_back((sequence, records));
         }
         self.node.make_durable(sequence, records);

@@ -10,9 +10,9 @@ use leasehold_replica::action::ClientHandle;
 pub const N: usize = 3;
 /// Duration of a tick. A tick is so short that log time does not advance.
 pub const TICK: Duration = Duration::from_micros(1);
-/// Time for which the cluster runs before exploration begins. Promises are renewed and the state is
-/// checkpointed at intervals of this duration. So both happen before exploration begins, and
-/// neither during it.
+/// Interval at which promises are renewed and the state is checkpointed. The cluster usually runs
+/// for this time before exploration begins. So both happen before exploration begins, and neither
+/// during it.
 pub const PREFIX: Duration = Duration::from_millis(500);
 /// Duration that never passes. It is shorter than a day, because no replica accepts longer leases.
 const NEVER: Duration = Duration::from_secs(80_000);
@@ -77,6 +77,9 @@ pub struct Scenario {
     pub flushes: bool,
     /// Whether a replica that restarted receives and makes promises again.
     pub promises: bool,
+    /// Whether r0 renews its promise to the reading replica during exploration, after the promise
+    /// before it has ended. Writes to the disk of r0 then take time.
+    pub late_promise: bool,
     /// Only grantor of the reading replica's first lease; `None` if the lease may have several
     /// grantors. Among three replicas, one grantor is enough for a lease.
     pub sole_grantor: Option<usize>,
@@ -101,6 +104,16 @@ impl Scenario {
         }
     }
 
+    /// Returns the time for which the cluster runs before exploration begins. A late promise is
+    /// renewed at the first tick of exploration, long after the promise before it has ended.
+    pub fn preparation(&self) -> Duration {
+        if self.late_promise {
+            2 * PREFIX - TICK
+        } else {
+            PREFIX
+        }
+    }
+
     /// Returns the settings of replica `me`.
     pub fn settings(&self, me: usize) -> Settings {
         let mut settings = Settings::new(ReplicaId(me as u8), N);
@@ -114,7 +127,12 @@ impl Scenario {
         timing.ping = NEVER;
         timing.report = NEVER;
         timing.reconfigure = NEVER;
-        timing.checkpoint = PREFIX;
+        // A flush would end the writes to the disk that a late promise must precede.
+        timing.checkpoint = if self.late_promise {
+            PREFIX * 3 / 4
+        } else {
+            PREFIX
+        };
         settings
     }
 
@@ -122,6 +140,13 @@ impl Scenario {
     pub fn reads_at(&self, node: usize) -> bool {
         let mut steps = self.programs.iter().flatten();
         steps.any(|step| matches!(step, Step::Read(at) if *at == node))
+    }
+
+    /// Whether writes to the disk of `node` take time. `crashes_left` is the number of crashes that
+    /// may still happen.
+    pub fn is_slow(&self, node: usize, crashes_left: u8) -> bool {
+        let may_crash = crashes_left > 0 && self.may_crash.contains(&node);
+        may_crash || self.late_promise && node == 0
     }
 
     /// Returns the replica to which a request was sent.

@@ -141,6 +141,7 @@ impl Strategy {
             campaign_after_crash: false,
             flushes: false,
             promises: true,
+            late_promise: false,
             sole_grantor: None,
             order: Order::Fifo,
         }
@@ -168,6 +169,20 @@ impl Strategy {
         let mut scenario = self.any_order();
         scenario.name += ", r0 the only grantor";
         scenario.sole_grantor = Some(0);
+        scenario
+    }
+
+    /// Returns the scenario of [`one_grantor`](Self::one_grantor), except that r0, the leader, renews
+    /// its promise to the reader at any moment: also after it has proposed a command, and
+    /// before its own entry is durable.
+    pub fn late_promise(&self) -> Scenario {
+        let mut scenario = self.one_grantor();
+        scenario.name = format!(
+            "{}: promise of the leader with an unsynced entry",
+            self.name()
+        );
+        scenario.late_promise = true;
+        scenario.horizon = 1;
         scenario
     }
 
@@ -240,6 +255,9 @@ impl Strategy {
         all.extend((0..N).map(|node| self.crash(node)));
         all.push(self.ballot());
         all.extend([self.both(), self.unsynced(), self.truncation()]);
+        if self.timed && self.reader != 0 {
+            all.push(self.late_promise());
+        }
         all
     }
 
