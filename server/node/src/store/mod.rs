@@ -34,13 +34,13 @@ pub use self::rocks::{Storage, records, staged};
 pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
 /// Length in bytes of the file that is given up when the disk is full. The space is enough for a
-/// flush of all memtables and some segments of the log.
+/// flush of all memtables, and for some new segments of the log.
 pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
-/// Free space, in bytes, with which a node whose disk was full works normally again: the reserve,
-/// and the margin with which it is made.
+/// Free space, in bytes, at which a node works normally again after its disk was full: the reserve
+/// and its margin.
 const WRITABLE_BYTES: u64 = RESERVE_BYTES + RESERVE_BYTES / RESERVE_MARGIN;
-/// Part of the reserve's length that must be free besides the reserve when it is made: one in this
-/// number.
+/// Divisor of the margin: the reserve is made only if a further 1/`RESERVE_MARGIN` of its length is
+/// free.
 const RESERVE_MARGIN: u64 = 4;
 
 /// Point at which a write is considered durable.

@@ -3,18 +3,17 @@
 //! A truncation of the log frees space, but needs a flush of the state first, and the flush needs
 //! space. RocksDB also stops for good if it lacks space for long. So the space of this file is
 //! freed at the first write that the disk refuses. The space is meant for what was already
-//! accepted: while the reserve is given up, the replica takes part in no new writes. When the disk
-//! has enough space for the reserve and a quarter of its length besides, the reserve is made again.
+//! accepted: while the reserve is given up, the replica takes part in no new writes. When the free
+//! space exceeds the length of the reserve by a quarter, the reserve is made again.
 //!
 //! # States of the file
-//! - The file has its full length: the reserve exists.
+//! - The file has its full length and takes its space: the reserve exists.
 //! - The file is shorter: the reserve was given up. The file stays, so that the next start knows this.
 //! - There is no file: the disk never had the space, the file system cannot reserve space, or an
 //!   operator has removed the file. The replica then works without a reserve.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,22 +21,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fstatvfs, openat, statat,
+    unlinkat,
+};
 
 use super::RESERVE_MARGIN;
 use super::log_files::is_full;
 
 /// Name of the file.
 pub(super) const NAME: &str = "reserve";
-/// Interval between attempts to make a missing reserve. After each failed attempt to reserve space,
-/// the interval is doubled, because such an attempt may take the last space for a moment.
+/// Interval between checks of the reserve.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum factor by which the interval between attempts grows.
-const PATIENCE_MAX: u32 = 64;
-/// Number of attempts after which the missing reserve is reported again.
+/// Maximum number of checks from one attempt to make the file to the next. After each failed
+/// attempt, this number is doubled, because an attempt may take the last space for a moment.
+const PATIENCE_MAX: u32 = 12;
+/// Number of checks after which the missing reserve is reported again.
 const REPORT_EVERY: u32 = 12;
 /// Length, in bytes, of the blocks in which the operating system states the space of a file.
 const BLOCK_BYTES: u64 = 512;
+/// Permissions of the file, before the mask of the process is applied.
+const MODE: u32 = 0o644;
 
 /// Whether the reserve exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +55,8 @@ enum ReserveState {
     GivenUp,
 }
 
-/// The reserve of a data directory. A thread of its own makes the file and gives it up, because a
-/// slow disk must not delay the threads that write.
+/// The reserve of a data directory. The file is made at a start. Afterwards, a thread of its own
+/// makes the file and gives it up, because a slow disk must not delay the threads that write.
 pub(super) struct Reserve {
     state: Arc<AtomicU8>,
     orders: Option<Sender<()>>,
@@ -64,17 +68,14 @@ impl Reserve {
     /// of the reserve.
     ///
     /// # Errors
-    /// The operating system cannot start a thread.
+    /// The directory cannot be opened, or the operating system cannot start a thread.
     pub(super) fn start(directory: &Path, bytes: u64) -> io::Result<Reserve> {
         Reserve::start_every(CHECK_INTERVAL, directory, bytes)
     }
 
     fn start_every(interval: Duration, directory: &Path, bytes: u64) -> io::Result<Reserve> {
-        let file = ReserveFile {
-            path: directory.join(NAME),
-            bytes,
-        };
-        let state = Arc::new(AtomicU8::new(file.open() as u8));
+        let file = ReserveFile::new(directory, bytes)?;
+        let state = Arc::new(AtomicU8::new(file.open_at_start() as u8));
         let (orders, ordered) = channel();
         let keeper = ReserveKeeper {
             file,
@@ -122,12 +123,12 @@ impl Drop for Reserve {
 /// Frees the space of the reserve for a start that finds the disk full. Returns whether any space
 /// was freed.
 pub(super) fn give_up_at_start(directory: &Path) -> bool {
-    let path = directory.join(NAME);
-    let found = fs::symlink_metadata(&path);
-    let is_given_up =
-        found.is_ok_and(|found| found.is_file() && found.blocks() > 0) && empty(&path).is_ok();
+    let Ok(file) = ReserveFile::new(directory, 0) else {
+        return false;
+    };
+    let is_given_up = file.find().is_ok_and(|found| space(&found) > 0) && file.empty().is_ok();
     if is_given_up {
-        let path = path.display();
+        let path = file.path.display();
         tracing::warn!("the disk is full: {path} is given up, so that the node can start");
     }
     is_given_up
@@ -143,67 +144,79 @@ impl ReserveKeeper {
     /// Gives the reserve up when this is ordered, and makes a missing reserve when the disk has the
     /// space. Returns when no further order can come.
     fn run(&self, interval: Duration, ordered: &Receiver<()>) {
-        let (mut patience, mut attempts) = (1, 0);
+        let (mut patience, mut waited, mut checks) = (1, 0, 0);
         loop {
-            match ordered.recv_timeout(interval * patience) {
+            match ordered.recv_timeout(interval) {
                 Ok(()) => {
                     self.file.give_up();
-                    attempts = 0;
+                    (patience, waited, checks) = (1, 0, 0);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    attempts += 1;
-                    patience = match self.check(attempts % REPORT_EVERY == 0) {
-                        ReserveCheck::Done => 1,
-                        ReserveCheck::NoSpace => patience,
-                        ReserveCheck::Failed => (2 * patience).min(PATIENCE_MAX),
-                    };
+                    checks += 1;
+                    waited += 1;
+                    let is_due = waited >= patience;
+                    match self.check(is_due, checks % REPORT_EVERY == 0) {
+                        ReserveCheck::Done => patience = 1,
+                        ReserveCheck::Failed => patience = (2 * patience).min(PATIENCE_MAX),
+                        ReserveCheck::NotTried => {}
+                    }
+                    waited = if is_due { 0 } else { waited };
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Makes the reserve if it is missing and the disk has the space. Logs a warning if the replica
-    /// waits for the reserve and `reports` is true.
-    fn check(&self, reports: bool) -> ReserveCheck {
+    /// Makes the reserve if it is missing, the disk has the space, and `tries` is true. Logs a
+    /// warning if the replica waits for the reserve and `reports` is true. Also logs a warning if
+    /// the replica stops waiting because the file cannot be made.
+    fn check(&self, tries: bool, reports: bool) -> ReserveCheck {
         let before = self.state.load(Ordering::Acquire);
-        let path = &self.file.path;
+        let waits = before == ReserveState::GivenUp as u8;
+        if self.file.is_whole() && waits {
+            // The order to give it up is on its way.
+            self.file.give_up();
+            return ReserveCheck::NotTried;
+        }
         if self.file.is_whole() {
             self.set(before, ReserveState::Whole);
             return ReserveCheck::Done;
         }
-        let is_removed = fs::symlink_metadata(path).is_err();
-        let Err(problem) = self.file.make() else {
-            tracing::info!("the disk has enough space: {} is made", path.display());
-            self.set(before, ReserveState::Whole);
-            return ReserveCheck::Done;
-        };
-        let waits = before == ReserveState::GivenUp as u8;
+        let is_removed = self.file.find().is_err();
         if is_removed {
             // An operator wants the node to run without it.
             self.set(before, ReserveState::Absent);
-        } else if !is_full(&problem) {
+        }
+        let path = self.file.path.display();
+        if !tries {
+            return ReserveCheck::NotTried;
+        }
+        let Err(problem) = self.file.make() else {
+            tracing::info!("the disk has enough space: {path} is made");
+            self.set(self.state.load(Ordering::Acquire), ReserveState::Whole);
+            return ReserveCheck::Done;
+        };
+        if !is_removed && !is_full(&problem) {
             self.set(before, ReserveState::Absent);
             if waits {
-                tracing::warn!(
-                    "{} cannot be made again: {problem}. The node runs without it",
-                    path.display()
-                );
+                tracing::warn!("{path} cannot be made again: {problem}. The node runs without it");
             }
-        } else if waits && reports {
+        } else if !is_removed && waits && reports {
             tracing::warn!(
-                "this replica still takes part in no writes, because {} cannot be made again: \
-                 {problem}. Free more space, or remove the file to run without it",
-                path.display()
+                "this replica still takes part in no writes, because {path} cannot be made again: \
+                 {problem}. Free more space, or remove the file to run without it"
             );
         }
-        match problem.get_ref() {
-            Some(_) => ReserveCheck::NoSpace,
-            None => ReserveCheck::Failed,
+        // An error of the operating system has no inner error.
+        let is_short = problem.kind() == ErrorKind::StorageFull && problem.get_ref().is_some();
+        if is_short {
+            ReserveCheck::NotTried
+        } else {
+            ReserveCheck::Failed
         }
     }
 
-    /// Sets the state, unless it was changed since it was `before`.
+    /// Sets the state if it is still `before`.
     fn set(&self, before: u8, state: ReserveState) {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let _ = self
@@ -217,23 +230,39 @@ impl ReserveKeeper {
 enum ReserveCheck {
     /// The reserve exists.
     Done,
-    /// The disk lacks the space, and nothing was tried.
-    NoSpace,
-    /// The operating system did not reserve the space.
+    /// The reserve is missing, and no attempt to make it was due or possible.
+    NotTried,
+    /// The attempt to make the reserve has failed.
     Failed,
 }
 
-/// The file.
+/// The file. It is found through the open directory. So if another directory comes to the path of
+/// the data directory, nothing is made there.
 struct ReserveFile {
+    directory: File,
+    /// Path of the file, for messages.
     path: PathBuf,
     /// Length in bytes.
     bytes: u64,
 }
 
 impl ReserveFile {
+    fn new(directory: &Path, bytes: u64) -> io::Result<ReserveFile> {
+        Ok(ReserveFile {
+            directory: File::open(directory)?,
+            path: directory.join(NAME),
+            bytes,
+        })
+    }
+
+    /// Returns the properties of the file, or of anything else in its place.
+    fn find(&self) -> io::Result<Stat> {
+        Ok(statat(&self.directory, NAME, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
     /// Determines the state at a start. Makes the file if possible, and logs a warning otherwise.
-    fn open(&self) -> ReserveState {
-        let is_known = fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_file());
+    fn open_at_start(&self) -> ReserveState {
+        let is_known = self.find().is_ok_and(|found| is_file(&found));
         let Err(problem) = self.make() else {
             return ReserveState::Whole;
         };
@@ -247,7 +276,7 @@ impl ReserveFile {
                 self.needed_mib()
             );
             // A crash may have left a part.
-            let _ = empty(&self.path);
+            let _ = self.empty();
             return ReserveState::GivenUp;
         }
         tracing::warn!(
@@ -259,16 +288,15 @@ impl ReserveFile {
     }
 
     fn is_whole(&self) -> bool {
-        let found = fs::symlink_metadata(&self.path);
         // A copy of the directory may have the length, and no space.
-        found.is_ok_and(|it| {
-            it.is_file() && it.len() == self.bytes && it.blocks() * BLOCK_BYTES >= self.bytes
+        self.find().is_ok_and(|found| {
+            is_file(&found) && found.st_size as u64 == self.bytes && space(&found) >= self.bytes
         })
     }
 
     /// Space besides the reserve that must be free, in bytes, so that the reserve is not given up
-    /// again at once. If the space were larger, a replica that has filled its disk might not find
-    /// it after a truncation of its log.
+    /// again at once. With a larger margin, a truncation of the log might not free enough space on
+    /// a disk that this replica has filled alone.
     fn margin(&self) -> u64 {
         self.bytes / RESERVE_MARGIN
     }
@@ -281,9 +309,9 @@ impl ReserveFile {
     /// Returns the free space of the disk in bytes.
     ///
     /// # Errors
-    /// The disk has no inodes, or any error of the operating system.
+    /// No inodes are free, or any error of the operating system.
     fn free(&self) -> io::Result<u64> {
-        let found = statvfs(self.path.parent().unwrap_or(Path::new(".")))?;
+        let found = fstatvfs(&self.directory)?;
         if found.f_files > 0 && found.f_favail == 0 {
             let problem = "no inodes are free";
             return Err(io::Error::new(ErrorKind::StorageFull, problem));
@@ -305,8 +333,8 @@ impl ReserveFile {
             let problem = format!("{free} MiB are free, and {needed} are needed");
             return Err(io::Error::new(ErrorKind::StorageFull, problem));
         }
-        let is_new = fs::symlink_metadata(&self.path).is_err();
-        let file = open(&self.path, true)?;
+        let is_new = self.find().is_err();
+        let file = self.open(true)?;
         let made = fallocate(&file, FallocateFlags::empty(), 0, self.bytes)
             .map_err(io::Error::from)
             .and_then(|()| file.set_len(self.bytes))
@@ -316,7 +344,7 @@ impl ReserveFile {
             // Nothing else frees the space that the part takes. An empty file would mean that the
             // reserve was given up.
             let _ = if is_new {
-                fs::remove_file(&self.path)
+                unlinkat(&self.directory, NAME, AtFlags::empty()).map_err(io::Error::from)
             } else {
                 file.set_len(0)
             };
@@ -345,7 +373,7 @@ impl ReserveFile {
 
     fn give_up(&self) {
         let path = self.path.display();
-        match empty(&self.path) {
+        match self.empty() {
             Ok(()) => tracing::warn!(
                 "the disk is full: {path} is given up. This replica takes part in no writes until \
                  {} MiB are free; or remove the file, to run without it",
@@ -356,27 +384,41 @@ impl ReserveFile {
             }
         }
     }
-}
 
-/// Frees the space of the file, and keeps the file.
-fn empty(path: &Path) -> io::Result<()> {
-    open(path, false)?.set_len(0)
-}
-
-/// Opens the file for writing. Does not follow links, and does not wait for the reader of a pipe.
-fn open(path: &Path, makes: bool) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut options = File::options();
-    options.write(true).create(makes).truncate(false);
-    let file = options.custom_flags(flags.bits() as i32).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+    /// Frees the space of the file, and keeps the file.
+    fn empty(&self) -> io::Result<()> {
+        self.open(false)?.set_len(0)
     }
-    Ok(file)
+
+    /// Opens the file for writing. Does not follow links, and does not wait for the reader of a pipe.
+    fn open(&self, makes: bool) -> io::Result<File> {
+        let mut flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        if makes {
+            flags |= OFlags::CREATE;
+        }
+        let mode = Mode::from_raw_mode(MODE);
+        let file = File::from(openat(&self.directory, NAME, flags, mode)?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        Ok(file)
+    }
+}
+
+fn is_file(found: &Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+}
+
+/// Returns the space that a file takes on the disk, in bytes.
+fn space(found: &Stat) -> u64 {
+    found.st_blocks as u64 * BLOCK_BYTES
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
     use crate::store::rocks::small_disk::MountedDisk;
 
@@ -448,6 +490,40 @@ mod tests {
         fs::remove_file(disk.path().join(NAME)).unwrap();
         until(|| state(&reserve) == ReserveState::Absent as u8);
         assert!(!give_up_at_start(disk.path()));
+    }
+
+    #[test]
+    fn nothing_is_made_in_another_directory_at_the_same_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, other) = (dir.path().join("A"), dir.path().join("B"));
+        fs::create_dir(&mine).unwrap();
+        let reserve = start(&mine);
+        if state(&reserve) != ReserveState::Whole as u8 {
+            return; // The file system reserves no space.
+        }
+        fs::rename(&mine, &other).unwrap();
+        fs::create_dir(&mine).unwrap();
+        fs::remove_file(other.join(NAME)).unwrap();
+        until(|| space(&other) == BYTES);
+        assert!(!mine.join(NAME).exists());
+    }
+
+    #[test]
+    fn a_reserve_whose_order_is_on_its_way_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = ReserveFile::new(dir.path(), BYTES).unwrap();
+        let keeper = ReserveKeeper {
+            state: Arc::new(AtomicU8::new(file.open_at_start() as u8)),
+            file,
+        };
+        if !keeper.file.is_whole() {
+            return; // The file system reserves no space.
+        }
+        let given_up = ReserveState::GivenUp as u8;
+        keeper.state.store(given_up, Ordering::Release);
+        assert_eq!(keeper.check(true, false), ReserveCheck::NotTried);
+        assert_eq!(keeper.state.load(Ordering::Acquire), given_up);
+        assert_eq!(space(dir.path()), 0);
     }
 
     #[test]

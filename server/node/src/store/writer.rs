@@ -195,8 +195,8 @@ impl Writer {
         durable
     }
 
-    /// Requests a flush of the state. The flush includes everything that was persisted so far. While
-    /// the store lacks its reserve, the flush includes only the changes that were written before.
+    /// Requests a flush of the state. The flush covers all persists queued so far. While the store
+    /// lacks its reserve, the flush covers only those that the storage's thread has already written.
     pub fn flush(&self) {
         let _ = self.jobs.send(StorageJob::Flush);
     }

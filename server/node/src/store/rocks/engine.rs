@@ -116,7 +116,7 @@ struct FlushOrder {
 }
 
 impl Flusher {
-    /// Starts the thread. The thread calls `note` after each attempt.
+    /// Starts the thread. The thread calls `note` after each attempt to flush.
     ///
     /// # Errors
     /// The operating system cannot start a thread.

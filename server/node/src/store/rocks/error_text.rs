@@ -32,6 +32,15 @@ const SYNCS: [&str; 5] = [
     "closing file after fsync",
 ];
 
+/// Texts that RocksDB puts before the text of an error: the error for which it delays writes, and
+/// the error that prevents it from writing the file with its options (`db/db_impl/db_impl_open.cc`,
+/// `db_impl.cc`).
+const PREFIXES: [&str; 2] = [
+    "Result incomplete: ",
+    "IO error: DB::Open() failed --- Unable to persist Options file: IO error: Unable to persist \
+     options.: ",
+];
+
 /// Cause of an error, in the categories that matter to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorCause {
@@ -47,8 +56,8 @@ pub(super) enum ErrorCause {
 
 /// Returns the cause of an error, according to RocksDB's error text.
 pub(super) fn cause(text: &str) -> ErrorCause {
-    // RocksDB adds this prefix to the error for which it delays writes.
-    let text = text.strip_prefix("Result incomplete: ").unwrap_or(text);
+    let found = PREFIXES.into_iter().find_map(|it| text.strip_prefix(it));
+    let text = found.unwrap_or(text);
     let parsed = ErrorText::of(text);
     match parsed.kind {
         "Corruption" => ErrorCause::Damaged,
@@ -169,6 +178,19 @@ mod tests {
     /// Returns an error text in the format of RocksDB.
     fn told(kind: &str, operation: &str, path: &str, error: &str) -> String {
         format!("{kind}: {operation}: {path}: {error}")
+    }
+
+    #[test]
+    fn an_error_in_another_one_is_told_like_the_inner_error() {
+        for prefix in PREFIXES {
+            for path in PATHS {
+                let operation = "No space left on device: While appending to file";
+                let inner = told("IO error", operation, path, NO_SPACE);
+                assert_eq!(cause(&format!("{prefix}{inner}")), ErrorCause::Full);
+                let inner = told("IO error", "While fsync", path, "Input/output error");
+                assert_eq!(cause(&format!("{prefix}{inner}")), ErrorCause::Other);
+            }
+        }
     }
 
     #[test]

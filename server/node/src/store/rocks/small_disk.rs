@@ -291,7 +291,7 @@ fn a_flush_that_is_refused_is_noticed_although_nothing_else_is_written() {
     assert!(!Store::check(&mut storage).unwrap());
 }
 
-/// RocksDB would try again for more than a minute before it closes.
+/// RocksDB would repeat the refused flush for more than a minute before it closes.
 #[test]
 fn a_store_that_refuses_writes_is_closed_at_once() {
     let Some(disk) = MountedDisk::new(80) else {
