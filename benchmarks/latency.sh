@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
-# What a change does to the latency of writes: two programs by turns on one site, values of 64 bytes.
+# Compares the latency of small writes of two programs, on one site, with values of 64 bytes.
 #
 # usage: benchmarks/latency.sh BEFORE AFTER [OUT]
 #
-# BEFORE and AFTER are two `leasehold` binaries. A cluster of each runs beside the other, and clients load
-# one of them at a time. A pair is a short run on each, and pairs alternate in which is first. OUT (default
+# BEFORE and AFTER are two `leasehold` binaries. Each runs a cluster, both at the same time, and clients load
+# one cluster at a time. A pair is a short run on each, and pairs alternate in which is first. OUT (default
 # results/latency) gets runs.csv with a row for each run, and summary.txt with medians, and the median and
-# the range of the pairs' ratios.
+# the range of the pairs' ratios. The load generator is that of AFTER. A run fails if an open loop misses
+# its target.
 #
-# LOOPS says with how many connections closed loops run (default "1 50 160"), TARGETS at how many writes a
-# second open loops run, each with 160 connections (14000), PAIRS how many pairs there are of each (10),
-# SECONDS_EACH how long a run lasts (3), DURABILITY how replicas write (sync). The variables that lib/site.sh
-# names count, too.
+# LOOPS         connections of the closed loops ("1 50 160")
+# TARGETS       writes a second of the open loops, each over 160 connections (14000)
+# PAIRS         number of pairs of each loop (10)
+# SECONDS_EACH  length of a run (3)
+# DURABILITY    how replicas write (sync)
+#
+# REPLICAS, STRATEGY, ACCEPT_REPLIES and PORT mean what lib/site.sh says.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 before=$(realpath "$1") after=$(realpath "$2") out=${3:-results/latency}
 mkdir -p "$out"
+rm -f "$out/summary.txt"
 out=$(realpath "$out")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 LEASEHOLD=$after

@@ -261,7 +261,8 @@ impl Cluster {
         words
     }
 
-    /// Waits until all replicas that were not killed know the leader and are ready to serve.
+    /// Waits until each started replica executes a write and names the expected leader. Skips
+    /// replicas that were killed or not started yet.
     pub async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         for (replica, name) in NAMES.iter().enumerate().take(self.clients.len()) {

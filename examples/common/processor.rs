@@ -17,8 +17,8 @@ pub struct ProcessorTime {
 impl Sub for ProcessorTime {
     type Output = ProcessorTime;
 
-    /// Subtracts an earlier value. The result does not include threads that have ended since the
-    /// earlier value was read.
+    /// Subtracts an earlier value. If a thread has ended since, its earlier time is subtracted from
+    /// that of the others, so the result is too small.
     fn sub(self, earlier: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.saturating_sub(earlier.all),

@@ -167,14 +167,14 @@ impl PowerReport<'_> {
             self.verdict(),
             self.nodes
         );
-        text += "| power failures | cuts | starts | refused | torn writes | lost entries | \
+        text += "| kind | power failures | starts | refused | torn writes | lost entries | \
                  acknowledged writes | violations |\n|---|---|---|---|---|---|---|---|\n";
         for (name, sums) in self.sums() {
             text += &sums.row(&name);
             text.push('\n');
         }
         text += &self.totals();
-        text += "| control | cuts | the judge found |\n|---|---|---|\n";
+        text += "| control | power failures | the judge found |\n|---|---|---|\n";
         for control in self.controls {
             let (name, cuts) = (control.control.name(), control.cuts);
             let found = control.violation.as_deref().unwrap_or("**nothing**");

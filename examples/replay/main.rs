@@ -1,9 +1,9 @@
 //! Measures how long a replica needs, after a kill, to execute many writes that lie in its log above
 //! its flushed state.
 //!
-//! Replicas flush their state after 16 MiB of writes, so no replica has that many writes to execute
-//! by itself. This program holds the flushes off: it copies the state of a replica before the
-//! writes, and puts it back after them. The log stays as it is. It still has all entries, because
+//! A replica flushes its state every 10 s and after 16 MiB of writes, so its log normally has few
+//! writes above this state. This program undoes the flushes: it copies the state before the writes,
+//! and puts the copy back after a kill. The log stays as it is. It still has all entries, because
 //! one replica of the cluster is down during the writes, and entries are kept for it.
 
 #[path = "../common/cluster.rs"]
@@ -39,7 +39,7 @@ const CLIENTS: u64 = 160;
 const KEYS: u64 = 100_000;
 /// Folder of a data directory that holds the log.
 const LOG: &str = "log";
-/// Entries of a data directory that no copy of the state needs.
+/// Entries of a data directory that are not part of the executed state.
 const NOT_STATE: [&str; 3] = [LOG, "reserve", "LOCK"];
 /// Longest time to wait until the writes are executed.
 const EXECUTED_WITHIN: Duration = Duration::from_secs(120);
@@ -50,8 +50,8 @@ const POLL: Duration = Duration::from_millis(10);
 #[command(name = "replay")]
 /// Measures how long a replica needs to execute the writes in its log after a kill
 ///
-/// The replicas run on loopback, and one of them is started alone. Temporary files go to TMPDIR,
-/// and take about 1 KiB for each write.
+/// The replicas run on loopback, and one of them is started alone. Temporary files go to TMPDIR.
+/// They take about 400 MiB, and somewhat more than twice the length of a value for each write.
 struct Cli {
     /// Number of writes above the flushed state
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
@@ -77,11 +77,12 @@ struct Cli {
 /// Figures of one start.
 struct MeasuredStart {
     replica: usize,
-    /// Time from the start of the process until the state and the log were read.
+    /// Time from the start of the process until it first answers a status. It has read its state and
+    /// its log by then.
     served: Duration,
     /// Time from the start of the process until everything committed was executed.
     executed: Duration,
-    /// Processor time of the process in this time.
+    /// Processor time of the process until everything committed was executed.
     processor: Duration,
     /// Number of slots that the replica executed.
     slots: u64,
@@ -169,7 +170,7 @@ async fn write_all(cli: &Cli, address: &str) -> anyhow::Result<()> {
             while next.get() < writes {
                 let number = next.get();
                 next.set(number + 1);
-                // A step that has no divisor in common with the number of keys visits all of them.
+                // The step is coprime to the number of keys, so all keys are visited.
                 let key = format!("user{:08}", number * 7_919 % KEYS);
                 client.put(key, vec![b'v'; bytes]).await?;
             }

@@ -6,9 +6,10 @@
 //! neither the size of a checkpoint nor the time of a restart depends on the number of
 //! configurations ever made.
 //!
-//! # Which configurations a restart needs A checkpoint keeps only the newest [`FRAMES_SAVED`]
-//! configurations, although older ones may be in use when it is made. This is safe, because a
-//! restarted replica has forgotten everything that used an older configuration (hazard 65):
+//! # Configurations that a restart needs
+//! A checkpoint keeps only the newest [`FRAMES_SAVED`] configurations, although older ones may be
+//! in use when it is made. This is safe, because a restarted replica has forgotten everything that
+//! used an older configuration (hazard 65):
 //! - Its own grants. Until the longest of them has ended, each of its votes names all replicas.
 //! - The promises that it held. It holds no lease until it receives new ones.
 //!
@@ -33,8 +34,9 @@ use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
-/// Maximum number of configurations in a checkpoint. A running replica keeps one more. So after a
-/// restart, a peer that is three configurations behind gets no promise until it has caught up.
+/// Maximum number of configurations in a checkpoint. A running replica keeps at least one more. So
+/// after a restart, a peer that is three configurations behind gets no promise until it has caught
+/// up.
 pub const FRAMES_SAVED: usize = 3;
 
 /// Maximum number of rows of forgotten keys that one batch of changes removes. Further rows are

@@ -32,9 +32,8 @@ pub enum Action {
         /// Records to make durable.
         records: Vec<Record>,
     },
-    /// Make durable all changes of the state that were persisted so far, then return
-    /// `Input::Flushed`. On a full disk, the flush may cover fewer changes. At most one flush is
-    /// requested at a time.
+    /// Flush the state, then return `Input::Flushed`. The flush covers all changes persisted so far,
+    /// or fewer on a full disk. At most one flush is requested at a time.
     Flush,
     /// Free the space of the log entries up to these slots. These entries are executed and flushed,
     /// and no member needs them any more. The storage may keep some of them.

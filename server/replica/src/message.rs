@@ -98,7 +98,7 @@ impl Value {
         }
     }
 
-    /// Returns the change of the lease configuration. A no-op and commands have no change.
+    /// Returns the change of the lease configuration; `None` for commands and for a no-op.
     pub fn config_change(&self) -> Option<&ConfigChange> {
         match self {
             Value::Config(change) => Some(change),

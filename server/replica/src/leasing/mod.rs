@@ -124,11 +124,11 @@ impl Leasing {
     /// was an earlier run. The grants of that run are forgotten. `listed` are the listed keys of
     /// the flushed state.
     ///
-    /// Rule H71: a leader puts the strategy of its file in force only if no configuration was ever
-    /// in force. Otherwise a restart would replace the choice of an operator.
+    /// Rule H71: a leader puts the strategy of its configuration file in force only if no
+    /// configuration was ever in force. Otherwise a restart would replace the choice of an operator.
     ///
     /// # Panics
-    /// If the configurations in the flushed state contradict each other or its position.
+    /// If the configurations in the flushed state contradict each other or the position of this state.
     pub(super) fn restore(
         now: Time,
         settings: &Settings,

@@ -20,7 +20,7 @@ pub trait Host {
     /// [`Input::Persisted`] to the replica.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
 
-    /// Flushes all changes of the state that were persisted so far, and makes them durable.
+    /// Makes the changes of the state durable that were persisted so far, or fewer on a full disk.
     /// Afterwards the host passes [`Input::Flushed`] to the replica.
     fn flush(&mut self);
 

@@ -230,7 +230,7 @@ pub(super) fn config_frames() -> impl Strategy<Value = ConfigFrames> {
     (any::<bool>(), frames).prop_map(|(configured, frames)| ConfigFrames { configured, frames })
 }
 
-/// Holders of a listed key, which need not be in order.
+/// Versions of the holders of a listed key, in any order.
 pub(super) fn versions() -> impl Strategy<Value = KeyVersions> {
     vec((number().prop_map(ConfigId), set()), 1..5).prop_map(|found| found.into_iter().collect())
 }
