@@ -12,16 +12,18 @@
 //!
 //! # What is judged
 //! In every state: there is one value per slot; answers are linearizable; a holder's belief ends
-//! before the grant from which it follows; a replica that may read has executed, or marked, every
-//! write that any replica knows to be committed; every replica can still learn every executed slot,
-//! although logs are truncated; no assertion of the core is broken. At the end: every milestone
-//! that should be reached was reached, because a check that is never exercised finds nothing.
+//! before the grant from which it follows; a vote on a write names every holder to which the voter
+//! has an unexpired grant; a replica that may read has executed, or marked, every write that any
+//! replica knows to be committed; every replica can still learn every executed slot, although logs
+//! are truncated; no assertion of the core is broken. At the end: every milestone that should be
+//! reached was reached, because a check that is never exercised finds nothing.
 //!
 //! # What bounds it
 //! - Lease and guard last one tick. Clocks tick until all promises from the preparation have ended
-//!   at their grantors, and no further: no restart wait ends, nothing is renewed on a timer, and no
-//!   heartbeat, retransmission, fetch, suspicion or reconfiguration falls due. After a restart, the
-//!   replica receives and makes promises anew; a new leader keeps the configuration of the old one.
+//!   at their grantors, and no further: no restart wait ends, no heartbeat, retransmission, fetch,
+//!   suspicion or reconfiguration falls due, and nothing is renewed on a timer, except in the scope
+//!   in which r0 renews a promise. After a restart, the replica receives and makes promises anew; a
+//!   new leader keeps the configuration of the old one.
 //! - Only in the scope of truncation, each replica may flush its state once, before the ballot
 //!   changes. (In every scope, a restarted replica flushes what it executes at its start.) A flush
 //!   takes no time, makes durable everything that was persisted before it, and is reported by a
@@ -128,6 +130,8 @@ fn mutants_are_caught() {
         (H113Accept, leader.unsynced()),
         (H113Durable, none.unsynced()),
         (H07Pending, all.late_promise()),
+        (H113Tag, fixed.late_promise()),
+        (H113Tag, all.late_promise()),
         (H107Committed, none.truncation()),
         (H107Committed, leader.truncation()),
         (H125Members, none.truncation()),

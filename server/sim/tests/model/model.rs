@@ -90,7 +90,8 @@ pub struct Leasehold {
     /// Reading of the clocks when exploration begins.
     origin: Time,
     pub horizon: Time,
-    holders: ReplicaSet,
+    /// Holders of the key.
+    pub holders: ReplicaSet,
     exploring: bool,
     pub reactions: Reactions,
     /// Rule that replicas do not apply, in a hunt for a mutant; otherwise `None`.

@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use leasehold_leases::{ReplicaId, Slot, fingerprint};
+use leasehold_leases::{ReplicaId, ReplicaSet, Slot, fingerprint};
 use leasehold_replica::Replica;
 use leasehold_replica::message::{Envelope, LogId, Message};
 
@@ -48,6 +48,8 @@ pub enum Violation {
     Agreement(LogId, Slot),
     /// A client received an answer that contradicts the values known before the request was sent.
     Linearizability(String),
+    /// A vote on a write of the key does not name a holder to which the voter has an unexpired grant.
+    Vote(Slot),
     /// A replica found that one of its own invariants is broken.
     Panic(String),
 }
@@ -382,6 +384,7 @@ impl World {
         for (log, slot, value) in &reaction.executed {
             self.compare(*log, *slot, *value);
         }
+        self.judge_votes(model, node, &reaction.sent);
         for (to, path, outcome) in &reaction.answers {
             if let Err(what) = self.clients.answered(*to, outcome) {
                 self.violation = Some(Violation::Linearizability(what));
@@ -391,6 +394,25 @@ impl World {
         }
         reaction.events.iter().for_each(|event| model.note(event));
         reaction.reached.iter().for_each(|what| model.reach(*what));
+    }
+
+    /// Checks that each vote on a write of the key names every holder to which its sender has an
+    /// unexpired grant (§3.6).
+    fn judge_votes(&mut self, model: &Leasehold, node: usize, sent: &[(usize, Arc<Packet>)]) {
+        let (replica, now) = (self.replica(node), model.clock(self, node));
+        let newest = replica.configuration();
+        let is_granted = |holder: &ReplicaId| replica.granted_to(*holder, newest) > Some(now);
+        let granted: ReplicaSet = model.holders.iter().filter(is_granted).collect();
+        let writes = |slot: Slot| {
+            let value = replica.entry(LogId::Commands, slot);
+            value.is_some_and(|value| !value.commands().is_empty())
+        };
+        let messages = sent.iter().flat_map(|(_, packet)| &packet.messages);
+        let mut votes = messages.flat_map(|envelope| votes_of(&envelope.message));
+        let wrong = votes.find(|(slot, tag)| writes(*slot) && !granted.minus(*tag).is_empty());
+        if let Some((slot, _)) = wrong {
+            self.violation = Some(Violation::Vote(slot));
+        }
     }
 
     /// Compares a value that a replica executed with the values that other replicas executed in the
@@ -405,5 +427,22 @@ impl World {
                 chosen.push(value);
             }
         }
+    }
+}
+
+/// Returns the votes in a message that concern the log of commands, each with its tag.
+fn votes_of(message: &Message) -> Vec<(Slot, ReplicaSet)> {
+    match message {
+        Message::Accepted {
+            log: LogId::Commands,
+            votes,
+            ..
+        } => votes.to_vec(),
+        Message::Accept(accept) if accept.log == LogId::Commands => accept
+            .vote
+            .map(|tag| (accept.slot, tag))
+            .into_iter()
+            .collect(),
+        _ => Vec::new(),
     }
 }
