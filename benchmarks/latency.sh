@@ -10,7 +10,8 @@
 # its target.
 #
 # LOOPS         connections of the closed loops ("1 50 160")
-# TARGETS       writes a second of the open loops, each over 160 connections (14000)
+# TARGETS       writes a second of the open loops, each over 160 connections (half of the writes a
+#               second of BEFORE in closed loops with 160 connections)
 # PAIRS         number of pairs of each loop (10)
 # SECONDS_EACH  length of a run (3)
 # DURABILITY    how replicas write (sync)
@@ -65,7 +66,11 @@ for connections in ${LOOPS-1 50 160}; do
     measure_load "closed-$connections"
 done
 connections=160
-for target in ${TARGETS-14000}; do
+if [ -z "${TARGETS+set}" ]; then
+    most=$(awk -F, '$1 == "closed-160" && $3 == "before" { print $4 }' "$out/runs.csv" | median)
+    TARGETS=$(awk -v most="$most" 'BEGIN { if (most > 0) printf "%d", most / 2 }')
+fi
+for target in $TARGETS; do
     measure_load "open-$target" -p target="$target" -p measurement.interval=intended
 done
 
@@ -84,5 +89,7 @@ done
                 "$(median <<<"$ratios")" "$(head -n 1 <<<"$ratios")" "$(tail -n 1 <<<"$ratios")"
             field=$((field + 1))
         done
+        awk -F, -v load="$load" '$1 == load && $3 == "after" { print $6 / $5 }' "$out/runs.csv" | median |
+            xargs printf '%-12s p99 of after is %.2f times its p50 (median)\n' "$load"
     done
 } | tee "$out/summary.txt"
