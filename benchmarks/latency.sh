@@ -26,6 +26,7 @@ out=$(realpath "$out")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 LEASEHOLD=$after
 source benchmarks/lib/site.sh
+source benchmarks/lib/ratios.sh
 
 pairs=${PAIRS:-10}
 seconds=${SECONDS_EACH:-3}
@@ -42,9 +43,6 @@ fail() { # load program
     tail -n 5 "$work/log" "$work/report.txt" >&2
     exit 1
 }
-
-# A median of the numbers on standard input, one a line.
-median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 # Runs all pairs of one load.
 measure_load() { # name properties...
@@ -77,18 +75,9 @@ done
 {
     echo "$replicas replicas, 64-byte values, $pairs pairs of runs of ${seconds} s"
     echo "$(uname -sr), $(nproc) processors"
-    printf '%-12s %-15s %10s %10s %7s %s\n' load figure before after ratio range
+    print_ratio_names before after
     for load in $(cut -d, -f1 "$out/runs.csv" | tail -n +2 | uniq); do
-        field=4
-        for figure in puts_per_s p50_us p99_us cpu_us_per_put; do
-            rows=$(awk -F, -v load="$load" -v field=$field '$1 == load { v[$2, $3] = $field; if ($2 > n) n = $2 }
-                END { for (i = 1; i <= n; i++) print v[i, "before"], v[i, "after"], v[i, "after"] / v[i, "before"] }' "$out/runs.csv")
-            ratios=$(cut -d' ' -f3 <<<"$rows" | sort -n)
-            printf '%-12s %-15s %10.1f %10.1f %7.3f %.3f to %.3f\n' "$load" $figure \
-                "$(cut -d' ' -f1 <<<"$rows" | median)" "$(cut -d' ' -f2 <<<"$rows" | median)" \
-                "$(median <<<"$ratios")" "$(head -n 1 <<<"$ratios")" "$(tail -n 1 <<<"$ratios")"
-            field=$((field + 1))
-        done
+        print_ratios "$out/runs.csv" "$load" before after
         awk -F, -v load="$load" '$1 == load && $3 == "after" { print $6 / $5 }' "$out/runs.csv" | median |
             xargs printf '%-12s p99 of after is %.2f times its p50 (median)\n' "$load"
     done

@@ -41,22 +41,28 @@ site_config() { # port durability
     done
 }
 
+# Starts the replicas of a site whose configuration is written. Sets site_pids_SITE.
+start_replicas() { # site
+    local i started=()
+    for ((i = 0; i < replicas; i++)); do
+        "$leasehold" serve --config "$work/$1/cluster.toml" --node "r$i" >>"$work/$1/r$i.log" 2>&1 &
+        started+=($!)
+        pids+=($!)
+    done
+    declare -ga "site_pids_$1=(${started[*]})"
+}
+
 # Starts a cluster named SITE, whose leader clients reach at PORT, and loads 10,000 records. With
 # certificates if the last word is `tls`. Sets site_pids_SITE.
 start_site() { # site port durability [tls]
-    local site=$1 port=$2 durability=$3 tls=${4:-} dir=$work/$1 started=()
+    local site=$1 port=$2 durability=$3 tls=${4:-} dir=$work/$1
     mkdir -p "$dir"
     site_config "$port" "$durability" >"$dir/cluster.toml"
     if [ -n "$tls" ]; then
         "$leasehold" cert "$dir/certificates" --config "$dir/cluster.toml" >"$work/log"
         printf '[security]\ncertificates = "certificates"\n' >>"$dir/cluster.toml"
     fi
-    for ((i = 0; i < replicas; i++)); do
-        "$leasehold" serve --config "$dir/cluster.toml" --node "r$i" >"$dir/r$i.log" 2>&1 &
-        started+=($!)
-        pids+=($!)
-    done
-    declare -ga "site_pids_$site=(${started[*]})"
+    start_replicas "$site"
     for _ in $(seq 100); do
         client "$site" kv --address "127.0.0.1:$port" --timeout 1 put ready yes >"$work/log" 2>&1 && break
         sleep 0.2

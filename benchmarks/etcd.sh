@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Compares puts of 64 bytes with those of etcd, on one site and with the same number of members.
+#
+# usage: benchmarks/etcd.sh [OUT]
+#
+# Both clusters run at the same time, and clients load one of them at a time, at its leader. A pair is a short
+# run on each, and pairs alternate in which is first. OUT (default results/etcd) gets runs.csv with a row for
+# each run, and summary.txt with medians, and the median and the range of the pairs' ratios.
+#
+# This needs etcd and etcdctl, and protoc to build the load generator for etcd (benchmarks/etcd/). On Debian:
+# apt-get install etcd-server etcd-client protobuf-compiler.
+#
+# LOOPS says how many connections the closed loops have ("1 50"), PAIRS how many pairs each loop has (8),
+# SECONDS_EACH how long a run lasts (3). The variables that lib/site.sh names count, too.
+set -euo pipefail
+out=${1:-results/etcd}
+mkdir -p "$out"
+rm -f "$out/summary.txt"
+out=$(realpath "$out")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+for tool in etcd etcdctl; do
+    command -v $tool >/dev/null || { echo "$tool is missing: see the beginning of $0" >&2; exit 1; }
+done
+cargo build --release --locked --quiet --manifest-path benchmarks/etcd/Cargo.toml --target-dir "${ETCD_TARGET_DIR:-target/etcd}"
+puts=$(realpath "${ETCD_TARGET_DIR:-target/etcd}/release/etcd-puts")
+source benchmarks/lib/site.sh
+source benchmarks/lib/ratios.sh
+
+pairs=${PAIRS:-8}
+seconds=${SECONDS_EACH:-3}
+export ETCDCTL_API=3
+start_site leasehold "$first_port" "${DURABILITY:-sync}"
+
+endpoint() { echo "http://127.0.0.1:$((first_port + 300 + $1))"; }
+peer() { echo "http://127.0.0.1:$((first_port + 400 + $1))"; }
+members=$(for ((i = 0; i < replicas; i++)); do echo "e$i=$(peer "$i")"; done | paste -sd,)
+endpoints=$(for ((i = 0; i < replicas; i++)); do endpoint "$i"; done | paste -sd,)
+for ((i = 0; i < replicas; i++)); do
+    etcd --name "e$i" --data-dir "$work/e$i" --initial-cluster "$members" --initial-cluster-state new \
+        --listen-peer-urls "$(peer "$i")" --initial-advertise-peer-urls "$(peer "$i")" \
+        --listen-client-urls "$(endpoint "$i")" --advertise-client-urls "$(endpoint "$i")" >"$work/e$i.log" 2>&1 &
+    pids+=($!)
+done
+leader=
+for _ in $(seq 50); do
+    # "ENDPOINT, ID, version, size, is leader, ..."
+    leader=$(etcdctl --endpoints "$endpoints" endpoint status 2>/dev/null | awk -F', ' '$5 == "true" { print $1 }' || true)
+    [ -n "$leader" ] && break
+    sleep 0.2
+done
+[ -n "$leader" ] || { echo "etcd has no leader:" >&2; tail -n 3 "$work"/e*.log >&2; exit 1; }
+
+run() { # program connections
+    if [ "$1" = etcd ]; then
+        "$puts" "$leader" "$2" "$seconds" 64
+    else
+        connections=$2
+        measure_site leasehold "$first_port" "$work/report" "$seconds" "${writes[@]}" -p fieldlength=64 | cut -d' ' -f1-3
+    fi
+}
+
+run etcd 50 >/dev/null
+echo "load,pair,program,puts_per_s,p50_us,p99_us" | tee "$out/runs.csv"
+for loop in ${LOOPS:-1 50}; do
+    for ((pair = 1; pair <= pairs; pair++)); do
+        order=(etcd leasehold)
+        ((pair % 2)) || order=(leasehold etcd)
+        for program in "${order[@]}"; do
+            read -ra found < <(run "$program" "$loop")
+            echo "closed-$loop,$pair,$program,${found[0]},${found[1]},${found[2]}" | tee -a "$out/runs.csv"
+        done
+    done
+done
+
+{
+    echo "$replicas members, 64-byte values, $pairs pairs of runs of ${seconds} s, $(etcd --version | head -n 1)"
+    echo "$(uname -sr), $(nproc) processors"
+    print_ratio_names etcd leasehold
+    for loop in ${LOOPS:-1 50}; do print_ratios "$out/runs.csv" "closed-$loop" etcd leasehold; done
+} | tee "$out/summary.txt"
