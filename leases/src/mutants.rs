@@ -93,7 +93,9 @@ rules! {
     H41Restored: 41, "a restart forgets under which configurations a suspect was excluded";
     H42Index: 42, "all writes of a batch have one version";
     H43Unmarked: 43, "several keys are read at once although one of them is being written";
+    H44Truncated: 44, "a barrier counts only entries that are not executed yet";
     H65Versions: 65, "a restart knows only the newest holders of a key, also under older configurations";
+    H66Executed: 66, "an executed slot is accepted again, also below the promised ballot";
     H68Longest: 68, "the restart wait is that of the newest durations, however long those before were";
     H69Cleared: 69, "neighbouring ranges become one although they were cleared at different times";
     H69Restored: 69, "a restart forgets which configurations removed the listed keys of a range";
@@ -108,7 +110,9 @@ rules! {
     H84Room: 84, "a session that ended to make room is opened again by a late copy";
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
+    H88Rows: 88, "the position of the state becomes durable without its rows";
     H90Counts: 90, "a restart counts no listed keys";
+    H92Earlier: 92, "entries that an earlier run has fetched are stored";
     H107Committed: 107, "accepted slots are recorded as committed: a restart executes them";
     H113Accept: 113, "an Accept counts as a vote of its leader, whose entry may not be durable";
     H113Durable: 113, "a leader votes for a proposal that it has not made durable";
@@ -118,6 +122,7 @@ rules! {
     H117Behind: 117, "the bytes behind the end of a log are not examined: damage is taken for a torn write";
     H117Follows: 117, "a segment of a log need not continue the one before it";
     H118Heads: 118, "the head of a segment states facts of records that are not written yet";
+    H121Sessions: 121, "the sessions do not become durable together with the rest of the state";
     H125Members: 125, "entries go as soon as this replica has flushed them, although others may need them";
     H126Relisted: 126, "the row of a forgotten key is removed although the key is listed again";
 }

@@ -132,6 +132,7 @@ impl ReplicaContext {
         envelope.from_incarnation == known && envelope.to_incarnation == self.incarnation
             || off(Rule::H16OldPromise)
             || off(Rule::H37Life)
+            || off(Rule::H92Earlier) && matches!(envelope.message, Message::Fetched { .. })
     }
 
     /// Returns the newest known run of a peer; 0 if no run is known.

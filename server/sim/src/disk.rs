@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_leases::config::KeyVersions;
+use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
 use leasehold_log::RecordPlace;
 
@@ -74,7 +75,7 @@ impl Image {
         }
     }
 
-    /// Makes a batch of changes of the state durable.
+    /// Makes a batch of changes of the state durable, as a whole (hazards 88 and 121).
     fn flush(&mut self, changes: StateChanges) {
         self.executed = changes.executed;
         self.config = changes.config;
@@ -82,8 +83,12 @@ impl Image {
         self.opens_from_ms = changes.opens_from_ms;
         self.configs = changes.configs.or(self.configs.take());
         apply_rows(&mut self.listed, changes.listed);
-        apply_rows(&mut self.entries, changes.entries);
-        apply_rows(&mut self.sessions, changes.sessions);
+        if !off(Rule::H88Rows) {
+            apply_rows(&mut self.entries, changes.entries);
+        }
+        if !off(Rule::H121Sessions) {
+            apply_rows(&mut self.sessions, changes.sessions);
+        }
     }
 
     /// Returns the state that the replica finds when it starts, except for the number that

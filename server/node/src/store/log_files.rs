@@ -304,6 +304,12 @@ impl LogFiles {
         Ok(())
     }
 
+    /// Makes the log write to this file instead of the segment in use.
+    #[cfg(test)]
+    pub(super) fn replace_segment(&mut self, file: File) {
+        self.current = Some(file);
+    }
+
     fn sync_current(&self) -> Result<(), StorageError> {
         let Some(file) = &self.current else {
             return Ok(());

@@ -3,6 +3,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
 
 use super::Consensus;
@@ -44,6 +45,9 @@ impl Consensus {
     /// request for this log was sent to `from`. Unrequested entries are ignored. Always returns
     /// false at a leader, because a leader had recovered all requested entries before its election.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
+        if off(Rule::H92Earlier) {
+            return !self.leads();
+        }
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
     }

@@ -255,7 +255,7 @@ impl Consensus {
     /// Returns the barrier for a promise that is made now. A holder must have executed the log up
     /// to this slot before it reads under the promise (hazards 5, 7 and 30). The barrier is at or
     /// above every slot that is accepted or executed here, even if the slot's entry is not durable
-    /// yet.
+    /// yet, or was truncated (hazard 44).
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;
         if off(Rule::H07Pending) {
@@ -267,6 +267,10 @@ impl Consensus {
         }
         if off(Rule::H19Holes) {
             return commands.commit_point;
+        }
+        if off(Rule::H44Truncated) {
+            let last = commands.unexecuted().last();
+            return last.map_or(Slot::ZERO, |(slot, _)| slot);
         }
         commands.highest.max(commands.executed)
     }

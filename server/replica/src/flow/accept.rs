@@ -3,6 +3,7 @@
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use smallvec::smallvec;
 
 use super::Parts;
 use crate::consensus::{Acceptances, SlotEntry, origins, vote_once_durable};
@@ -18,6 +19,13 @@ impl Parts {
             step.metrics.refused_messages += 1;
             return;
         }
+        if off(Rule::H66Executed) && slot <= self.consensus.log(log).executed() {
+            let tag = self.leasing.tags(step.now).of(&accept.value);
+            let votes = smallvec![(slot, tag)];
+            step.send(from, Message::Accepted { ballot, log, votes });
+        }
+        // This includes executed slots. Below the promised ballot, the Accept may carry another
+        // value than the slot holds (hazard 66).
         if self.consensus.rejects(step, from, ballot) {
             return;
         }

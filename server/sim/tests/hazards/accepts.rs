@@ -166,3 +166,24 @@ fn tags_of_votes(cluster: &Cluster, node: usize, since: usize, slot: Slot) -> Ve
     .filter_map(|(on, tag)| (on == slot).then_some(tag))
     .collect()
 }
+
+/// Replica 2 has executed a slot under a later leader. An Accept of the earlier leader arrives late,
+/// and carries another value for this slot.
+#[test]
+pub(super) fn h66_an_executed_slot_is_not_accepted_below_the_promised_ballot() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
+    cluster.lose(|packet| between(packet, 0, 1) && accept(packet).is_some());
+    let write = cluster.ask(0, put(1, 1, "k", "of the earlier leader"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.isolate(0);
+    cluster.elect(1);
+    cluster.pass_until(3000, "2 has executed the slot", |cluster| {
+        cluster.node(2).executed() >= slot
+    });
+    cluster.heal();
+    cluster.release();
+    assert!(!cluster.answered(write), "the slot holds another value");
+    cluster.pass(5000);
+    cluster.assert_agreement();
+}

@@ -9,7 +9,7 @@ use leasehold_replica::{Input, OperatorRequest};
 use leasehold_wire::command::Op;
 
 use super::backlog::VALUE_BYTES;
-use super::cluster::{Cluster, settings, write};
+use super::cluster::{Cluster, put, settings, write};
 
 /// Returns the batches that `node` has handed to its disk since `cluster.written` had the length
 /// `since`.
@@ -88,6 +88,39 @@ fn a_crash_loses_what_was_not_flushed_and_the_log_has_it() {
     cluster.pass(5000);
     assert!(cluster.node(2).executed() >= executed);
     cluster.assert_agreement();
+}
+
+/// The log above a flushed position lacks the commands that wrote the rows below it.
+#[test]
+pub(super) fn h88_a_flushed_position_comes_with_its_rows() {
+    let mut cluster = flushed_often(StrategySpec::None);
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    assert!(cluster.done(write));
+    cluster.pass(5000);
+    (0..3).for_each(|node| cluster.crash(node));
+    (0..3).for_each(|node| cluster.start(node));
+    let read = cluster.read(0, "k");
+    cluster.pass_until(9000, "it is read", |cluster| cluster.answered(read));
+    assert_eq!(cluster.value(read).as_deref(), Some("v"));
+}
+
+/// The rows of an executed write are flushed. Its session must be flushed with them, or a copy of
+/// the write is executed again.
+#[test]
+pub(super) fn h121_sessions_are_flushed_with_the_rest() {
+    let mut cluster = flushed_often(StrategySpec::None);
+    let first = cluster.ask(0, put(1, 1, "k", "first"));
+    let second = cluster.ask(0, put(2, 1, "k", "second"));
+    assert!(cluster.done(first) && cluster.done(second));
+    cluster.pass(5000);
+    (0..3).for_each(|node| cluster.crash(node));
+    (0..3).for_each(|node| cluster.start(node));
+    let copy = cluster.ask(0, put(1, 1, "k", "first"));
+    cluster.pass_until(9000, "it is answered", |cluster| cluster.answered(copy));
+    assert!(cluster.done(copy), "the session has the result");
+    let read = cluster.read(0, "k");
+    cluster.pass_until(9000, "it is read", |cluster| cluster.answered(read));
+    assert_eq!(cluster.value(read).as_deref(), Some("second"));
 }
 
 /// Returns a cluster that flushes its states each second.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold_leases::{ReplicaId, Slot, StrategySpec};
+use leasehold_leases::{LeaseMessage, ReplicaId, Slot, StrategySpec};
 use leasehold_replica::Settings;
-use leasehold_replica::message::LogId;
+use leasehold_replica::message::{LogId, Message};
 use leasehold_wire::command::Op;
 
-use super::cluster::{Cluster, Packet, accept, put, settings, write};
+use super::cluster::{Cluster, Packet, accept, between, put, settings, write};
 
 /// Returns settings under which states are flushed at this interval.
 fn flushed_every(interval: Duration, n: usize) -> Settings {
@@ -100,4 +100,29 @@ fn a_restart_after_truncation_leads_above_everything() {
     assert!(cluster.node(0).executed() > executed);
     cluster.pass(3000);
     cluster.assert_agreement();
+}
+
+/// The log of a grantor holds nothing any more. Its promises still count everything that it has
+/// accepted.
+#[test]
+pub(super) fn h44_a_promise_counts_what_was_truncated() {
+    let mut settings = settings(3, StrategySpec::All);
+    settings.timing.checkpoint = Duration::from_secs(1);
+    let mut cluster = Cluster::with(settings);
+    write_values(&mut cluster, 1..=20);
+    cluster.pass(5000);
+    let executed = cluster.node(1).executed();
+    assert!(!has_entry(&cluster, 1, executed));
+    cluster.crash(1);
+    let before = cluster.sent.len();
+    cluster.start(1);
+    let promise = |packet: &Packet| {
+        let is_promise = matches!(packet.0.message, Message::Lease(LeaseMessage::Promise(_)));
+        is_promise && between(packet, 1, 2)
+    };
+    cluster.pass_until(9000, "1 promises to 2 again", |cluster| {
+        cluster.sent[before..].iter().any(promise)
+    });
+    let promise = cluster.last_promise(1, 2).expect("promised anew");
+    assert!(promise.highest_accepted >= executed, "{promise:?}");
 }

@@ -246,7 +246,7 @@ fn what_was_not_durable_was_not_said() {
 }
 
 #[test]
-fn what_an_earlier_run_asked_for_is_not_taken() {
+pub(super) fn h92_what_an_earlier_run_asked_for_is_not_taken() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     // 2 learns of the next leader, but its promise does not reach its disk.
     cluster.stall(2);

@@ -1,5 +1,7 @@
 //! Tests that acknowledged writes are recovered, and that damaged data is refused.
 
+mod syncs;
+
 use std::path::Path;
 
 use std::sync::Arc;
