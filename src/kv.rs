@@ -121,7 +121,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         let started = Instant::now();
         let (reply, trace) = client.raw().execute_traced(op).await;
         let (reply, took) = (reply?, started.elapsed());
-        dead.extend(silent(&client, &trace));
+        dead.extend(silent(&client, &trace, &reply.replica));
         warn_dead_replicas(dead, &connector, &reply);
         if args.verbose {
             note!(
@@ -140,8 +140,11 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
 type DeadReplicas = BTreeMap<String, String>;
 
 /// Returns the replicas that are dead, or did not answer the traced operation, with the reasons.
-fn silent(client: &Client, trace: &OperationTrace) -> DeadReplicas {
+/// `answered` is the name of the replica that answered in the end. It may have answered late, after
+/// the request was sent to another replica, too.
+fn silent(client: &Client, trace: &OperationTrace, answered: &str) -> DeadReplicas {
     let replicas = client.health().replicas.into_iter().enumerate();
+    let replicas = replicas.filter(|(_, it)| it.replica.as_deref() != Some(answered));
     let dead = replicas.filter_map(|(at, replica)| match replica.dead {
         Some((_, reason)) => Some((replica.address, reason)),
         None if trace.silent.contains(&at) => Some((replica.address, "no answer".to_owned())),

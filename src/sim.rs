@@ -31,7 +31,7 @@ use crate::terminal::{Interrupted, say};
 const SEEDS: u64 = 2000;
 /// Size of a small campaign, in cluster-hours. In a campaign below this size, some faults and
 /// checks may never occur.
-const TINY: f64 = 1.0;
+const TINY: f64 = 20.0;
 /// Interval at which the state of the campaign is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::words::{MemberNames, counted, log_name, refuse, torn_json, torn_text};
 use super::{LogArgs, LogName, operation};
-use crate::terminal::{is_closed, print_bytes};
+use crate::terminal::{is_closed, note, print_bytes};
 
 /// Number of bytes that are printed at once.
 const PRINT_BYTES: usize = 64 << 10;
@@ -20,12 +20,16 @@ pub fn run(args: &LogArgs) -> anyhow::Result<()> {
         args,
         names: MemberNames::of(&directory),
         text: String::new(),
+        shown: 0,
     };
     if !args.json {
         printer.heading();
     }
     let scan = directory.scan(&mut printer);
     printer.print();
+    if printer.shown == 0 && !is_closed() {
+        note!("note: no record of the log is among those that --from, --to and --log choose");
+    }
     directory.check_still_stopped()?;
     let mut problems = directory.problems().to_vec();
     problems.extend(scan.into_iter().flat_map(|scan| scan.problems));
@@ -38,6 +42,8 @@ struct RecordPrinter<'a> {
     names: MemberNames<'a>,
     /// Text that is not printed yet.
     text: String,
+    /// Number of records that were printed.
+    shown: u64,
 }
 
 impl LogVisitor for RecordPrinter<'_> {
@@ -45,6 +51,7 @@ impl LogVisitor for RecordPrinter<'_> {
         if !self.shows(found) {
             return;
         }
+        self.shown += 1;
         if self.args.json {
             let line = self.json(found);
             self.line(&line.to_string());

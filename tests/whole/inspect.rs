@@ -212,6 +212,8 @@ fn a_log_shows_operations_facts_and_configurations() {
     let of_kind = entries.iter().filter(|it| it["kind"] == "commands");
     let slots: Vec<u64> = of_kind.map(|it| it["slot"].as_u64().unwrap()).collect();
     assert_eq!(slots, [5, 6, 7, 8, 9]);
+    let none = place.words(&format!("inspect log {DATA} --json --from 1000000"));
+    assert!(none.err.contains("no record"), "{none:?}");
     place
         .words(&format!("inspect log {DATA} --log other"))
         .misused(&["--log"]);

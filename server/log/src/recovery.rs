@@ -275,7 +275,7 @@ impl LogRecovery {
                  damaged or cut off",
                 self.chain.number, marked.group
             );
-            return Err(damage(last.unwrap_or_default(), 0, &problem));
+            return Err(damage(last.unwrap_or(marked.first), 0, &problem));
         }
         let first = self.segments.first_key_value().map(|(id, _)| *id);
         if let Some(first) = first

@@ -45,18 +45,25 @@ pub(super) fn check(path: &Path) -> Result<(), InspectError> {
     if names.is_empty() {
         return Err(refused("the directory is empty", CONFIGURED));
     }
+    let mut nodes = nodes_in(path);
+    // `cluster up` has the directories of its nodes there.
+    nodes.extend(nodes_in(&path.join("data")));
+    if !nodes.is_empty() {
+        let nodes = nodes.join(", ");
+        return Err(refused("it contains the directories of nodes", &nodes));
+    }
     if marker::holds_data(path).map_err(|source| unreadable(path, source))? {
         return Err(half(path));
     }
-    let is_node = |name: &&String| path.join(name).join(marker::NAME).is_file();
-    let nodes: Vec<String> = names.iter().filter(is_node).cloned().collect();
-    let nodes = nodes
-        .iter()
-        .map(|name| path.join(name).display().to_string());
-    match nodes.collect::<Vec<_>>().join(", ") {
-        nodes if nodes.is_empty() => Err(refused("no replica has made this directory", CONFIGURED)),
-        nodes => Err(refused("it contains the directories of nodes", &nodes)),
-    }
+    Err(refused("no replica has made this directory", CONFIGURED))
+}
+
+/// Returns the paths of the data directories that a directory contains.
+fn nodes_in(path: &Path) -> Vec<String> {
+    let names = names(path).unwrap_or_default().into_iter();
+    let nodes = names.map(|name| path.join(name));
+    let nodes = nodes.filter(|node| node.join(marker::NAME).is_file());
+    nodes.map(|node| node.display().to_string()).collect()
 }
 
 /// Returns the error for a directory without a marker.

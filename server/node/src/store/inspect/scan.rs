@@ -58,7 +58,7 @@ pub struct SegmentSummary {
     pub segment: SegmentId,
     /// Length of the file in bytes.
     pub bytes: usize,
-    /// Number of bytes that contain groups.
+    /// Number of bytes that contain groups, up to the first damage.
     pub used: usize,
     /// Numbers of the first and the last group; `None` if there is no group.
     pub groups: Option<(u64, u64)>,
@@ -249,11 +249,15 @@ impl SegmentWalk<'_> {
             summary.note(found);
             visitor.record(found);
         });
-        if read.is_ok() {
-            summary.used = self.recovery.end(id);
-            summary.torn = self.recovery.torn_write(id, bytes);
-            self.scan.facts = self.recovery.facts().clone();
-            self.scan.last_group = self.recovery.last_group();
+        match &read {
+            Ok(()) => {
+                summary.used = self.recovery.end(id);
+                summary.torn = self.recovery.torn_write(id, bytes);
+                self.scan.facts = self.recovery.facts().clone();
+                self.scan.last_group = self.recovery.last_group();
+            }
+            Err(damage) if damage.segment == id => summary.used = damage.offset,
+            Err(_) => {}
         }
         self.scan.segments.retain(|known| known.segment != id);
         self.scan.segments.push(summary);

@@ -401,6 +401,21 @@ fn a_damaged_group_at_the_end_is_no_torn_write() {
     assert!(lost.problem.contains("were acknowledged"), "{lost}");
 }
 
+/// The groups before the damage are intact, and still count as used.
+#[test]
+fn a_segment_is_used_up_to_its_damage() {
+    let specimen = Specimen::new();
+    let dir = lay_out(&specimen.files);
+    let read = || StoppedDirectory::open(dir.path()).unwrap().summary();
+    let segments = read().log.unwrap().segments;
+    let (first, second) = (&segments[0], &segments[1]);
+    assert!(first.used > 512 && second.used > 0);
+    flip(&dir, &name_of(first.segment), first.used - 512);
+    let damaged = &read().log.unwrap().segments[0];
+    assert_eq!(damaged.segment, first.segment);
+    assert!((1..first.used).contains(&damaged.used), "{damaged:?}");
+}
+
 /// Writes records and flushes the state. Returns the directory after its end.
 fn written(records: &[Record]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -605,6 +620,15 @@ fn other_places_are_refused_with_advice() {
         names.contains("directories of nodes") && names.contains(&directory),
         "{names}"
     );
+    // As `cluster up` lays it out.
+    let cluster = tempfile::tempdir().unwrap();
+    fs::create_dir(cluster.path().join("data")).unwrap();
+    fs::write(cluster.path().join("A.log"), "").unwrap();
+    let directory = cluster.path().join("data/A");
+    fs::rename(within("A"), &directory).unwrap();
+    let names = refused(cluster.path());
+    assert!(names.contains(&directory.display().to_string()), "{names}");
+    fs::rename(&directory, within("A")).unwrap();
     fs::remove_file(within("A").join(marker::NAME)).unwrap();
     let half = refused(&within("A"));
     assert!(
