@@ -8,7 +8,7 @@
 # each run, and summary.txt with medians, and the median and the range of the pairs' ratios.
 #
 # This needs etcd and etcdctl, and protoc to build the load generator for etcd (benchmarks/etcd/). On Debian:
-# apt-get install etcd-server etcd-client protobuf-compiler.
+# apt-get install etcd-server etcd-client protobuf-compiler libprotobuf-dev.
 #
 # LOOPS says how many connections the closed loops have ("1 50"), PAIRS how many pairs each loop has (8),
 # SECONDS_EACH how long a run lasts (3). The variables that lib/site.sh names count, too.

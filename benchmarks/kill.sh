@@ -35,29 +35,32 @@ write_once() { client killed kv --address "$addresses" --timeout 1 put written y
 # Fails if the read was served in another way than under a lease of the replica that was asked.
 read_locally() { client killed kv --verbose --address "$addresses" --timeout 1 get read-me 2>&1 | grep -q locally; }
 
-{
-    echo "$replicas replicas on one site, strategy $STRATEGY, $connections closed-loop connections, 100-byte values"
-    echo "$(uname -sr), $(nproc) processors"
-    echo "round first_write_ms first_local_read_ms data_mib"
-    for ((round = 1; round <= rounds; round++)); do
-        client killed ycsb run --address "127.0.0.1:$first_port" -threads "$connections" \
-            -p recordcount=10000 -p fieldcount=1 -p fieldlength=100 -p operationcount=100000000 \
-            -p requestdistribution=uniform -p maxexecutiontime=$((load_seconds + 30)) \
-            "${writes[@]}" >"$work/load" 2>&1 &
-        generator=$!
-        pids+=("$generator")
-        sleep "$load_seconds"
-        began=$(date +%s%N)
-        kill -9 "${site_pids_killed[@]}" "$generator"
-        wait "${site_pids_killed[@]}" "$generator" 2>/dev/null || true
-        pids=() # The system may give their numbers to other processes.
-        size=$(du -sm "$work/killed/data" | cut -f1)
-        start_replicas killed
-        first_success "$began" read_locally >"$work/read" &
-        reader=$!
-        written=$(first_success "$began" write_once)
-        wait "$reader"
-        echo "$round $written $(cat "$work/read") $size"
-        sleep 3
-    done
-} | tee "$out/kill.txt"
+say() { echo "$@" | tee -a "$out/kill.txt"; }
+
+: >"$out/kill.txt"
+say "$replicas replicas on one site, strategy $STRATEGY, $connections closed-loop connections, 100-byte values"
+say "$(uname -sr), $(nproc) processors"
+say "round first_write_ms first_local_read_ms data_mib"
+for ((round = 1; round <= rounds; round++)); do
+    # Not by `client`, so that the number is that of the generator itself.
+    "$leasehold" ycsb run --address "127.0.0.1:$first_port" -threads "$connections" \
+        -p recordcount=10000 -p fieldcount=1 -p fieldlength=100 -p operationcount=100000000 \
+        -p requestdistribution=uniform -p maxexecutiontime=$((load_seconds + 30)) \
+        "${writes[@]}" >"$work/load" 2>&1 &
+    generator=$!
+    pids+=("$generator")
+    sleep "$load_seconds"
+    began=$(date +%s%N)
+    kill -9 "${site_pids_killed[@]}" "$generator"
+    for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+    pids=() # The system may give their numbers to other processes.
+    size=$(du -sm "$work/killed/data" | cut -f1)
+    start_replicas killed
+    first_success "$began" read_locally >"$work/read" &
+    reader=$!
+    pids+=("$reader")
+    written=$(first_success "$began" write_once)
+    wait "$reader"
+    say "$round $written $(cat "$work/read") $size"
+    sleep 3
+done
