@@ -115,13 +115,14 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     connector.options.request_timeout = timeout;
     runtime()?.block_on(async {
         let ConnectedClient { client, before } = connector.connect().await?;
-        let mut dead = before.map_or_else(DeadReplicas::new, |it| {
-            silent(&it, &OperationTrace::default())
-        });
         let started = Instant::now();
         let (reply, trace) = client.raw().execute_traced(op).await;
         let (reply, took) = (reply?, started.elapsed());
-        dead.extend(silent(&client, &trace, &reply.replica));
+        let mut dead = silent(&client, &trace, &reply.replica);
+        if let Some(before) = before {
+            let trace = OperationTrace::default();
+            dead.extend(silent(&before, &trace, &reply.replica));
+        }
         warn_dead_replicas(dead, &connector, &reply);
         if args.verbose {
             note!(
