@@ -288,7 +288,7 @@ impl Oracles {
                 self.unsent.sent(node, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait.sent(ctx, &self.promises, envelope)?;
-                self.quorums.sent(ctx, envelope)
+                self.quorums.sent(ctx, *to, envelope)
             }
             Action::FencedReply { until, again, .. } => {
                 self.barriers.read(ctx, &self.promises, *until, again)

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot, Time};
 use smallvec::SmallVec;
 
 use super::{Entry, StepContext, Verdict, Vote, WorldSnapshot, ensure, id, rewritten, writes};
@@ -22,6 +22,17 @@ pub(super) const NAME: &str = "quorums";
 struct Poll {
     value: Option<Value>,
     votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
+}
+
+/// Promises of one replica to another without a gap: each promise was made while a grant to the
+/// other replica lasted.
+#[derive(Clone, Copy, Debug)]
+struct PromiseSeries {
+    /// Time until which the grants last, by the grantor's clock.
+    until: Time,
+    /// Lowest barrier of these promises. Votes on slots up to here may have been given before the
+    /// series began.
+    barrier: Slot,
 }
 
 type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
@@ -50,6 +61,8 @@ pub struct QuorumOracle {
     /// Votes of this step that were already judged. If a vote is sent to several replicas, it is
     /// judged once. But it is judged again if the voter promises or persists something in between.
     judged: SmallVec<[Vote; 8]>,
+    /// Present series of promises, by the node that makes them and by their holder.
+    series: HashMap<(usize, ReplicaId), PromiseSeries, FixedState>,
     /// Number of votes and commits judged.
     pub checks: u64,
 }
@@ -61,6 +74,7 @@ impl QuorumOracle {
             polls: HashMap::default(),
             done: Default::default(),
             judged: SmallVec::new(),
+            series: HashMap::default(),
             checks: 0,
         }
     }
@@ -72,15 +86,44 @@ impl QuorumOracle {
         self.judged.clear();
     }
 
-    /// Judges a message that a replica is about to send.
-    pub(super) fn sent(&mut self, ctx: StepContext<'_>, envelope: &Envelope) -> Verdict {
+    /// Judges a message that a replica is about to send to `to`.
+    pub(super) fn sent(
+        &mut self,
+        ctx: StepContext<'_>,
+        to: ReplicaId,
+        envelope: &Envelope,
+    ) -> Verdict {
         match &envelope.message {
             Message::Accept(accept) => self.proposed(accept)?,
-            Message::Lease(_) => self.judge_again(),
+            Message::Lease(message) => {
+                self.judge_again();
+                self.note_promise(ctx, to, message);
+            }
             _ => {}
         }
         let mut votes = Vote::all_in(&envelope.message);
         votes.try_for_each(|vote| self.vote(ctx, vote))
+    }
+
+    /// Notes a promise to `to`, or that no grant to `to` is left.
+    fn note_promise(&mut self, ctx: StepContext<'_>, to: ReplicaId, message: &LeaseMessage) {
+        let now = ctx.snapshot.time(ctx.node);
+        let replica = ctx.snapshot.replica(ctx.node);
+        let grants = replica.into_iter().flat_map(|it| it.grants_to(to));
+        let until = grants.map(|(_, until)| until).max();
+        let pair = (ctx.node, to);
+        match (message, until.filter(|until| now < *until)) {
+            (_, None) => {
+                self.series.remove(&pair);
+            }
+            (LeaseMessage::Promise(promise), Some(until)) => {
+                let series = self.series.get(&pair).filter(|series| now < series.until);
+                let made = promise.highest_accepted;
+                let barrier = series.map_or(made, |series| series.barrier.min(made));
+                self.series.insert(pair, PromiseSeries { until, barrier });
+            }
+            _ => {}
+        }
     }
 
     /// Checks that at most one value is proposed in a slot at each ballot.
@@ -164,7 +207,7 @@ impl QuorumOracle {
         let newest = newest.map(|(ballot, _)| ballot);
         add_own_votes(&mut polls, ctx, entry);
         if let Some(newest) = newest {
-            add_deposed_vote(&mut polls, ctx, entry, newest);
+            self.add_deposed_vote(&mut polls, ctx, entry, newest);
         }
         let carries =
             |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
@@ -183,6 +226,35 @@ impl QuorumOracle {
                 .collect::<Vec<_>>()
         );
         Ok(())
+    }
+
+    /// Adds the vote that the acting replica gave at each ballot below `newest` under which it led.
+    /// In one step, the replica may commit an entry and accept the entry from the next leader, at
+    /// ballot `newest`. The replica has then forgotten its earlier vote and the tag of that vote.
+    /// Therefore this function uses another tag: the set of replicas to which the acting replica has
+    /// promised the entry's keys. It omits each replica whose present promises all have barriers at
+    /// or above the slot. The reason is that the replica may have renewed its vote before these
+    /// promises, when no grant was left.
+    fn add_deposed_vote(
+        &self,
+        polls: &mut Polls,
+        ctx: StepContext<'_>,
+        entry: Entry<'_>,
+        newest: Ballot,
+    ) {
+        let me = id(ctx.node);
+        let disk = ctx.snapshot.node(ctx.node).disk();
+        let promised_later = |holder: &ReplicaId| {
+            let series = self.series.get(&(ctx.node, *holder));
+            series.is_some_and(|series| series.barrier >= entry.slot)
+        };
+        for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
+            if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
+                let owed = owed(ctx, entry);
+                let later = owed.iter().filter(promised_later).collect();
+                poll.votes.push((me, owed.minus(later)));
+            }
+        }
     }
 
     /// Removes and returns the polls of a slot. Later votes in the slot are ignored.
@@ -206,21 +278,6 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
     for (ballot, tag) in replica.own_votes(log, slot) {
         if snapshot.node(node).disk().holds(log, slot, ballot) {
             poll_at(polls, ballot).votes.push((id(node), tag));
-        }
-    }
-}
-
-/// Adds the vote that the acting replica gave at each ballot below `newest` under which it led. In
-/// one step, the replica may commit an entry and accept the entry from the next leader, at ballot
-/// `newest`. The replica has then forgotten its earlier vote and the tag of that vote. Therefore
-/// this function uses another tag: the set of replicas to which the acting replica has promised the
-/// entry's keys.
-fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
-    let me = id(ctx.node);
-    let disk = ctx.snapshot.node(ctx.node).disk();
-    for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
-        if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
-            poll.votes.push((me, owed(ctx, entry)));
         }
     }
 }

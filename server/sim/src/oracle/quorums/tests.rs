@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
+use crate::oracle::test_world::{BALLOT, LEASE, ReplicaState, TestWorld, promise, puts, says};
 use leasehold_replica::action::{Record, Sequence};
 use leasehold_replica::message::LogNews;
 
@@ -47,13 +47,18 @@ impl SlotSix {
 
     /// Lets `node` send a message in the same step as the previous message.
     fn adds(&mut self, node: usize, message: Message) -> Verdict {
-        let (node, _, envelope) = says((node, 1), (0, 1), message);
+        self.adds_to(node, 0, message)
+    }
+
+    /// Lets `node` send a message to the replica `to` in the same step as the previous message.
+    fn adds_to(&mut self, node: usize, to: usize, message: Message) -> Verdict {
+        let (node, to, envelope) = says((node, 1), (to, 1), message);
         let ctx = StepContext {
             snapshot: &self.world.snapshot(),
             node,
             rest: &self.rest,
         };
-        self.quorums.sent(ctx, &envelope)
+        self.quorums.sent(ctx, to, &envelope)
     }
 
     fn proposes(&mut self, key: &'static str, tag: u64) -> Verdict {
@@ -174,6 +179,37 @@ fn a_leader_that_commits_and_is_deposed_in_one_step_has_voted_with_whom_it_owes(
             slot_six.world.talk();
         }
         assert_eq!(slot_six.chosen(), good, "{promised} {heard:?}");
+    }
+}
+
+#[test]
+fn a_deposed_leader_may_have_voted_before_its_present_promises() {
+    let next = Ballot {
+        round: BALLOT.round + 1,
+        replica: ReplicaId(1),
+    };
+    // The barriers of promises to replica 2, and whether all grants expire after the first promise.
+    for (barriers, expire, good) in [
+        (&[6][..], false, true),
+        (&[5], false, false),
+        (&[5, 6], false, false),
+        (&[5, 6], true, true),
+    ] {
+        let mut slot_six = SlotSix::accepted_at(next);
+        assert!(slot_six.proposes("a", 0b110).is_ok());
+        assert!(slot_six.votes(1, 0b001).is_ok());
+        for (sequence, barrier) in (9..).zip(barriers) {
+            slot_six.world.talk();
+            let promise = promise(sequence, *barrier);
+            assert!(slot_six.adds_to(0, 2, promise).is_ok());
+            if expire {
+                slot_six.world.now_ns += 10 * LEASE.as_nanos() as u64;
+            }
+        }
+        if expire {
+            slot_six.world.talk();
+        }
+        assert_eq!(slot_six.chosen(), good, "{barriers:?} {expire}");
     }
 }
 
