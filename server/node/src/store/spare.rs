@@ -14,7 +14,7 @@ use super::log_files::sync_folder;
 pub(super) const NAME: &str = "spare";
 /// Number of bytes that are written to a spare file between two syncs. With a single sync at the
 /// end, syncs of the log would have to wait for this long sync.
-const SYNC_BYTES: usize = 1 << 20;
+const SYNC_BYTES: usize = 256 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Maker of spare files. There is at most one spare file.

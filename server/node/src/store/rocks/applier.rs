@@ -23,9 +23,10 @@ use crate::store::FlushReport;
 const RETRY: Duration = Duration::from_millis(500);
 /// Number of waiting batches from which on the log waits, so that their memory is bounded.
 const WAITING_MAX: usize = 4;
-/// Increment of the thread's nice value. Clients wait for the log, and for no batch. So a thread of
-/// the log that wakes runs at once, although batches are being applied.
-const NICE: i32 = 5;
+/// Increment of the thread's nice value. Clients wait for the log, and for no batch. So other
+/// threads that wake get the processor soon, although a batch is being applied. With a larger
+/// increment, the thread would fall behind on a machine that is always busy.
+const NICE: i32 = 10;
 
 /// The thread that applies changes.
 pub(super) struct Applier {
