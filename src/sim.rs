@@ -71,7 +71,8 @@ pub struct SimArgs {
     /// Seeds at the same time [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Fails for what never happened in a campaign of less than one cluster-hour, too
+    /// Fails if a fault or a check never occurred, even if the campaign is shorter than 20
+    /// cluster-hours (longer campaigns always fail for this)
     #[arg(long)]
     strict: bool,
     /// Breaks an assumption about clocks, and looks for the violation that must follow

@@ -29,9 +29,19 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
         "a copy must reach a leader that begins before it has executed the first: one seed in a thousand notices",
     ),
     (
+        Rule::H66Executed,
+        "h66_an_executed_slot_is_not_accepted_below_the_promised_ballot",
+        "an entry of a deposed leader must arrive after the slot was executed with another value: one seed in two thousand notices",
+    ),
+    (
         Rule::H81Leaps,
         "h81_a_round_near_the_limit_wedges_nobody",
         "simulated replicas say nothing that is not so",
+    ),
+    (
+        Rule::H92Earlier,
+        "h92_what_an_earlier_run_asked_for_is_not_taken",
+        "an answer must outlast a restart that forgets a promise, and arrive before the next leader speaks",
     ),
     (
         Rule::H114Segment,

@@ -12,6 +12,8 @@ use crate::store::rocks::tests::accepted;
 
 /// A duration that is longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
+/// Time in which everything happens that does not wait for something else.
+const LONG: Duration = Duration::from_secs(60);
 
 /// First number that a [`Scripted`] store sends when it truncates its log.
 const TRUNCATED: u64 = u64::MAX;
@@ -495,7 +497,8 @@ fn truncation_passes_a_write_that_waits_for_space() {
     assert_eq!(harness.entered.recv().unwrap(), [1]);
     harness.go.send(()).unwrap();
     harness.writer.truncate([Slot(7), Slot(1)].into());
-    assert_eq!(harness.entered.recv().unwrap(), [TRUNCATED, 7]);
+    let entered = harness.entered.recv_timeout(LONG);
+    assert_eq!(entered, Ok(vec![TRUNCATED, 7]), "the truncation waits");
     (0..2).for_each(|_| harness.go.send(()).unwrap());
 }
 
