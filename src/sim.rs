@@ -46,7 +46,8 @@ Examples:
 
 A violation ends a campaign with exit status 1 and the line that repeats it. So does a
 fault that never fired, an oracle that checked nothing, or no read within 10 ms of a lease's
-end, in a campaign of at least one cluster-hour (an hour of virtual time of a whole cluster).";
+end, in a campaign of at least 20 cluster-hours. A cluster-hour is an hour of virtual time of
+a whole cluster.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_negative_numbers = true)]
