@@ -11,7 +11,7 @@
 # Two columns say how fast the machine is, because virtual processors change: `loop_us` is the processor time
 # of a fixed loop that runs beside the load, and `stolen` counts clock ticks that other virtual machines took.
 #
-# MINUTES says how long (default 60), KEYS how many keys (100000), DURABILITY how replicas write (sync). The
+# MINUTES says how long (default 60, at least 3), KEYS how many keys (100000), DURABILITY how replicas write (sync). The
 # variables that lib/site.sh names count, too. The binary must be built.
 set -euo pipefail
 out=${1:-results/soak}
@@ -22,6 +22,10 @@ source benchmarks/lib/site.sh
 
 minutes=${MINUTES:-60}
 keys=${KEYS:-100000}
+if ! [ "$minutes" -ge 3 ]; then
+    echo "MINUTES=$minutes: use 3 or more, because the summary compares parts of the time" >&2
+    exit 2
+fi
 start_site soak "$first_port" "${DURABILITY:-sync}"
 
 # The leader's count of executed commands is not needed: the load generator reports what was answered.

@@ -15,7 +15,7 @@ Examples:
   leasehold plot run/latency.hlog                  leaves plots/timeline.svg, cdf.svg, ...
   leasehold plot gen1/latency.hlog gen2/latency.hlog     two load generators of one run
   leasehold plot LL=ll/latency.hlog QL=ql/latency.hlog   two runs, compared
-  leasehold plot results/fig6/latency.hlog --out /tmp/fig6";
+  leasehold plot run/latency.hlog --out pictures   leaves them in another folder";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
