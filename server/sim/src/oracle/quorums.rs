@@ -232,9 +232,9 @@ impl QuorumOracle {
     /// In one step, the replica may commit an entry and accept the entry from the next leader, at
     /// ballot `newest`. The replica has then forgotten its earlier vote and the tag of that vote.
     /// Therefore this function uses another tag: the set of replicas to which the acting replica has
-    /// promised the entry's keys. It omits each replica whose present promises all have barriers at
-    /// or above the slot. The reason is that the replica may have renewed its vote before these
-    /// promises, when no grant was left.
+    /// promised the entry's keys. A holder is omitted if the barriers of all its present promises are
+    /// at or above the slot. The reason is that the acting replica may have renewed its vote before
+    /// it made these promises, when this holder had no grant.
     fn add_deposed_vote(
         &self,
         polls: &mut Polls,
