@@ -24,11 +24,12 @@ struct Poll {
     votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
 }
 
-/// Promises of one replica to another without a gap: each promise was made while a grant to the
-/// other replica lasted.
+/// Promises of one replica to another without a gap: each promise after the first was made before
+/// `until`, as the promise before it had set this time.
 #[derive(Clone, Copy, Debug)]
 struct PromiseSeries {
-    /// Time until which the grants last, by the grantor's clock.
+    /// End of the grants right after the newest promise, by the grantor's clock. An ack of the
+    /// holder may shorten the grants later, which is not noted here.
     until: Time,
     /// Lowest barrier of these promises. Votes on slots up to here may have been given before the
     /// series began.
@@ -105,7 +106,8 @@ impl QuorumOracle {
         votes.try_for_each(|vote| self.vote(ctx, vote))
     }
 
-    /// Notes a promise to `to`, or that no grant to `to` is left.
+    /// Notes a message about leases to `to`. A promise begins or continues a series. Any message
+    /// ends the series if the acting replica has no grant to `to` after the step.
     fn note_promise(&mut self, ctx: StepContext<'_>, to: ReplicaId, message: &LeaseMessage) {
         let now = ctx.snapshot.time(ctx.node);
         let replica = ctx.snapshot.replica(ctx.node);
@@ -232,9 +234,10 @@ impl QuorumOracle {
     /// In one step, the replica may commit an entry and accept the entry from the next leader, at
     /// ballot `newest`. The replica has then forgotten its earlier vote and the tag of that vote.
     /// Therefore this function uses another tag: the set of replicas to which the acting replica has
-    /// promised the entry's keys. A holder is omitted if the barriers of all its present promises are
-    /// at or above the slot. The reason is that the acting replica may have renewed its vote before
-    /// it made these promises, when this holder had no grant.
+    /// promised the entry's keys, without the holders that `owed` omits. A further holder is omitted
+    /// if its present series of promises has a barrier at or above the slot. The reason is that the
+    /// acting replica may have renewed its vote before this series, when it had no grant to this
+    /// holder.
     fn add_deposed_vote(
         &self,
         polls: &mut Polls,
