@@ -265,6 +265,7 @@ impl Oracles {
         self.unsent.step_ends(node, replica);
         self.sessions.step_ends(node, replica.executed());
         self.barriers.step_ends(snapshot, node, actions);
+        self.quorums.step_ends(snapshot, node);
         self.agreement.stepped(node, replica)?;
         self.unwritable.stepped(snapshot, node, replica)?;
         // Promises and grants change only when messages about leases are received or sent.
@@ -288,7 +289,7 @@ impl Oracles {
                 self.unsent.sent(node, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait.sent(ctx, &self.promises, envelope)?;
-                self.quorums.sent(ctx, *to, envelope)
+                self.quorums.sent(ctx, envelope)
             }
             Action::FencedReply { until, again, .. } => {
                 self.barriers.read(ctx, &self.promises, *until, again)

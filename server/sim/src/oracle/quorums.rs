@@ -3,12 +3,13 @@
 //! promised keys that the entry writes. A chosen value was accepted by a majority, and also by
 //! every replica that the tags of this majority name.
 //!
-//! Votes are recorded when they are sent. The rule is checked by trying every majority.
+//! Votes are recorded when they are sent. The votes of a leader are recorded at the end of each of
+//! its steps, too. The rule is checked by trying every majority.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot, Time};
+use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
 use super::{Entry, StepContext, Verdict, Vote, WorldSnapshot, ensure, id, rewritten, writes};
@@ -22,18 +23,6 @@ pub(super) const NAME: &str = "quorums";
 struct Poll {
     value: Option<Value>,
     votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
-}
-
-/// Promises of one replica to another without a gap: each promise after the first was made before
-/// `until`, as the promise before it had set this time.
-#[derive(Clone, Copy, Debug)]
-struct PromiseSeries {
-    /// End of the grants right after the newest promise, by the grantor's clock. An ack of the
-    /// holder may shorten the grants later, which is not noted here.
-    until: Time,
-    /// Lowest barrier of these promises. Votes on slots up to here may have been given before the
-    /// series began.
-    barrier: Slot,
 }
 
 type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
@@ -62,8 +51,6 @@ pub struct QuorumOracle {
     /// Votes of this step that were already judged. If a vote is sent to several replicas, it is
     /// judged once. But it is judged again if the voter promises or persists something in between.
     judged: SmallVec<[Vote; 8]>,
-    /// Present series of promises, by the node that makes them and by their holder.
-    series: HashMap<(usize, ReplicaId), PromiseSeries, FixedState>,
     /// Number of votes and commits judged.
     pub checks: u64,
 }
@@ -75,7 +62,6 @@ impl QuorumOracle {
             polls: HashMap::default(),
             done: Default::default(),
             judged: SmallVec::new(),
-            series: HashMap::default(),
             checks: 0,
         }
     }
@@ -87,45 +73,15 @@ impl QuorumOracle {
         self.judged.clear();
     }
 
-    /// Judges a message that a replica is about to send to `to`.
-    pub(super) fn sent(
-        &mut self,
-        ctx: StepContext<'_>,
-        to: ReplicaId,
-        envelope: &Envelope,
-    ) -> Verdict {
+    /// Judges a message that a replica is about to send.
+    pub(super) fn sent(&mut self, ctx: StepContext<'_>, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Accept(accept) => self.proposed(accept)?,
-            Message::Lease(message) => {
-                self.judge_again();
-                self.note_promise(ctx, to, message);
-            }
+            Message::Lease(_) => self.judge_again(),
             _ => {}
         }
         let mut votes = Vote::all_in(&envelope.message);
         votes.try_for_each(|vote| self.vote(ctx, vote))
-    }
-
-    /// Notes a message about leases to `to`. A promise begins or continues a series. Any message
-    /// ends the series if the acting replica has no grant to `to` after the step.
-    fn note_promise(&mut self, ctx: StepContext<'_>, to: ReplicaId, message: &LeaseMessage) {
-        let now = ctx.snapshot.time(ctx.node);
-        let replica = ctx.snapshot.replica(ctx.node);
-        let grants = replica.into_iter().flat_map(|it| it.grants_to(to));
-        let until = grants.map(|(_, until)| until).max();
-        let pair = (ctx.node, to);
-        match (message, until.filter(|until| now < *until)) {
-            (_, None) => {
-                self.series.remove(&pair);
-            }
-            (LeaseMessage::Promise(promise), Some(until)) => {
-                let series = self.series.get(&pair).filter(|series| now < series.until);
-                let made = promise.highest_accepted;
-                let barrier = series.map_or(made, |series| series.barrier.min(made));
-                self.series.insert(pair, PromiseSeries { until, barrier });
-            }
-            _ => {}
-        }
     }
 
     /// Checks that at most one value is proposed in a slot at each ballot.
@@ -207,9 +163,9 @@ impl QuorumOracle {
         let replica = ctx.snapshot.replica(ctx.node);
         let newest = replica.and_then(|replica| replica.accepted(log, slot));
         let newest = newest.map(|(ballot, _)| ballot);
-        add_own_votes(&mut polls, ctx, entry);
+        add_own_votes(&mut polls, ctx.snapshot, ctx.node, (log, slot));
         if let Some(newest) = newest {
-            self.add_deposed_vote(&mut polls, ctx, entry, newest);
+            add_deposed_vote(&mut polls, ctx, entry, newest);
         }
         let carries =
             |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
@@ -230,32 +186,13 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Adds the vote that the acting replica gave at each ballot below `newest` under which it led.
-    /// In one step, the replica may commit an entry and accept the entry from the next leader, at
-    /// ballot `newest`. The replica has then forgotten its earlier vote and the tag of that vote.
-    /// Therefore this function uses another tag: the set of replicas to which the acting replica has
-    /// promised the entry's keys, without the holders that `owed` omits. A further holder is omitted
-    /// if its present series of promises has a barrier at or above the slot. The reason is that the
-    /// acting replica may have renewed its vote before this series, when it had no grant to this
-    /// holder.
-    fn add_deposed_vote(
-        &self,
-        polls: &mut Polls,
-        ctx: StepContext<'_>,
-        entry: Entry<'_>,
-        newest: Ballot,
-    ) {
-        let me = id(ctx.node);
-        let disk = ctx.snapshot.node(ctx.node).disk();
-        let promised_later = |holder: &ReplicaId| {
-            let series = self.series.get(&(ctx.node, *holder));
-            series.is_some_and(|series| series.barrier >= entry.slot)
-        };
-        for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
-            if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
-                let owed = owed(ctx, entry);
-                let later = owed.iter().filter(promised_later).collect();
-                poll.votes.push((me, owed.minus(later)));
+    /// Records the votes that `node` has given to itself by the end of a step, at ballots under
+    /// which it led. It does not send all of these votes, and it forgets them when it accepts an
+    /// entry from the next leader.
+    pub(super) fn step_ends(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) {
+        for (at, polls) in &mut self.polls {
+            if polls.iter().any(|(led, _)| led.replica == id(node)) {
+                add_own_votes(polls, snapshot, node, *at);
             }
         }
     }
@@ -272,15 +209,35 @@ impl QuorumOracle {
     }
 }
 
-/// Adds the present votes of the acting replica to `polls`, if these votes are durable.
-fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. }: Entry<'_>) {
-    let StepContext { snapshot, node, .. } = ctx;
+/// Adds the present votes of `node` on a slot to `polls`, if these votes are durable.
+fn add_own_votes(
+    polls: &mut Polls,
+    snapshot: &WorldSnapshot<'_>,
+    node: usize,
+    (log, slot): (LogId, Slot),
+) {
     let Some(replica) = snapshot.replica(node) else {
         return;
     };
     for (ballot, tag) in replica.own_votes(log, slot) {
-        if snapshot.node(node).disk().holds(log, slot, ballot) {
-            poll_at(polls, ballot).votes.push((id(node), tag));
+        let votes = &mut poll_at(polls, ballot).votes;
+        let vote = (id(node), tag);
+        if !votes.contains(&vote) && snapshot.node(node).disk().holds(log, slot, ballot) {
+            votes.push(vote);
+        }
+    }
+}
+
+/// Adds the vote that the acting replica may have given under its own ballot in the step in which
+/// it accepted the next leader's ballot `newest`. The replica has forgotten this vote and its tag at
+/// the end of the step. Therefore this function uses another tag: the set of replicas to which the
+/// acting replica has promised the entry's keys.
+fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
+    let me = id(ctx.node);
+    let disk = ctx.snapshot.node(ctx.node).disk();
+    for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
+        if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
+            poll.votes.push((me, owed(ctx, entry)));
         }
     }
 }

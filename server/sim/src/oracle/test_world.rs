@@ -114,11 +114,15 @@ impl TestWorld {
         self.nodes[node] = start(node, state);
     }
 
-    /// Lets every replica send the lease messages that are due, and delivers them to the other
-    /// replicas.
+    /// Lets every replica send the messages that are due, and delivers them to the other replicas.
     pub fn talk(&mut self) {
-        let mut inbox: Vec<(usize, Input)> =
-            (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
+        let ticks = (0..self.nodes.len()).map(|node| (node, Input::Tick));
+        self.deliver(ticks.collect(), |_| false);
+    }
+
+    /// Delivers inputs to replicas, and all messages that follow from these inputs. Messages for
+    /// which `is_lost` returns true are lost.
+    pub fn deliver(&mut self, mut inbox: Vec<(usize, Input)>, is_lost: impl Fn(&Message) -> bool) {
         while !inbox.is_empty() {
             for (node, input) in std::mem::take(&mut inbox) {
                 let now = self.nodes[node].clock().read(self.now_ns);
@@ -127,6 +131,7 @@ impl TestWorld {
                 replica.step(now, input, &mut actions);
                 replica.flush(now, &mut actions);
                 inbox.extend(actions.into_iter().filter_map(|action| match action {
+                    Action::Send { envelope, .. } if is_lost(&envelope.message) => None,
                     Action::Send { to, envelope } => Some((to.index(), Input::Peer(envelope))),
                     Action::Persist { sequence, .. } => Some((node, Input::Persisted(sequence))),
                     _ => None,

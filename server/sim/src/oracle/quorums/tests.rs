@@ -1,7 +1,11 @@
 use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_leases::ConfigChange;
 
 use super::*;
-use crate::oracle::test_world::{BALLOT, LEASE, ReplicaState, TestWorld, promise, puts, says};
+use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
+use leasehold_replica::Input;
 use leasehold_replica::action::{Record, Sequence};
 use leasehold_replica::message::LogNews;
 
@@ -47,27 +51,27 @@ impl SlotSix {
 
     /// Lets `node` send a message in the same step as the previous message.
     fn adds(&mut self, node: usize, message: Message) -> Verdict {
-        self.adds_to(node, 0, message)
-    }
-
-    /// Lets `node` send a message to the replica `to` in the same step as the previous message.
-    fn adds_to(&mut self, node: usize, to: usize, message: Message) -> Verdict {
-        let (node, to, envelope) = says((node, 1), (to, 1), message);
+        let (node, _, envelope) = says((node, 1), (0, 1), message);
         let ctx = StepContext {
             snapshot: &self.world.snapshot(),
             node,
             rest: &self.rest,
         };
-        self.quorums.sent(ctx, to, &envelope)
+        self.quorums.sent(ctx, &envelope)
     }
 
     fn proposes(&mut self, key: &'static str, tag: u64) -> Verdict {
+        self.proposes_with(key, Some(ReplicaSet(tag)))
+    }
+
+    /// Lets the leader propose a put of `key`, with or without its own vote.
+    fn proposes_with(&mut self, key: &'static str, vote: Option<ReplicaSet>) -> Verdict {
         let accept = Accept {
             ballot: self.ballot,
             log: LogId::Commands,
             slot: Slot(6),
             value: puts(&[key]),
-            vote: Some(ReplicaSet(tag)),
+            vote,
             news: LogNews::default(),
             last_multi: Slot::ZERO,
             infallible: Arc::from([]),
@@ -102,10 +106,14 @@ impl SlotSix {
 }
 
 fn accepted() -> Record {
+    accepted_at(BALLOT)
+}
+
+fn accepted_at(ballot: Ballot) -> Record {
     Record::Accepted {
         log: LogId::Commands,
         slot: Slot(6),
-        ballot: BALLOT,
+        ballot,
         value: puts(&["a"]),
     }
 }
@@ -146,10 +154,7 @@ fn what_is_chosen_was_received_at_the_ballot_of_the_votes() {
     let mut slot_six = SlotSix::new();
     slot_six.ballot.round += 1;
     for node in &mut slot_six.world.nodes {
-        let mut record = accepted();
-        if let Record::Accepted { ballot, .. } = &mut record {
-            *ballot = slot_six.ballot;
-        }
+        let record = accepted_at(slot_six.ballot);
         node.disk.persist(Sequence(2), vec![record]);
         node.disk.synced();
     }
@@ -183,30 +188,47 @@ fn a_leader_that_commits_and_is_deposed_in_one_step_has_voted_with_whom_it_owes(
 }
 
 #[test]
-fn a_deposed_leader_may_have_voted_before_its_present_promises() {
+fn the_vote_of_a_deposed_leader_is_remembered_with_its_tag() {
+    // Replica 0 leads, owes nobody anything, and hears of no vote.
+    let has = || ReplicaState {
+        accepted: vec![(6, puts(&["a"]))],
+        change: ConfigChange::everywhere(ReplicaSet::EMPTY),
+        ..ReplicaState::default()
+    };
+    let mut world = TestWorld::new([has(), has(), has()]);
+    let leads = |world: &TestWorld| world.snapshot().replica(0).and_then(Replica::leads_at);
+    let is_vote = |message: &Message| matches!(message, Message::Accepted { .. });
+    // Only this replica's timers expire.
+    for _ in 0..100 {
+        world.later(Duration::from_millis(100));
+        world.deliver(vec![(0, Input::Tick)], is_vote);
+        if leads(&world).is_some() {
+            break;
+        }
+    }
+    let ballot = leads(&world).expect("nobody else has campaigned");
     let next = Ballot {
-        round: BALLOT.round + 1,
+        round: ballot.round + 1,
         replica: ReplicaId(1),
     };
-    // The barriers of promises to replica 2, and whether all grants expire between two promises.
-    for (barriers, expire, good) in [
-        (&[6][..], false, true),
-        (&[5], false, false),
-        (&[5, 6], false, false),
-        (&[5, 6], true, true),
-    ] {
+    for (remembered, good) in [(true, true), (false, false)] {
         let mut slot_six = SlotSix::accepted_at(next);
-        assert!(slot_six.proposes("a", 0b110).is_ok());
-        assert!(slot_six.votes(1, 0b001).is_ok());
-        for (sequence, barrier) in (9..).zip(barriers) {
-            if expire && sequence > 9 {
-                slot_six.world.now_ns += 10 * LEASE.as_nanos() as u64;
-            }
-            slot_six.world.talk();
-            let promise = promise(sequence, *barrier);
-            assert!(slot_six.adds_to(0, 2, promise).is_ok());
+        slot_six.ballot = ballot;
+        for node in [&mut world.nodes[0]]
+            .into_iter()
+            .chain(&mut slot_six.world.nodes)
+        {
+            node.disk.persist(Sequence(2), vec![accepted_at(ballot)]);
+            node.disk.synced();
         }
-        assert_eq!(slot_six.chosen(), good, "{barriers:?} {expire}");
+        assert!(slot_six.proposes_with("a", None).is_ok());
+        if remembered {
+            slot_six.quorums.step_ends(&world.snapshot(), 0);
+        }
+        // It commits and is deposed in one step, in which it owes everybody the key.
+        assert!(slot_six.votes(1, 0b001).is_ok());
+        slot_six.world.talk();
+        assert_eq!(slot_six.chosen(), good, "{remembered}");
     }
 }
 
