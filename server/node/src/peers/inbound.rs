@@ -189,8 +189,7 @@ impl Peers {
     }
 
     fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, HelloRejection> {
-        let magic = |number: u32| format!("{number:#010x}");
-        expect("magic", magic(hello.magic), magic(MAGIC))?;
+        expect_version(hello.magic)?;
         expect("cluster", &hello.cluster, &self.cluster)?;
         expect("members", hello.members, self.members.len())?;
         expect(
@@ -268,6 +267,29 @@ impl HelloRejection {
     }
 }
 
+/// Refuses a hello of another version of the protocol between replicas. The version is the last byte
+/// of the magic number.
+fn expect_version(magic: u32) -> Result<(), HelloRejection> {
+    if magic == MAGIC {
+        return Ok(());
+    }
+    if magic >> 8 != MAGIC >> 8 {
+        let problem = format!("hello.magic is {magic:#010x}, which is not the hello of a replica");
+        return Err(HelloRejection::same(problem));
+    }
+    let (found, wanted) = (magic & 0xff, MAGIC & 0xff);
+    Err(HelloRejection {
+        reply: format!(
+            "this replica does not speak version {found} of the protocol between replicas; \
+             run the same version of leasehold on all nodes"
+        ),
+        log_message: format!(
+            "it speaks version {found} of the protocol between replicas, and this replica speaks \
+             version {wanted}; run the same version of leasehold on all nodes"
+        ),
+    })
+}
+
 /// Refuses a hello if the value of `field` is not the expected one.
 fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), HelloRejection> {
     let (found, wanted) = (found.to_string(), wanted.to_string());
@@ -295,4 +317,27 @@ async fn send_rejection(outbox: &Outbox, frames: &mut Frames) {
         frames.discard().await;
     };
     let _ = tokio::time::timeout(LINGER, delivered).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_named_as_such() {
+        assert!(expect_version(MAGIC).is_ok());
+        let older = expect_version(MAGIC - 1).unwrap_err();
+        let (found, wanted) = ((MAGIC - 1) & 0xff, MAGIC & 0xff);
+        for text in [&older.reply, &older.log_message] {
+            assert!(text.contains(&format!("version {found} ")), "{text}");
+            assert!(text.contains("same version of leasehold"), "{text}");
+        }
+        assert!(older.log_message.contains(&format!("version {wanted};")));
+        assert!(
+            !older.reply.contains(&format!("version {wanted}")),
+            "it is not for strangers"
+        );
+        let stranger = expect_version(0x4745_5420).unwrap_err();
+        assert!(stranger.reply.contains("not the hello of a replica"));
+    }
 }
