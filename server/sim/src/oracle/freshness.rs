@@ -1,6 +1,6 @@
-//! Freshness (oracle 5; §3.6): a read returns a value that is at least as new as every write that
-//! was acknowledged before the read began, and as every value that any client had received before
-//! the read began.
+//! Freshness (oracle 5; §3.6). A read returns a value that is at least as new as every write
+//! acknowledged before the read began. The value is also at least as new as every value that any
+//! client had received by then.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,8 +1,8 @@
 //! Liveness (oracle 10; §3.7). While a majority of the replicas is up and connected, and there is
 //! no other fault, every write commits, every held read ends, and every replica catches up. The
-//! time limit is the sum of t_grace (to suspect a failed replica), t_guard + t_lease (until
-//! promises to that replica have ended, stretched for drift), the duration of an election, and some
-//! slack.
+//! time limit is the sum of four durations: t_grace, t_guard + t_lease, the duration of an
+//! election, and some slack. A failed replica is suspected after t_grace. Promises to it have ended
+//! after t_guard + t_lease, stretched for drift.
 //!
 //! The driver of the clients notifies this oracle of requests and answers.
 

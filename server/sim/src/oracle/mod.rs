@@ -265,7 +265,11 @@ impl Oracles {
         self.unsent.step_ends(node, replica);
         self.sessions.step_ends(node, replica.executed());
         self.barriers.step_ends(snapshot, node, actions);
-        self.quorums.step_ends(snapshot, node);
+        self.quorums.step_ends(StepContext {
+            snapshot,
+            node,
+            rest: actions,
+        })?;
         self.agreement.stepped(node, replica)?;
         self.unwritable.stepped(snapshot, node, replica)?;
         // Promises and grants change only when messages about leases are received or sent.

@@ -1,7 +1,8 @@
-//! Every reader is notified (oracle 2; §3.2, §3.6). When a write of a key is chosen, every replica
-//! that could serve the key from its leases has the write pending or executed, or must first
-//! execute a barrier at or above the write. When a replica serves a key, the permit of its read
-//! must not have expired, and the replica must have every chosen write of the key.
+//! Every reader is notified (oracle 2; §3.2, §3.6). When a write of a key is chosen, each replica
+//! that could serve the key from its leases is in one of two states. It has the write pending or
+//! executed, or it must first execute a barrier at or above the write. When a replica serves a key,
+//! the permit of its read must not have expired, and the replica must have every chosen write of
+//! the key.
 
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::{Command, Path, ReadOp};

@@ -129,8 +129,8 @@ mod tests {
     use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
     use leasehold_replica::action::Sequence;
 
-    /// Returns a world in which a replica has executed five slots and accepted `a` and `b` in the
-    /// sixth.
+    /// Returns a world in which replica 0 has executed slots 1 to 5, and has accepted writes of the
+    /// keys `a` and `b` in slot 6.
     fn world() -> TestWorld {
         let has = ReplicaState {
             accepted: vec![(6, puts(&["a", "b"]))],

@@ -1,7 +1,7 @@
-//! Promises, recorded from messages alone: the promises that each replica made, the promises that
-//! each replica took, and the beliefs that a holder may have because of the promises that it took
-//! (protocol §2). This record is independent of grantors and holders: it applies the rules to their
-//! messages, and does not read their state.
+//! Promises, recorded from messages alone (protocol §2). The record contains the promises that each
+//! replica made and took. It also contains the beliefs that a holder may have because of the
+//! promises that it took. This record is independent of grantors and holders: it applies the rules
+//! to their messages, and does not read their state.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -3,8 +3,9 @@
 //! promised keys that the entry writes. A chosen value was accepted by a majority, and also by
 //! every replica that the tags of this majority name.
 //!
-//! Votes are recorded when they are sent. The votes of a leader are recorded at the end of each of
-//! its steps, too. The rule is checked by trying every majority.
+//! Votes are recorded when they are sent. A leader's own votes are also recorded at the end of each
+//! of its steps, because it does not send all of them. The rule is checked by trying every
+//! majority.
 
 use std::collections::HashMap;
 
@@ -30,6 +31,8 @@ type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 /// Polls in one slot. The ballot of a poll is the ballot of its votes.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
+type Votes = SmallVec<[Vote; 8]>;
+
 /// Returns the poll at `ballot`. Creates the poll if there is none.
 fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     let known = polls.iter().position(|(at, _)| *at == ballot);
@@ -50,7 +53,7 @@ pub struct QuorumOracle {
     done: [Vec<bool>; 2],
     /// Votes of this step that were already judged. If a vote is sent to several replicas, it is
     /// judged once. But it is judged again if the voter promises or persists something in between.
-    judged: SmallVec<[Vote; 8]>,
+    judged: Votes,
     /// Number of votes and commits judged.
     pub checks: u64,
 }
@@ -61,7 +64,7 @@ impl QuorumOracle {
             n,
             polls: HashMap::default(),
             done: Default::default(),
-            judged: SmallVec::new(),
+            judged: Votes::new(),
             checks: 0,
         }
     }
@@ -153,20 +156,17 @@ impl QuorumOracle {
     }
 
     /// Judges `entry` when the acting replica is the first replica to know that the entry is
-    /// chosen. The replica's own tag is computed again. One reason is that the replica does not
-    /// send its vote to itself. Another reason is that the tag may have shrunk since the last vote
-    /// was sent.
+    /// chosen.
     pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;
-        let mut polls = self.close(log, slot);
+        for vote in self.new_votes(ctx, log, slot) {
+            self.vote(ctx, vote)?;
+        }
+        let polls = self.close(log, slot);
         let replica = ctx.snapshot.replica(ctx.node);
         let newest = replica.and_then(|replica| replica.accepted(log, slot));
         let newest = newest.map(|(ballot, _)| ballot);
-        add_own_votes(&mut polls, ctx.snapshot, ctx.node, (log, slot));
-        if let Some(newest) = newest {
-            add_deposed_vote(&mut polls, ctx, entry, newest);
-        }
         let carries =
             |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
         // Votes commit only an entry that was received at their ballot (hazard 20).
@@ -186,15 +186,38 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Records the votes that `node` has given to itself by the end of a step, at ballots under
-    /// which it led. It does not send all of these votes, and it forgets them when it accepts an
-    /// entry from the next leader.
-    pub(super) fn step_ends(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) {
-        for (at, polls) in &mut self.polls {
-            if polls.iter().any(|(led, _)| led.replica == id(node)) {
-                add_own_votes(polls, snapshot, node, *at);
+    /// Judges and records the own votes of the acting replica, on open slots that have a poll at a
+    /// ballot of this replica. A leader does not send all of its own votes. It also forgets them
+    /// when it accepts an entry from the next leader.
+    pub(super) fn step_ends(&mut self, ctx: StepContext<'_>) -> Verdict {
+        let me = id(ctx.node);
+        let mut votes = Votes::new();
+        for ((log, slot), polls) in &self.polls {
+            if polls.iter().any(|(led, _)| led.replica == me) {
+                votes.extend(self.new_votes(ctx, *log, *slot));
             }
         }
+        votes.into_iter().try_for_each(|vote| self.vote(ctx, vote))
+    }
+
+    /// Returns the present votes of the acting replica on a slot that are not recorded yet.
+    fn new_votes(&self, ctx: StepContext<'_>, log: LogId, slot: Slot) -> Votes {
+        let voter = id(ctx.node);
+        let polls = self.polls.get(&(log, slot));
+        let is_new = |vote: &Vote| {
+            let mut polls = polls.into_iter().flatten();
+            let poll = polls.find(|(ballot, _)| *ballot == vote.ballot);
+            poll.is_none_or(|(_, poll)| !poll.votes.contains(&(voter, vote.tag)))
+        };
+        let replica = ctx.snapshot.replica(ctx.node);
+        let votes = replica.into_iter().flat_map(|it| it.own_votes(log, slot));
+        let votes = votes.map(|(ballot, tag)| Vote {
+            log,
+            slot,
+            ballot,
+            tag,
+        });
+        votes.filter(is_new).collect()
     }
 
     /// Removes and returns the polls of a slot. Later votes in the slot are ignored.
@@ -206,39 +229,6 @@ impl QuorumOracle {
         }
         done[index] = true;
         self.polls.remove(&(log, slot)).unwrap_or_default()
-    }
-}
-
-/// Adds the present votes of `node` on a slot to `polls`, if these votes are durable.
-fn add_own_votes(
-    polls: &mut Polls,
-    snapshot: &WorldSnapshot<'_>,
-    node: usize,
-    (log, slot): (LogId, Slot),
-) {
-    let Some(replica) = snapshot.replica(node) else {
-        return;
-    };
-    for (ballot, tag) in replica.own_votes(log, slot) {
-        let votes = &mut poll_at(polls, ballot).votes;
-        let vote = (id(node), tag);
-        if !votes.contains(&vote) && snapshot.node(node).disk().holds(log, slot, ballot) {
-            votes.push(vote);
-        }
-    }
-}
-
-/// Adds the vote that the acting replica may have given under its own ballot in the step in which
-/// it accepted the next leader's ballot `newest`. The replica has forgotten this vote and its tag at
-/// the end of the step. Therefore this function uses another tag: the set of replicas to which the
-/// acting replica has promised the entry's keys.
-fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
-    let me = id(ctx.node);
-    let disk = ctx.snapshot.node(ctx.node).disk();
-    for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
-        if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
-            poll.votes.push((me, owed(ctx, entry)));
-        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Refused commands are never executed (hazard 77; protocol §1 "Sessions"). A client that is
 //! notified that its session refuses a write may send the write again under a new session.
 //!
-//! Once a replica has answered with a refusal, no copy of the command takes effect at any replica
-//! in a slot above those that the answering replica had executed when it answered. If only one copy
-//! of the command had reached a replica, no copy takes effect in any slot, because no other copy
-//! could have been executed before.
+//! After a replica has answered with a refusal, no copy of the command takes effect in a later
+//! slot, at any replica. Later slots are those above the slots that the replica had executed when
+//! it answered. If only one copy of the command had reached a replica, no copy takes effect in any
+//! slot, because no other copy could have been executed before.
 //!
 //! Effects are detected in the data that replicas store and in their answers. The state machine of
 //! the oracles is not used for this, because it could contain the same mistake as the protocol.

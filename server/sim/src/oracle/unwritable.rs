@@ -1,15 +1,15 @@
 //! A replica that cannot persist data holds no key (§3.7; protocol §2, hazard 36). A replica that
 //! was notified that its storage is not writable believes no promise. Otherwise every write of a
-//! key that this replica holds would wait for an acceptance that the replica cannot give. Nor does
-//! a replica believe a promise after it was notified that its clock cannot be trusted (hazard 80),
-//! because it could not know when the promise has ended.
+//! key that this replica holds would wait for an acceptance that the replica cannot give. A replica
+//! that was notified that its clock cannot be trusted also believes no promise (hazard 80), because
+//! it could not know when a promise has ended.
 
 use super::{Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "unwritable";
 
-/// Oracle that judges replicas without writable storage or without a trusted clock. Such a replica
+/// Oracle that judges replicas without writable storage or without a trusted clock. These replicas
 /// must not rely on any promise.
 #[derive(Debug, Default)]
 pub struct UnwritableOracle {
