@@ -246,8 +246,9 @@ impl Driver {
         } else {
             tracing::warn!(
                 %directory,
-                "the disk takes no writes: it is full, or it hangs. This replica takes part in no \
-                 writes until the disk takes them again; if the disk is full, make room"
+                "the disk takes no writes: it is full, it hangs, or the machine is too busy. This \
+                 replica takes part in no writes until the disk takes them again; if the disk is \
+                 full, make room"
             )
         }
     }

@@ -12,8 +12,9 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Number of bytes that are written to a spare file between two syncs. With a single sync at the
-/// end, syncs of the log would have to wait for this long sync.
+/// Maximum number of bytes that are written to a spare file between two syncs, a multiple of the
+/// length of [`ZEROS`]. With a single sync at the end, syncs of the log would have to wait for this
+/// long sync.
 const SYNC_BYTES: usize = 256 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -224,12 +225,12 @@ fn fill(path: &Path, bytes: usize) -> io::Result<File> {
         .write(true)
         .create_new(true)
         .open(path)?;
-    let mut left = bytes;
-    while left > 0 {
-        let part = left.min(ZEROS.len());
+    let mut filled = 0;
+    while filled < bytes {
+        let part = (bytes - filled).min(ZEROS.len());
         file.write_all(&ZEROS[..part])?;
-        left -= part;
-        if left.is_multiple_of(SYNC_BYTES) {
+        filled += part;
+        if filled.is_multiple_of(SYNC_BYTES) {
             file.sync_data()?;
         }
     }

@@ -1,5 +1,5 @@
-//! Thread that applies changes to the executed state, so that no write of the log waits for
-//! RocksDB.
+//! Thread that applies changes to the executed state. A write of the log waits for RocksDB only if
+//! several batches of changes are not applied yet.
 //!
 //! # Rules
 //! - Batches are applied in the order in which they are handed over.
@@ -23,9 +23,10 @@ use crate::store::FlushReport;
 const RETRY: Duration = Duration::from_millis(500);
 /// Number of waiting batches from which on the log waits, so that their memory is bounded.
 const WAITING_MAX: usize = 4;
-/// Increment of the thread's nice value. Clients wait for the log, and for no batch. So other
+/// Increment of the thread's nice value. Clients wait for the log, and rarely for a batch. So other
 /// threads that wake get the processor soon, although a batch is being applied. With a larger
-/// increment, the thread would fall behind on a machine that is always busy.
+/// increment, the thread would fall behind on a machine that is always busy, and the log would wait
+/// for it.
 const NICE: i32 = 10;
 
 /// The thread that applies changes.

@@ -37,7 +37,7 @@ pub(super) struct Engine {
     pub(super) marker: Marker,
     /// Reserve of disk space; `None` while the directory is being opened, and if none is wanted.
     pub(super) reserve: Option<Reserve>,
-    /// Number of attempts that the disk has refused for lack of space.
+    /// Number of operations that failed because the disk was full.
     pub(super) refusals: AtomicU64,
 }
 

@@ -32,9 +32,9 @@ const SYNCS: [&str; 5] = [
     "closing file after fsync",
 ];
 
-/// Texts that RocksDB puts before the text of an error: the error for which it delays writes, and
-/// the error that prevents it from writing the file with its options (`db/db_impl/db_impl_open.cc`,
-/// `db_impl.cc`).
+/// Texts that RocksDB puts before the text of an error (`db/db_impl/db_impl_open.cc`,
+/// `db_impl.cc`). RocksDB adds the first text if it delays writes because of the error. It adds the
+/// second text if the error prevents it from writing the file with its options.
 const PREFIXES: [&str; 2] = [
     "Result incomplete: ",
     "IO error: DB::Open() failed --- Unable to persist Options file: IO error: Unable to persist \

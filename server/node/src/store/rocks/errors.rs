@@ -32,8 +32,8 @@ impl Engine {
         }
     }
 
-    /// Returns the error `Gone` if the directory is no longer at its path. Other errors then have
-    /// the same cause: the missing directory.
+    /// Returns the error `Gone` if the directory is no longer at its path. Callers then return this
+    /// error instead of their own, because the missing directory is the cause of both.
     fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)

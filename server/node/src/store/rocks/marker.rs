@@ -166,7 +166,7 @@ pub struct MarkerSummary {
 
 /// The marker file of a directory, opened only for reading.
 pub(in crate::store) enum MarkerFile {
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
     /// A newer program wrote the file, with this version of its format.
     Newer(u8),
@@ -385,6 +385,14 @@ impl Marker {
     /// Syncs the marker file to disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// Writes again what the file contains, and syncs it. After a sync of an earlier run has failed,
+    /// the operating system may return contents that are not on the disk, and a second sync would
+    /// succeed without writing them (hazard 119).
+    pub(super) fn sync_found(&self) -> io::Result<()> {
+        self.put(&self.contents())?;
+        self.sync()
     }
 
     /// Replaces the marker file by a new file, because the marker file may have the old format. In

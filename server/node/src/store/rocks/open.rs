@@ -120,7 +120,7 @@ impl Storage {
         let marked = if identity.has_log_files() {
             // The log loses the segments that the marker does not need. A loss of power must not
             // bring back an older marker, which needs them.
-            let synced = marker.sync();
+            let synced = marker.sync_found();
             synced.map_err(|source| StorageError::Directory {
                 path: path.join(marker::NAME),
                 source,

@@ -684,7 +684,8 @@ fn a_log_without_the_rest_of_its_directory_is_refused() {
     assert!(dir.path().join("log/0000000001.seg").exists());
 }
 
-/// Places an object that is not a segment of this program in the folder of the log.
+/// Changes the folder of the log with `place`, and then opens the directory. Returns the result of
+/// opening.
 fn foreign(place: impl Fn(&Path)) -> Result<(), StorageError> {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));

@@ -39,21 +39,33 @@ fn h119_a_failed_sync_is_final() {
     assert_unsynced(refused);
 }
 
+/// Whether opening a directory writes to the file at `path`.
+fn is_written_by_open(directory: &Path, path: &Path) -> bool {
+    let earlier = SystemTime::now() - Duration::from_secs(3600);
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_modified(earlier).unwrap();
+    drop(file);
+    drop(Storage::open(directory, &stamp(), Durability::Sync));
+    let modified = fs::metadata(path).unwrap().modified().unwrap();
+    modified > earlier + Duration::from_secs(60)
+}
+
 #[test]
 fn h119_a_start_writes_again_what_it_has_found() {
     let dir = tempfile::tempdir().unwrap();
     let (mut storage, _) = open(dir.path());
     storage.write(&[accepted(1, "v")]).unwrap();
     drop(storage);
-    let last = segments(dir.path()).pop().unwrap();
-    let path = dir.path().join("log").join(last);
-    let earlier = SystemTime::now() - Duration::from_secs(3600);
-    let file = File::options().write(true).open(&path).unwrap();
-    file.set_modified(earlier).unwrap();
-    drop(file);
-    drop(open(dir.path()));
-    let modified = fs::metadata(&path).unwrap().modified().unwrap();
-    assert!(modified > earlier + Duration::from_secs(60));
+    let log = dir.path().join("log");
+    let last = log.join(segments(dir.path()).pop().unwrap());
+    assert!(is_written_by_open(dir.path(), &last));
+    // The marker is written before the log is looked at. A later write of the marker is never
+    // reached, because the log is gone.
+    fs::remove_dir_all(log).unwrap();
+    assert!(is_written_by_open(
+        dir.path(),
+        &dir.path().join("LEASEHOLD")
+    ));
 }
 
 /// Returns the last slot that the state on a disk covers, as a start finds it after a kill.
