@@ -18,10 +18,10 @@
 //! records. Nothing changes in [`LogWriter`] before [`LogWriter::complete`].
 //!
 //! # How to start
-//! [`LogRecovery`] takes all segments in ascending order. It distinguishes a write that a crash
-//! tore, and that nobody relied on, from damage to data that others may rely on (hazards 116 and
-//! 117). A start never appends to the segment that it found last: the first write of [`LogWriter`]
-//! begins another.
+//! [`LogRecovery`] takes all segments in ascending order. It distinguishes a write that was torn by
+//! a crash from damaged data (hazards 116 and 117). No replica has relied on a torn write, but
+//! other replicas may rely on the damaged data. A start never appends to the last segment that it
+//! found: the first write of [`LogWriter`] begins a new segment.
 //!
 //! # How to look at a log
 //! [`LogRecovery::visit_segment`] passes each record to a visitor. [`LogRecovery::torn_write`] and

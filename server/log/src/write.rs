@@ -234,7 +234,7 @@ impl LogWriter {
         self.chain.number
     }
 
-    /// Returns the number of the last group that was synced. A start must find this group.
+    /// Returns the number of the last synced group. The next start must find this group in the log.
     pub fn synced(&self) -> u64 {
         self.synced
     }

@@ -132,7 +132,8 @@ pub enum Record {
         /// Life of the data directory, never 0.
         life: u64,
     },
-    /// Enough other replicas know the number that identifies this data directory.
+    /// Fact that this replica has joined: enough other replicas know the number that identifies
+    /// this data directory.
     Joined,
     /// Commit points of both logs. Earlier records contain the entries up to these slots, so a
     /// restart can execute the entries before there is a leader.

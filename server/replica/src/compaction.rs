@@ -14,9 +14,9 @@ use super::message::PerLog;
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Compaction {
     me: ReplicaId,
-    /// For each member, the last slots that its flushed state covers, as far as this replica knows.
+    /// Last slot that each member's flushed state covers in each log, as far as this replica knows.
     flushed: Vec<PerLog<Slot>>,
-    /// Last slots that were truncated in this run.
+    /// Last slot that was truncated in each log during this run.
     truncated: PerLog<Slot>,
 }
 
@@ -33,7 +33,7 @@ impl Compaction {
         }
     }
 
-    /// Returns the last slots that the flushed state of this replica covers.
+    /// Returns the last slot that the flushed state of this replica covers in each log.
     pub(super) fn flushed(&self) -> PerLog<Slot> {
         self.flushed[self.me.index()]
     }

@@ -33,8 +33,8 @@ impl Replica {
     /// `horizon`. `start` is the time at which the first of these replicas began.
     ///
     /// # Panics
-    /// If an omitted part of the state could have an effect before `horizon`, because one of the
-    /// long timers is due or a peer could be regarded as silent by then.
+    /// Panics if an omitted part of the state could have an effect before `horizon`. This is
+    /// possible if a long timer is due by then, or if a peer could be regarded as silent by then.
     pub fn fingerprint(&self, start: Time, horizon: Time) -> u64 {
         self.assert_rests(start, horizon);
         let mut hasher = FixedState::default().build_hasher();
@@ -100,8 +100,8 @@ impl Replica {
         self.timers.set(Timer::Election, now);
     }
 
-    /// Makes a flush of the state due at the next [`super::Input::Tick`]. A model may do this at
-    /// any time, because a flush may also become due early after much was executed.
+    /// Lets the timer for flushes expire at the next [`super::Input::Tick`]. A model may do this at
+    /// any time, because many executed writes can also make a flush due early.
     pub fn expire_flush(&mut self, now: Time) {
         self.timers.set(Timer::Flush, now);
     }

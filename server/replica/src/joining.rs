@@ -28,10 +28,10 @@
 //! With more losses than f there is no guarantee. But one peer among the first q that answer is
 //! enough to detect the replica, if this peer did not lose its disk.
 //!
-//! The price is paid when a cluster starts for the first time: q others must be running (both of
-//! the others with 3 replicas, three of the other four with 5), although a majority is enough
-//! later. The number cannot be lower: if a replica could join without asking one of the others,
-//! that one would not know the replica's life, and could later be the only one that is asked.
+//! The price is paid when a cluster starts for the first time: q other replicas must be running,
+//! although a majority is enough later. With 3 replicas, q is 2. With 5 replicas, q is 3. With 3 or
+//! more replicas, q cannot be lower. Two sets of q-1 others may share fewer than f replicas.
+//! Together with r these are at most f replicas, so all of them may have lost their disks.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};

@@ -6,16 +6,17 @@
 //! would campaign with a round above the limit, and no data directory could be opened again. A
 //! message with numbers too far beyond those known here is therefore refused as a whole, before any
 //! part of it is believed. A malicious member can still do harm within the bounds. Without
-//! certificates, so can any process that poses as a member.
+//! certificates, any process that poses as a member can do the same harm.
 //!
 //! # A replica that was away
-//! Such a replica must believe an honest leader again, even if much happened in its absence:
+//! After a long absence, a replica must believe an honest leader again, even if much has happened
+//! meanwhile:
 //! - Slots, configurations and the replicated clock: the bounds correspond to decades of work.
 //! - Rounds: 2^20 campaigns, which take 12 days if no leader ever leads longer than the default
 //!   election timeout of 1 s. If there were more campaigns, the first messages are refused. But
 //!   each refused message raises the highest round seen by up to 2^20 ([`nearer`]), so the replica
-//!   soon believes its peers again. A message near the decoders' limit uses up 2^20 of the 2^56
-//!   rounds.
+//!   soon believes its peers again. A refused message near the decoders' limit also raises the
+//!   highest round by only 2^20 of the 2^56 rounds.
 //! - Durations: a day, which is the maximum that a configuration may set.
 //! - Incarnations: a peer may have started 2^20 times since its last message, and 2^40 times before
 //!   its first message to this run.

@@ -25,11 +25,11 @@ fn writes() -> Vec<Vec<Record>> {
 /// Sectors of a torn write that reach the disk.
 #[derive(Clone, Copy, Debug)]
 enum Tear {
-    /// Only the sectors before this one.
+    /// Sectors before this one.
     Before(usize),
     /// All sectors but this one.
     Without(usize),
-    /// This sector alone.
+    /// Single sector that reaches the disk.
     Only(usize),
 }
 

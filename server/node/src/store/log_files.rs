@@ -504,9 +504,9 @@ impl LogFiles {
     }
 }
 
-/// A prepared read of entries. A thread other than the writer can perform it, so that the writer
-/// need not wait for the disk. A segment with entries to read stays open, and is not used again
-/// before the read has ended (hazard 114).
+/// Prepared read of entries. A thread other than the writer can perform the read, so that the
+/// writer need not wait for the disk. Until the read has ended, its segments stay open and are not
+/// reused for new entries (hazard 114).
 pub(super) struct EntryRead {
     directory: PathBuf,
     log: LogId,

@@ -306,9 +306,10 @@ impl Consensus {
         !self.votes_due.is_empty()
     }
 
-    /// Sends votes on the acceptances that became durable. Returns the slots that are chosen as a
-    /// result of this replica's own votes. The tags are computed only now, so they also contain the
-    /// holders of promises that were made while the entries were being written to disk (hazard 7).
+    /// Sends the votes that are due. They are votes on durably accepted entries. Returns the slots
+    /// that are chosen as a result of this replica's own votes. The tags are computed only now, so
+    /// they also contain the holders of promises that were made while the entries were being
+    /// written to disk (hazard 7).
     pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
         let me = step.me();
         let mut votes = std::mem::take(&mut self.votes_due);

@@ -173,8 +173,8 @@ impl Log {
         within.then(|| self.restored_cell(slot))
     }
 
-    /// Returns the cell of an unexecuted slot that was accepted before a restart. Creates the cell
-    /// if there is none.
+    /// Returns the cell of an unexecuted slot, without a check of the window. Creates the cell if
+    /// there is none. A restart uses this function for entries that an earlier run accepted.
     pub fn restored_cell(&mut self, slot: Slot) -> &mut Cell {
         assert!(slot > self.executed, "slot {slot:?} is executed");
         self.open.entry(slot).or_default().as_mut()
@@ -680,10 +680,10 @@ mod tests {
         assert!(Log::restored(Slot(7), 4, KEPT_MAX).get(Slot(7)).is_none());
     }
 
-    /// The adopted ballot has round 3 and began at slot 5. The columns of a case are: its name, the
-    /// round at which the slot was accepted, the slot, its `last_multi`, the commit point here, the
-    /// commit point that the leader has reported, and whether the slot's infallible blind writes
-    /// may be answered at commit.
+    /// The ballot of round 3, which began at slot 5, is adopted. The first columns are the name of the
+    /// case, the round at which the slot was accepted, the slot, and its `last_multi`. Then come
+    /// the commit point here, and the commit point that the leader has reported. The last column
+    /// states whether the slot's infallible blind writes may be answered at commit.
     #[test]
     fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
         type Case = (&'static str, u64, u64, u64, u64, u64, bool);

@@ -98,10 +98,9 @@ impl Votes {
     }
 }
 
-/// Returns whether a slot is committed. Let A be the replicas that accepted under one ballot. The
-/// slot is committed iff there is a majority M that is a subset of A, and in which the tag of each
-/// replica is a subset of A (§3.2, condition 2: an acceptance is valid only once every replica that
-/// it demands has accepted). The largest such M is the set of members of A with a satisfied tag.
+/// Returns whether a slot is committed (§3.2, condition 2). Let A be the replicas that accepted
+/// under one ballot. A replica in A is *satisfied* if one of its tags is a subset of A. The slot is
+/// committed iff the satisfied replicas are a majority.
 pub fn committed(
     members: Membership,
     accepted: ReplicaSet,

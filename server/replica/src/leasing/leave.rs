@@ -7,9 +7,9 @@
 //! promises. Once all its grants have ended, no replica believes a promise of any run of this
 //! replica. Either the holder has erased the promise and refuses its sequence, as its `Relinquish`
 //! says, or the promise expired before the grant ended. Promises of earlier runs have ended once
-//! their restart wait is over. Only then does the run record a wait of zero. The next run begins
-//! with that, and records a longer wait before it promises anything (hazard 23). If this run is
-//! killed earlier, the longer wait stays in force.
+//! their restart wait is over. The run records a wait of zero only when all these promises have
+//! ended. The next run begins with that, and records a longer wait before it promises anything
+//! (hazard 23). If this run is killed earlier, the longer wait stays in force.
 
 use std::time::Duration;
 

@@ -341,9 +341,9 @@ impl Leasing {
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// Whether this replica may make promises. It must not make promises if it cannot make
-    /// acceptances durable, if its clock is not trusted, if it leaves, or if its configurations
-    /// have lagged behind the leader's for t_grace.
+    /// Whether this replica may make promises. Each of these reasons forbids promises: the replica
+    /// cannot make acceptances durable, its clock is not trusted, or it leaves. Configurations that
+    /// have lagged behind the leader's for t_grace forbid promises, too.
     fn may_promise(&self, step: &Step<'_>) -> bool {
         let grace = self.grace();
         let lags = self

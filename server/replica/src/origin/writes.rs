@@ -110,7 +110,7 @@ pub struct Writes {
     reads: HashMap<RequestId, PendingCommand, SeededState>,
     to_forward: Vec<(RequestId, Command)>,
     merging: MergeQueues,
-    /// Committed slots with a command that could not be answered when the slot was committed.
+    /// Committed slots with commands that may still be answered before the slot is executed.
     unanswered: BTreeSet<Slot>,
 }
 
@@ -374,8 +374,8 @@ impl Writes {
         self.unanswered.extend(slots);
     }
 
-    /// Returns the first committed slot with commands that could not be answered when the slot was
-    /// committed.
+    /// Returns the first committed slot with commands that may still be answered before the slot is
+    /// executed.
     pub fn first_unanswered(&self) -> Option<Slot> {
         self.unanswered.first().copied()
     }

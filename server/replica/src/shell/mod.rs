@@ -1,7 +1,7 @@
-//! Rules that the node and the simulator both apply around a replica: when the clock is read, how
-//! actions are performed, how long an answer may still be sent, and when a disk or a clock is no
-//! longer reliable. These are rules of the protocol, so the node and the simulator share their
-//! code. The code does not read a clock: the caller passes the time.
+//! Rules that the node and the simulator both apply around a replica. They define when the clock is
+//! read, how actions are performed, and how long an answer may still be sent. They also define when
+//! a disk or a clock is no longer reliable. These are rules of the protocol, so the node and the
+//! simulator share their code. The code does not read a clock: the caller passes the time.
 
 mod disk_watch;
 mod fenced_answers;

@@ -20,8 +20,9 @@ pub trait Host {
     /// [`Input::Persisted`] to the replica.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
 
-    /// Makes the changes of the state durable that were persisted so far, or fewer on a full disk.
-    /// Afterwards the host passes [`Input::Flushed`] to the replica.
+    /// Flushes the changes of the state that were persisted so far, so that they are durable. On a
+    /// full disk, the flush may cover fewer changes. Afterwards the host passes [`Input::Flushed`]
+    /// to the replica.
     fn flush(&mut self);
 
     /// Frees the space of log entries up to these slots. The host may also free only some of them.

@@ -42,7 +42,7 @@ pub struct CheckedParts {
     pub records: u64,
     /// Number of records that are entries.
     pub entries: u64,
-    /// Number of RocksDB's tables.
+    /// Number of RocksDB's table files.
     pub tables: u64,
     /// Number of RocksDB's rows.
     pub rows: u64,

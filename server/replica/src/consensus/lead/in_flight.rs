@@ -1,6 +1,6 @@
-//! Commands that a leader has taken and that are not executed yet. A leader consults them so that
-//! it does not queue a command twice, and to find the *infallible* writes: those that execution
-//! cannot refuse, whatever happens to the commands in flight.
+//! Commands that a leader has taken and that are not executed yet. With this list, a leader avoids
+//! queuing a command twice. It also finds the *infallible* writes. Execution cannot refuse an
+//! infallible write, whatever happens to the commands in flight.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -142,9 +142,9 @@ mod tests {
         }
     }
 
-    /// Each case consists of its name, the writes in flight (sequence number, low-water mark), the
-    /// executed sequence numbers, the replicated clock with the maximum number of sessions, and
-    /// whether the write with sequence number 2 is infallible.
+    /// Each case has a name, the writes in flight (sequence number, low-water mark), and the
+    /// executed sequence numbers. It also has the replicated clock with the maximum number of
+    /// sessions. The last field states whether the write with sequence number 2 is infallible.
     #[test]
     fn a_write_is_sure_only_if_nothing_can_make_execution_refuse_it() {
         type Case = (
