@@ -28,11 +28,10 @@ pub fn run(args: &LogArgs) -> anyhow::Result<()> {
     let scan = directory.scan(&mut printer);
     printer.print();
     if printer.shown == 0 && !is_closed() {
-        match printer.chooses() {
-            true => note!(
-                "note: no record of the log is among those that --from, --to and --log choose"
-            ),
-            false => note!("note: no record of the log can be read"),
+        if printer.chooses() {
+            note!("note: no record of the log is among those that --from, --to and --log choose");
+        } else {
+            note!("note: no record of the log can be read");
         }
     }
     directory.check_still_stopped()?;
