@@ -7,15 +7,15 @@ use stateright::{Checker, Model};
 
 use super::model::{Leasehold, MILESTONES, Milestone};
 use super::scenario::Scenario;
-use super::scopes::Strategy;
 
-/// Visits every state of all scenarios.
+/// Visits every state of all scenarios. Returns the number of transitions that brought each
+/// milestone.
 ///
 /// # Panics
-/// If a state is wrong, or if a milestone that must be reached is not reached.
+/// If a state is wrong.
 // The time is measured only for the reader of the report.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
-pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
+pub fn explore(scenarios: Vec<Scenario>) -> BTreeMap<Milestone, u64> {
     let mut reached: BTreeMap<Milestone, u64> = BTreeMap::new();
     for scenario in scenarios {
         let name = scenario.name.clone();
@@ -46,12 +46,7 @@ pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
         }
     }
     println!("  transitions that brought: {reached:?}");
-    for seen in strategy.must_not_reach() {
-        assert_eq!(reached[&seen], 0, "{seen:?} must be impossible");
-    }
-    for seen in strategy.must_reach(at_length) {
-        assert!(reached[&seen] > 0, "{seen:?} was not reached");
-    }
+    reached
 }
 
 /// Explores a scenario with replicas that do not apply `rule`, until a wrong state is found.

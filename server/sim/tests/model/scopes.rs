@@ -1,5 +1,7 @@
 //! Scopes of exploration: for each strategy, the scenarios that are explored.
 
+use std::collections::BTreeMap;
+
 use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, UnlistedHolders};
 
 use super::clients::KEY;
@@ -89,8 +91,21 @@ impl Strategy {
         self.spec.names()
     }
 
+    /// Judges how many transitions of all explorations of this strategy brought each milestone.
+    ///
+    /// # Panics
+    /// If a milestone that must be reached was not reached, or if an impossible one was.
+    pub fn judge_milestones(&self, reached: &BTreeMap<Milestone, u64>, at_length: bool) {
+        for seen in self.must_not_reach() {
+            assert_eq!(reached[&seen], 0, "{seen:?} must be impossible");
+        }
+        for seen in self.must_reach(at_length) {
+            assert!(reached[&seen] > 0, "{seen:?} was not reached");
+        }
+    }
+
     /// Returns the milestones that must be reached by at least one exploration of this strategy.
-    pub fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
+    fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
         use Milestone::*;
         let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
         seen.extend([Truncated, RestartedTruncated]);
@@ -111,7 +126,7 @@ impl Strategy {
     }
 
     /// Returns the milestones that no exploration of this strategy may reach.
-    pub fn must_not_reach(&self) -> Vec<Milestone> {
+    fn must_not_reach(&self) -> Vec<Milestone> {
         if self.timed {
             Vec::new()
         } else {
