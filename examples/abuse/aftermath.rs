@@ -33,10 +33,10 @@ pub enum AftermathCheck {
     LogTime,
     /// Requires that a figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
-    /// Requires that a replica has at most this many more file descriptors open than before the
-    /// attack. The descriptors are counted at the end of the attack, while the attackers'
-    /// connections are still open.
-    FilesLeft(u64),
+    /// Requires that a replica has at most this many more sockets open than before the attack. The
+    /// sockets are counted at the end of the attack, while the attackers' connections are still
+    /// open.
+    ConnectionsLeft(u64),
     /// Requires that a counter in the status of each replica does not exceed a maximum: (name,
     /// maximum).
     CounterAtMost(&'static str, u64),
@@ -72,7 +72,7 @@ impl AftermathContext<'_> {
             AftermathCheck::Restart => self.restart().await,
             AftermathCheck::NobodyWrote => Ok(self.nobody_wrote().await),
             AftermathCheck::LogTime => Ok(self.log_time().await),
-            AftermathCheck::FilesLeft(most) => Ok(self.files_left(most)),
+            AftermathCheck::ConnectionsLeft(most) => Ok(self.connections_left(most)),
             AftermathCheck::CounterAtMost(name, most) => Ok(self.counter(name, most)),
             AftermathCheck::CounterAtMostNow(name, most) => Ok(self.counter_now(name, most).await),
             AftermathCheck::Rose(name) => Ok(self.rose(name)),
@@ -126,10 +126,10 @@ impl AftermathContext<'_> {
         Check::at_most("hours of log time", Some(hours), LOG_TIME_HOURS_MAX)
     }
 
-    fn files_left(&self, most: u64) -> Check {
-        let before = self.watch.files(self.seen.quiet, self.seen.began);
+    fn connections_left(&self, most: u64) -> Check {
+        let before = self.watch.sockets(self.seen.quiet, self.seen.began);
         let last = self.seen.before_end;
-        let now = self.watch.files(last - Duration::from_secs(1), last);
+        let now = self.watch.sockets(last - Duration::from_secs(1), last);
         let what = "connections open at the end of the attack";
         let left = now.saturating_sub(before);
         Check::at_most(what, Some(left as f64), most as f64)

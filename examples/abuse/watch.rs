@@ -13,6 +13,8 @@ use crate::cluster::{Cluster, options};
 
 /// Interval between two samples.
 const EVERY: Duration = Duration::from_millis(200);
+/// Maximum number of open files that are examined one by one in a sample.
+const COUNTED_MAX: u64 = 1000;
 
 /// One sample of a replica.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ struct ReplicaSample {
     /// Peak memory of the replica so far, in KiB.
     peak_kib: u64,
     files: u64,
+    /// Open sockets; all open files if there are more than [`COUNTED_MAX`] of them.
+    sockets: u64,
     /// Status that the replica reported; `None` if the replica did not answer.
     status: Option<StatusReply>,
 }
@@ -87,6 +91,13 @@ impl ReplicaMonitor {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
         within.map(|look| look.files).max().unwrap_or_default()
+    }
+
+    /// Returns the greatest number of sockets that a replica had open between `from` and `to`.
+    pub fn sockets(&self, from: Instant, to: Instant) -> u64 {
+        let looks = self.looks.borrow();
+        let within = looks.iter().filter(|look| (from..to).contains(&look.at));
+        within.map(|look| look.sockets).max().unwrap_or_default()
     }
 
     /// Returns the longest time, between `from` and `to`, in which a replica answered no status
@@ -191,12 +202,18 @@ async fn watch(
             Some(client) => client.raw().status(StatusRequest::default()).await.ok(),
             None => None,
         };
+        let files = files(process);
+        let sockets = match files {
+            0..=COUNTED_MAX => sockets(process),
+            _ => files,
+        };
         looks.borrow_mut().push(ReplicaSample {
             at,
             replica,
             memory_kib: memory_kib(process, "VmRSS:"),
             peak_kib: memory_kib(process, "VmHWM:"),
-            files: files(process),
+            files,
+            sockets,
             status,
         });
         tokio::time::sleep(EVERY).await;
@@ -228,4 +245,14 @@ fn files(process: u32) -> u64 {
     let size = std::fs::metadata(&listing).map_or(0, |listing| listing.len());
     let counted = || std::fs::read_dir(&listing).map_or(0, |open| open.count() as u64);
     if size > 0 { size } else { counted() }
+}
+
+/// Returns the number of open sockets of a process.
+fn sockets(process: u32) -> u64 {
+    let listing = std::fs::read_dir(format!("/proc/{process}/fd"));
+    let open = listing.into_iter().flatten().flatten();
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count() as u64
 }

@@ -226,7 +226,7 @@ pub const ATTACKS: &[Attack] = &[
         what: "100 connections send all but the last byte of a frame of 4 MiB, and wait",
         seconds: 37,
         memory_mib: IN_FLIGHT_MIB,
-        after: &[AftermathCheck::FilesLeft(5)],
+        after: &[AftermathCheck::ConnectionsLeft(5)],
         ..USUAL
     },
     Attack {
@@ -235,7 +235,7 @@ pub const ATTACKS: &[Attack] = &[
         prepares: true,
         seconds: 46,
         memory_mib: IN_FLIGHT_MIB,
-        after: &[AftermathCheck::FilesLeft(5)],
+        after: &[AftermathCheck::ConnectionsLeft(5)],
         ..USUAL
     },
     Attack {
