@@ -14,8 +14,9 @@ use super::log_files::sync_folder;
 pub(super) const NAME: &str = "spare";
 /// Maximum number of bytes that are written to a spare file between two syncs, a multiple of the
 /// length of [`ZEROS`]. With a single sync at the end, syncs of the log would have to wait for this
-/// long sync.
-const SYNC_BYTES: usize = 256 << 10;
+/// long sync. With a quarter of this number, large values fill segments faster than the thread makes
+/// them, and then votes wait for the thread.
+const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Maker of spare files. There is at most one spare file.
