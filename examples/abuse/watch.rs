@@ -69,12 +69,16 @@ impl ReplicaMonitor {
         last.len().saturating_sub(1) as u64
     }
 
-    /// Returns the greatest memory use of a replica between `from` and `to`, in MiB.
-    pub fn memory_mib(&self, from: Instant, to: Instant) -> f64 {
+    /// Returns the greatest value of a figure of a sample, over all replicas, between `from` and `to`.
+    fn most(&self, from: Instant, to: Instant, figure: impl Fn(&ReplicaSample) -> u64) -> u64 {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
-        let most = within.map(|look| look.memory_kib).max();
-        most.unwrap_or_default() as f64 / 1024.0
+        within.map(figure).max().unwrap_or_default()
+    }
+
+    /// Returns the greatest memory use of a replica between `from` and `to`, in MiB.
+    pub fn memory_mib(&self, from: Instant, to: Instant) -> f64 {
+        self.most(from, to, |look| look.memory_kib) as f64 / 1024.0
     }
 
     /// Returns the greatest memory use of a replica before `to`, in MiB.
@@ -88,16 +92,12 @@ impl ReplicaMonitor {
     /// Returns the greatest number of file descriptors that a replica had open between `from` and
     /// `to`.
     pub fn files(&self, from: Instant, to: Instant) -> u64 {
-        let looks = self.looks.borrow();
-        let within = looks.iter().filter(|look| (from..to).contains(&look.at));
-        within.map(|look| look.files).max().unwrap_or_default()
+        self.most(from, to, |look| look.files)
     }
 
     /// Returns the greatest number of sockets that a replica had open between `from` and `to`.
     pub fn sockets(&self, from: Instant, to: Instant) -> u64 {
-        let looks = self.looks.borrow();
-        let within = looks.iter().filter(|look| (from..to).contains(&look.at));
-        within.map(|look| look.sockets).max().unwrap_or_default()
+        self.most(from, to, |look| look.sockets)
     }
 
     /// Returns the longest time, between `from` and `to`, in which a replica answered no status

@@ -76,16 +76,42 @@ struct Scratch {
     answers: FencedAnswers,
 }
 
-impl Driver {
-    /// Runs the loop until `shutdown` completes. Then hands over the duties that other replicas
-    /// depend on, and closes the storage.
+/// A driver that has ended. Its storage is still open.
+pub(super) struct StoppedDriver {
+    writer: Writer,
+    /// The reason why the driver has ended; `Ok` if it was told to end.
+    outcome: Result<(), StorageError>,
+}
+
+impl StoppedDriver {
+    /// Closes the storage, which may take seconds if the disk fails. So connections must be closed
+    /// before: clients and peers would wait for answers.
     ///
     /// # Errors
-    /// Fails if the storage has failed or turns out to have been wiped.
-    pub(super) async fn run(
-        mut self,
-        shutdown: impl Future<Output = ()>,
-    ) -> Result<(), StorageError> {
+    /// Returns the reason why the driver has ended, or else the error that occurred while the
+    /// storage was closed.
+    pub(super) fn close(self) -> Result<(), StorageError> {
+        // On an error, dropping the writer closes the storage. Another error would follow from it.
+        self.outcome?;
+        self.writer.close()
+    }
+}
+
+impl Driver {
+    /// Runs the loop until `shutdown` completes. Then hands over the duties that other replicas
+    /// depend on. Ends early if the storage has failed or turns out to have been wiped.
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) -> StoppedDriver {
+        let outcome = self.run_until(shutdown).await;
+        self.stop(outcome)
+    }
+
+    /// Drops everything but the storage.
+    pub(super) fn stop(self, outcome: Result<(), StorageError>) -> StoppedDriver {
+        let writer = self.writer;
+        StoppedDriver { writer, outcome }
+    }
+
+    async fn run_until(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), StorageError> {
         let mut scratch = Scratch::default();
         let timer = tokio::time::sleep(Duration::ZERO);
         let leaving = tokio::time::sleep(Duration::MAX);
@@ -106,14 +132,11 @@ impl Driver {
                 () = &mut timer => None,
             };
             self.take_reports(report)?;
-            if let Err(wiped) = self.run_iteration(&mut scratch) {
-                self.close()?;
-                return Err(wiped);
-            }
+            self.run_iteration(&mut scratch)?;
             self.arm(timer.as_mut());
             self.yield_to_tasks().await;
         }
-        self.close()
+        Ok(())
     }
 
     /// Lets the tasks of connections run before the next event-loop iteration.
@@ -131,14 +154,6 @@ impl Driver {
             // starve connections.
             tokio::task::consume_budget().await;
         }
-    }
-
-    /// Closes the storage.
-    ///
-    /// # Errors
-    /// Returns the error that occurred while the storage was closed.
-    pub(super) fn close(self) -> Result<(), StorageError> {
-        self.writer.close()
     }
 
     /// Puts the reports of the storage into the inbox. `first` is the earliest report.

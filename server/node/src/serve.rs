@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
 use super::config::{ClusterConfig, Identity, NodeConfig};
-use super::driver::Driver;
+use super::driver::{Driver, StoppedDriver};
 use super::error::NodeError;
 use super::events::Events;
 use crate::front::access::Access;
@@ -83,10 +83,10 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
         .event_interval(TURNS_PER_LOOK)
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
-    let ended = runtime.block_on(node.run(stop_signal));
-    // A thread that looks up a name or reads a file is not awaited.
+    let stopped = runtime.block_on(node.run(stop_signal));
+    // This closes all connections. A thread that looks up a name or reads a file is not awaited.
     runtime.shutdown_background();
-    ended?;
+    stopped?.close()?;
     tracing::info!(node = name, "the node has stopped");
     Ok(())
 }
@@ -191,14 +191,15 @@ struct NodeSetup<'a> {
 }
 
 impl NodeSetup<'_> {
-    async fn run(&self, mut stop_signal: ShutdownSignal) -> Result<(), NodeError> {
+    /// Runs the node until `stop_signal` completes or its storage fails.
+    async fn run(&self, mut stop_signal: ShutdownSignal) -> Result<StoppedDriver, NodeError> {
         outlive_file_size_limit().map_err(system("handling a signal"))?;
         let clients = self.bind("client", &self.configured().client).await?;
         let peers = self.bind("peer", &self.configured().peer).await?;
         let driver = self.assemble()?;
         if stop_signal.try_recv().is_ok() {
             // The replica has made no promise and accepted no connection yet.
-            return Ok(driver.close()?);
+            return Ok(driver.stop(Ok(())));
         }
         self.connect(&driver, clients, peers);
         let stop = async move {
@@ -207,7 +208,7 @@ impl NodeSetup<'_> {
         };
         // A separate task is woken without a system call; the outer future is not.
         match spawn_local(driver.run(stop)).await {
-            Ok(result) => result.map_err(NodeError::from),
+            Ok(stopped) => Ok(stopped),
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
     }

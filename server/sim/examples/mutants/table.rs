@@ -34,6 +34,11 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
         "an entry of a deposed leader must arrive after the slot was executed with another value: one seed in two thousand notices",
     ),
     (
+        Rule::H71Configured,
+        "h71_a_restart_does_not_replace_the_choice_of_an_operator",
+        "a strategy that no operator chose comes into force; no answer is wrong or late",
+    ),
+    (
         Rule::H81Leaps,
         "h81_a_round_near_the_limit_wedges_nobody",
         "simulated replicas say nothing that is not so",

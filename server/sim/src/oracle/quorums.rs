@@ -186,9 +186,9 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Judges and records the own votes of the acting replica, on open slots that have a poll at a
-    /// ballot of this replica. A leader does not send all of its own votes. It also forgets them
-    /// when it accepts an entry from the next leader.
+    /// Judges and records the votes that a leader has cast for its own proposals. The oracle cannot
+    /// learn them from messages, because a leader sends only some of its own votes. It cannot learn
+    /// them later, because a leader forgets them when it accepts an entry from the next leader.
     pub(super) fn step_ends(&mut self, ctx: StepContext<'_>) -> Verdict {
         let me = id(ctx.node);
         let mut votes = Votes::new();
