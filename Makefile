@@ -39,7 +39,7 @@ lint: setup ## Checks formatting and lints
 deny: setup ## Checks the packages that we are built from: licences, sources, versions, known vulnerabilities
 	@.ci/deny
 
-model: setup ## Visits every state of small clusters, for hours; MODEL_STRATEGY=all for one strategy, MODEL_SCOPE=crash for some scopes
+model: setup ## Visits every state of small clusters, for hours; MODEL_STRATEGY=quorum for one strategy, MODEL_SCOPE=crash for some scopes
 	cargo test --release --locked -p leasehold-sim --test model -- --ignored --nocapture
 
 # Both parts are built with a feature that no program which serves can have.

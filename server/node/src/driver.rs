@@ -76,24 +76,47 @@ struct Scratch {
     answers: FencedAnswers,
 }
 
-/// A driver that has ended. Its storage is still open.
+/// The rest of a driver that has ended. Its storage is still open.
 pub(super) struct StoppedDriver {
-    writer: Writer,
-    /// The reason why the driver has ended; `Ok` if it was told to end.
+    /// Reason why the driver has ended; `Ok` if it was told to end.
     outcome: Result<(), StorageError>,
+    writer: Writer,
+    reports: UnboundedReceiver<StorageReport>,
+    /// The replica, because it may take long to free the memory of its state.
+    replica: Replica,
 }
 
 impl StoppedDriver {
-    /// Closes the storage, which may take seconds if the disk fails. So connections must be closed
-    /// before: clients and peers would wait for answers.
+    /// Whether the driver has ended without an order.
+    pub(super) fn has_failed(&self) -> bool {
+        self.outcome.is_err()
+    }
+
+    /// Closes the storage. This may take seconds if the disk fails. So all connections must be
+    /// closed before; otherwise clients and peers would wait for answers.
     ///
     /// # Errors
-    /// Returns the reason why the driver has ended, or else the error that occurred while the
-    /// storage was closed.
+    /// Returns the reason why the driver has ended. If it was told to end, returns the error that
+    /// occurred in the last writes or while the storage was closed.
     pub(super) fn close(self) -> Result<(), StorageError> {
-        // On an error, dropping the writer closes the storage. Another error would follow from it.
-        self.outcome?;
-        self.writer.close()
+        let StoppedDriver {
+            outcome,
+            writer,
+            mut reports,
+            replica: _dropped_last,
+        } = self;
+        if let Err(failed) = outcome {
+            tracing::error!(error = %failed, "the node ends and closes its data directory");
+            drop(writer);
+            return Err(failed);
+        }
+        writer.close()?;
+        while let Ok(report) = reports.try_recv() {
+            if let StorageReport::Failed(error) = report {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -105,10 +128,20 @@ impl Driver {
         self.stop(outcome)
     }
 
-    /// Drops everything but the storage.
+    /// Drops everything that the storage does not need. Gives `outcome` as the reason of the end.
     pub(super) fn stop(self, outcome: Result<(), StorageError>) -> StoppedDriver {
-        let writer = self.writer;
-        StoppedDriver { writer, outcome }
+        let Driver {
+            writer,
+            reports,
+            replica,
+            ..
+        } = self;
+        StoppedDriver {
+            outcome,
+            writer,
+            reports,
+            replica,
+        }
     }
 
     async fn run_until(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), StorageError> {

@@ -65,7 +65,7 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     shutdown: impl FnOnce() -> io::Result<F>,
 ) -> Result<(), NodeError> {
     // Dropped last.
-    let (_watchdog, stop_signal) =
+    let (watchdog, stop_signal) =
         ShutdownWatchdog::watch(name, shutdown).map_err(system("waiting for signals"))?;
     let me = find_replica(config, name)?;
     config.check_reach()?;
@@ -86,7 +86,11 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     let stopped = runtime.block_on(node.run(stop_signal));
     // This closes all connections. A thread that looks up a name or reads a file is not awaited.
     runtime.shutdown_background();
-    stopped?.close()?;
+    let stopped = stopped?;
+    if stopped.has_failed() {
+        watchdog.note_failure();
+    }
+    stopped.close()?;
     tracing::info!(node = name, "the node has stopped");
     Ok(())
 }

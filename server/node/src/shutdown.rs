@@ -8,11 +8,12 @@
 //! So the separate thread measures the time, and ends the process when the maximum is exceeded.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 /// Maximum time for a leadership transfer before the node ends. A transfer needs this time only if
@@ -29,6 +30,8 @@ const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 pub(crate) struct ShutdownWatchdog {
     /// Sender of a channel. Dropping the sender ends the watchdog's thread.
     _running: oneshot::Sender<()>,
+    /// Notification that the node ends without an order.
+    failed: Arc<Notify>,
 }
 
 /// Receiver that completes when the node must end.
@@ -37,7 +40,7 @@ pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
 impl ShutdownWatchdog {
     /// Starts to wait for `shutdown`, which usually waits for signals. After this function has
     /// returned, no signal is missed. Ends the process if the node is still running 5 s after
-    /// `shutdown` has completed.
+    /// `shutdown` has completed, or 5 s after [`note_failure`](Self::note_failure) was called.
     ///
     /// # Errors
     /// Fails if the system cannot start a thread or refuses to handle signals.
@@ -61,21 +64,32 @@ impl ShutdownWatchdog {
         };
         let (running, mut ended) = oneshot::channel::<()>();
         let (give, stop_signal) = oneshot::channel();
+        let failed = Arc::new(Notify::new());
+        let has_failed = failed.clone();
         let watch = async move {
             tokio::select! {
-                () = shutdown => {}
+                () = shutdown => {
+                    tracing::info!("the node was told to end");
+                    // The node may be ending already.
+                    let _ = give.send(());
+                }
+                () = has_failed.notified() => {}
                 _ = &mut ended => return,
             }
-            tracing::info!("the node was told to end");
-            // The node may be ending already.
-            let _ = give.send(());
             if timeout(within, ended).await.is_err() {
                 late();
             }
         };
         let thread = std::thread::Builder::new().name("ending".to_owned());
         thread.spawn(move || runtime.block_on(watch))?;
-        Ok((ShutdownWatchdog { _running: running }, stop_signal))
+        let _running = running;
+        Ok((ShutdownWatchdog { _running, failed }, stop_signal))
+    }
+
+    /// Starts to measure the time that the end may take. A node that has failed calls this before it
+    /// ends without an order.
+    pub(crate) fn note_failure(&self) {
+        self.failed.notify_one();
     }
 }
 
@@ -121,6 +135,17 @@ mod tests {
         stop_signal.blocking_recv().unwrap();
         assert_eq!(reports.recv(), Ok("late"));
         assert!(reports.recv().is_err(), "the other one is over");
+    }
+
+    #[test]
+    fn a_node_that_has_failed_and_does_not_end_is_ended() {
+        let (report, reports) = channel();
+        let late = move || report.send("late").unwrap();
+        let never = || Ok(pending());
+        let (watchdog, _stop_signal) =
+            ShutdownWatchdog::watch_for(never, Duration::from_millis(1), late).unwrap();
+        watchdog.note_failure();
+        assert_eq!(reports.recv(), Ok("late"));
     }
 
     #[test]

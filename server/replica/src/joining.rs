@@ -30,8 +30,8 @@
 //!
 //! The price is paid when a cluster starts for the first time: q other replicas must be running,
 //! although a majority is enough later. With 3 replicas, q is 2. With 5 replicas, q is 3. With 3 or
-//! more replicas, q cannot be lower. Two sets of q-1 others may share fewer than f replicas.
-//! Together with r these are at most f replicas, so all of them may have lost their disks.
+//! more replicas, q cannot be lower: two sets of q-1 others may share fewer than f replicas. The
+//! shared replicas and r are then at most f replicas, so all of them may have lost their disks.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};

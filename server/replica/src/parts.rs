@@ -1,6 +1,6 @@
 //! Limits the size of one message (hazard 82). All code that gathers items into messages must use
-//! these limits. The reason is that a message that does not fit into a frame is never sent. So all
-//! items in this message would be lost, also at each repetition.
+//! these limits. A message that does not fit into a frame is never sent, so all its items would be
+//! lost. Each repetition of the message would be lost, too.
 //!
 //! A part is a quarter of a frame. So the size estimate of an item need not be exact, and the bytes
 //! around the items can be ignored. A single item may be larger than a part: clients' commands and

@@ -40,7 +40,7 @@ pub(super) enum Continuation {
     },
     /// Request promises: the candidate's own promise is durable.
     Campaign { ballot: Ballot },
-    /// Send the remembered life of replica `to`'s data directory to that replica.
+    /// Send to replica `to` the life that this replica remembers for the data directory of `to`.
     Joined { to: ReplicaId },
     /// Take part in the protocol, because this replica has joined.
     TakePart,

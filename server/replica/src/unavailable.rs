@@ -48,8 +48,8 @@ fn says(outcome: &Outcome, message: &str) -> bool {
     matches!(&outcome.result, Some(Answer::Error(error)) if error.message == message)
 }
 
-/// Whether an outcome tells a client that the client has sent the command again, and that the later
-/// request will be answered.
+/// Whether an outcome tells a client that a later request repeats its write, and that the later
+/// request will be answered instead.
 pub fn is_sent_again(outcome: &Outcome) -> bool {
     says(outcome, SENT_AGAIN)
 }

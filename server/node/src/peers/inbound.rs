@@ -335,7 +335,7 @@ mod tests {
         assert!(older.log_message.contains(&format!("version {wanted};")));
         assert!(
             !older.reply.contains(&format!("version {wanted}")),
-            "it is not for strangers"
+            "a stranger must not learn the version of this replica"
         );
         let stranger = expect_version(0x4745_5420).unwrap_err();
         assert!(stranger.reply.contains("not the hello of a replica"));

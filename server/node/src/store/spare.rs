@@ -12,10 +12,10 @@ use super::log_files::sync_folder;
 
 /// Name of the spare file.
 pub(super) const NAME: &str = "spare";
-/// Maximum number of bytes that are written to a spare file between two syncs, a multiple of the
-/// length of [`ZEROS`]. With a single sync at the end, syncs of the log would have to wait for this
-/// long sync. With a quarter of this number, large values fill segments faster than the thread makes
-/// them, and then votes wait for the thread.
+/// Maximum number of bytes that are written to a spare file between two syncs. The number is a
+/// multiple of the length of [`ZEROS`]. With a single sync at the end, syncs of the log would have
+/// to wait for this long sync. With a quarter of this number, the thread makes segments more slowly
+/// than large values fill them, and then votes wait for the thread.
 const SYNC_BYTES: usize = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 

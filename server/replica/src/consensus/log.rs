@@ -681,9 +681,9 @@ mod tests {
     }
 
     /// The ballot of round 3, which began at slot 5, is adopted. The first columns are the name of the
-    /// case, the round at which the slot was accepted, the slot, and its `last_multi`. Then come
-    /// the commit point here, and the commit point that the leader has reported. The last column
-    /// states whether the slot's infallible blind writes may be answered at commit.
+    /// case, the round at which the slot was accepted, the slot, and its `last_multi`. The next
+    /// columns are the commit point here and the commit point that the leader has reported. The
+    /// last column states whether the slot's infallible blind writes may be answered at commit.
     #[test]
     fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
         type Case = (&'static str, u64, u64, u64, u64, u64, bool);

@@ -84,8 +84,9 @@ impl Consensus {
     /// Transfers leadership to another replica, because this leader is about to end. The first call
     /// begins the transfer, and later calls continue it. If the target has not taken over within
     /// `timeout`, a second transfer to another replica begins. A target must have answered lately,
-    /// and must report that it is fit to lead. Returns true if the leader should resign instead,
-    /// because no such replica is left or the leader's proposals are not committed.
+    /// and must report that it is fit to lead. Returns true if the leader should resign instead.
+    /// Possible reasons are: two transfers have failed, no suitable target is left, or the leader's
+    /// proposals are not committed in time.
     pub fn transfer_before_leaving(&mut self, step: &Step<'_>, timeout: Duration) -> bool {
         let majority_timeout = step.ctx.majority_timeout();
         let Some(leadership) = self.leadership_mut() else {

@@ -8,8 +8,9 @@
 //! replica. Either the holder has erased the promise and refuses its sequence, as its `Relinquish`
 //! says, or the promise expired before the grant ended. Promises of earlier runs have ended once
 //! their restart wait is over. The run records a wait of zero only when all these promises have
-//! ended. The next run begins with that, and records a longer wait before it promises anything
-//! (hazard 23). If this run is killed earlier, the longer wait stays in force.
+//! ended. So the next run begins without a wait. It records a longer wait before it promises
+//! anything (hazard 23). If this run is killed before it records zero, its own longer wait stays in
+//! force.
 
 use std::time::Duration;
 

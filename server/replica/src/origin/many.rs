@@ -1,6 +1,6 @@
-//! Reads of several keys. The read is local only if, in the same step, this replica has a permit
-//! for every key that the read could return (hazard 43). In this step, no open slot may write any
-//! of these keys. Otherwise it goes through the log.
+//! Reads of several keys. A read is local only if two conditions hold in the same step (hazard 43).
+//! This replica has a permit for every key that the read could return, and no open slot writes any
+//! of these keys. Otherwise the read goes through the log.
 
 use leasehold_leases::Permit;
 use leasehold_leases::mutants::{Rule, off};

@@ -39,8 +39,8 @@ impl AcceptedSlots {
         top.max(self.executed)
     }
 
-    /// Forgets the oldest slots if there are too many. Only the highest of the executed and durable
-    /// slots is needed, because these slots are never erased.
+    /// Forgets the oldest slots if there are too many. An executed slot with a durable entry is
+    /// never erased. So only the highest of these slots is needed, and the slots above it.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
             && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)

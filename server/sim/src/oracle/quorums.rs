@@ -134,8 +134,7 @@ impl QuorumOracle {
         } = ctx;
         let (me, Vote { log, slot, .. }) = (id(node), vote);
         let (ballot, tag) = (vote.ballot, vote.tag);
-        let replica = snapshot.replica(node);
-        let Some(replica) = replica.filter(|replica| slot > replica.executed_of(log)) else {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         self.checks += 1;
@@ -144,6 +143,9 @@ impl QuorumOracle {
             snapshot.node(node).disk().holds(log, slot, ballot),
             "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
         );
+        if slot <= replica.executed_of(log) {
+            return Ok(());
+        }
         let entry = replica.entry(log, slot);
         let entry = entry.map(|value| Entry { log, slot, value });
         let owed = entry.map_or(ReplicaSet::EMPTY, |entry| owed(ctx, entry));
@@ -200,7 +202,8 @@ impl QuorumOracle {
         votes.into_iter().try_for_each(|vote| self.vote(ctx, vote))
     }
 
-    /// Returns the present votes of the acting replica on a slot that are not recorded yet.
+    /// Returns the present votes of the acting replica on a slot, without those that are already
+    /// recorded.
     fn new_votes(&self, ctx: StepContext<'_>, log: LogId, slot: Slot) -> Votes {
         let voter = id(ctx.node);
         let polls = self.polls.get(&(log, slot));

@@ -109,16 +109,22 @@ fn every_strategy_is_safe_at_length() {
         Strategy::quorum(),
         Strategy::all(),
     ];
+    let mut explored = 0;
     for strategy in all {
         if only.is_empty() || only == strategy.name() {
             let mut scenarios = strategy.long();
             scenarios.retain(|scenario| scenario.name.contains(&scope));
+            explored += scenarios.len();
             let reached = explore(scenarios);
             if scope.is_empty() {
                 strategy.judge_milestones(&reached, true);
             }
         }
     }
+    assert_ne!(
+        explored, 0,
+        "MODEL_STRATEGY {only:?} and MODEL_SCOPE {scope:?} name no scope"
+    );
 }
 
 /// If the model found nothing wrong with replicas that lack a rule, it would prove nothing.

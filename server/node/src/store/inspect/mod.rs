@@ -314,7 +314,8 @@ impl StoppedDirectory {
         }
     }
 
-    /// Returns the random number that identifies the groups of the log.
+    /// Returns the life of the directory: a random number that enters the checksum of each group
+    /// header of the log.
     fn life(&self) -> Option<u64> {
         let marked = self.marker.as_ref().map(|marker| marker.summary().life);
         marked.or_else(|| self.stamp.as_ref().map(|stamp| stamp.life))

@@ -297,7 +297,7 @@ impl SegmentWalk<'_> {
         let recovery = std::mem::replace(&mut self.recovery, LogRecovery::new(self.life));
         match recovery.finish(marked, lengths) {
             Ok(log) => self.scan.places = is_whole.then_some(log),
-            // It follows from an earlier problem, and has no place in the log.
+            // This damage follows from an earlier problem, and has no place in the log.
             Err(damage) if !is_whole && damage.segment == first => {}
             Err(mut damage) => {
                 if let Some(last) = self.scan.segments.last_mut()

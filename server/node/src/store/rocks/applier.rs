@@ -21,7 +21,8 @@ use crate::store::FlushReport;
 
 /// Interval between attempts to apply a batch that RocksDB has refused.
 const RETRY: Duration = Duration::from_millis(500);
-/// Number of waiting batches from which on the log waits, so that their memory is bounded.
+/// Number of waiting batches at which the log begins to wait. The limit bounds the
+/// memory of the batches.
 const WAITING_MAX: usize = 4;
 /// Increment of the thread's nice value. Clients wait for the log, and rarely for a batch. So other
 /// threads that wake get the processor soon, although a batch is being applied. With a larger

@@ -387,9 +387,9 @@ impl Marker {
         self.file.sync_data()
     }
 
-    /// Writes again what the file contains, and syncs it. After a sync of an earlier run has failed,
-    /// the operating system may return contents that are not on the disk, and a second sync would
-    /// succeed without writing them (hazard 119).
+    /// Writes the contents of the file again, and syncs the file. If a sync of an earlier run has
+    /// failed, the operating system may return contents that are not on the disk. Without the
+    /// second write, a second sync would succeed, but would not write these contents (hazard 119).
     pub(super) fn sync_found(&self) -> io::Result<()> {
         self.put(&self.contents())?;
         self.sync()

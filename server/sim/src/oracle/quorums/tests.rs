@@ -165,8 +165,8 @@ fn what_is_chosen_was_received_at_the_ballot_of_the_votes() {
 
 #[test]
 fn the_vote_of_a_deposed_leader_is_remembered_with_its_tag() {
-    // Replica 0 leads. No replica holds a key, so the tags of its votes are empty. It receives no
-    // votes.
+    // Replica 0 leads, and receives no votes. No replica holds a key, so the tags of replica 0's
+    // own votes are empty.
     let has = || ReplicaState {
         accepted: vec![(6, puts(&["a"]))],
         change: ConfigChange::everywhere(ReplicaSet::EMPTY),
@@ -227,6 +227,21 @@ fn who_votes_has_it_on_its_disk() {
     assert!(slot_six.votes(1, 0).is_ok());
     slot_six.ballot.round += 1;
     assert!(slot_six.votes(1, 0).is_err());
+}
+
+#[test]
+fn a_vote_on_an_executed_slot_is_on_the_disk_too() {
+    let mut slot_six = SlotSix::new();
+    let executed = ReplicaState {
+        executed: 6,
+        ..ReplicaState::default()
+    };
+    slot_six.world.restart(1, executed);
+    assert!(slot_six.votes(1, 0).is_err());
+    let disk = &mut slot_six.world.nodes[1].disk;
+    disk.persist(Sequence(1), vec![accepted()]);
+    disk.synced();
+    assert!(slot_six.votes(1, 0).is_ok());
 }
 
 #[test]
