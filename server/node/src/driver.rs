@@ -18,6 +18,7 @@ use leasehold_wire::{Outcome, Path};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
+use super::error::NodeError;
 use super::events::Events;
 use crate::admin::demand::DemandPasses;
 use crate::admin::lease_changes::LeaseChanges;
@@ -79,7 +80,7 @@ struct Scratch {
 /// The rest of a driver that has ended. Its storage is still open.
 pub(super) struct StoppedDriver {
     /// Reason why the driver has ended; `Ok` if it was told to end.
-    outcome: Result<(), StorageError>,
+    outcome: Result<(), NodeError>,
     writer: Writer,
     reports: UnboundedReceiver<StorageReport>,
     /// The replica, because it may take long to free the memory of its state.
@@ -87,9 +88,10 @@ pub(super) struct StoppedDriver {
 }
 
 impl StoppedDriver {
-    /// Whether the driver has ended without an order.
-    pub(super) fn has_failed(&self) -> bool {
-        self.outcome.is_err()
+    /// Whether the store has failed in a way that a restart of the node may repair.
+    pub(super) fn may_be_restarted(&self) -> bool {
+        let failure = self.outcome.as_ref().err();
+        failure.is_some_and(|failure| !NodeError::is_final(failure.status().into()))
     }
 
     /// Closes the storage. This may take seconds if the disk fails. So all connections must be
@@ -98,7 +100,7 @@ impl StoppedDriver {
     /// # Errors
     /// Returns the reason why the driver has ended. If it was told to end, returns the error that
     /// occurred in the last writes or while the storage was closed.
-    pub(super) fn close(self) -> Result<(), StorageError> {
+    pub(super) fn close(self) -> Result<(), NodeError> {
         let StoppedDriver {
             outcome,
             writer,
@@ -113,7 +115,7 @@ impl StoppedDriver {
         writer.close()?;
         while let Ok(report) = reports.try_recv() {
             if let StorageReport::Failed(error) = report {
-                return Err(error);
+                return Err(error.into());
             }
         }
         Ok(())
@@ -137,7 +139,7 @@ impl Driver {
             ..
         } = self;
         StoppedDriver {
-            outcome,
+            outcome: outcome.map_err(NodeError::from),
             writer,
             reports,
             replica,

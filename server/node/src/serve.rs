@@ -87,7 +87,9 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     // This closes all connections. A thread that looks up a name or reads a file is not awaited.
     runtime.shutdown_background();
     let stopped = stopped?;
-    if stopped.has_failed() {
+    // A process that is killed has another exit status. It would be restarted, although that does not
+    // help if the store is gone.
+    if stopped.may_be_restarted() {
         watchdog.note_failure();
     }
     stopped.close()?;
