@@ -49,8 +49,8 @@ first, so that starting again cannot help: the configuration, the data directory
 another replica or version), how the node proves who it is, or the file of tokens; 3 if the data directory was \
 deleted, moved, replaced or unmounted while the node ran, so that starting again cannot help either; else 1, as \
 when the store keeps refusing writes although the disk has room again: start the node again. A node that \
-has not ended 5 s after the signal, for its disk hangs, says so and kills itself (137; as process 1 of a \
-container it aborts).";
+has not ended 5 s after the signal or after its store failed, because its disk hangs, says so and kills itself \
+(137; as process 1 of a container it aborts).";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]

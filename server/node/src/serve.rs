@@ -1,6 +1,7 @@
 //! One replica as a process. It opens the storage, binds the ports and runs the event loop.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use leasehold_clock::Clocks;
 use leasehold_leases::{Incarnation, ReplicaId};
 use rustix::process::Signal;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -101,6 +102,10 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
 /// with much work may follow each poll. After Tokio's default of 61 polls, peers would have waited
 /// for tens of milliseconds, so the maximum is lower.
 const TURNS_PER_LOOK: u32 = 16;
+
+/// Number of connections that may wait until the node accepts them. The kernel lowers this number to
+/// its own maximum (`net.core.somaxconn`).
+const BACKLOG_MAX: u32 = i32::MAX as u32;
 
 /// Logs a warning if the configuration sets `insecure = true`. The warning names the protections
 /// that are off.
@@ -200,14 +205,19 @@ impl NodeSetup<'_> {
     /// Runs the node until `stop_signal` completes or its storage fails.
     async fn run(&self, mut stop_signal: ShutdownSignal) -> Result<StoppedDriver, NodeError> {
         outlive_file_size_limit().map_err(system("handling a signal"))?;
-        let clients = self.bind("client", &self.configured().client).await?;
-        let peers = self.bind("peer", &self.configured().peer).await?;
+        // A port that is taken is reported before the directory is opened. But the ports listen only
+        // afterwards: until then, connections are refused, so that clients turn to other nodes.
+        let NodeConfig { client, peer, .. } = self.configured();
+        let client_port = self.bind("client", client).await?;
+        let peer_port = self.bind("peer", peer).await?;
         let driver = self.assemble()?;
         if stop_signal.try_recv().is_ok() {
             // The replica has made no promise and accepted no connection yet.
             return Ok(driver.stop(Ok(())));
         }
-        self.connect(&driver, clients, peers);
+        let client_port = self.listen("client", client, client_port)?;
+        let peer_port = self.listen("peer", peer, peer_port)?;
+        self.connect(&driver, client_port, peer_port);
         let stop = async move {
             // An error would mean that the sender of the order was dropped.
             let _ = stop_signal.await;
@@ -223,16 +233,39 @@ impl NodeSetup<'_> {
         &self.config.nodes[self.me.index()]
     }
 
-    async fn bind(&self, field: &'static str, address: &str) -> Result<TcpListener, NodeError> {
-        TcpListener::bind(address)
-            .await
-            .map_err(|source| NodeError::Bind {
-                node: self.configured().name.clone(),
-                field,
-                address: address.to_owned(),
-                file: self.config.file.clone(),
-                source,
-            })
+    /// Binds the port that the field `field` names, without listening on it. If the address is a
+    /// name, takes the first address of this name that can be bound.
+    async fn bind(&self, field: &'static str, address: &str) -> Result<TcpSocket, NodeError> {
+        let failed = |source| self.port_error(field, address, source);
+        let mut last = io::Error::other("the name has no address");
+        for found in lookup_host(address).await.map_err(failed)? {
+            match bind_socket(found) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = error,
+            }
+        }
+        Err(failed(last))
+    }
+
+    /// Listens on a bound port. Fails if another process has taken the port meanwhile.
+    fn listen(
+        &self,
+        field: &'static str,
+        address: &str,
+        socket: TcpSocket,
+    ) -> Result<TcpListener, NodeError> {
+        let listener = socket.listen(BACKLOG_MAX);
+        listener.map_err(|source| self.port_error(field, address, source))
+    }
+
+    fn port_error(&self, field: &'static str, address: &str, source: io::Error) -> NodeError {
+        NodeError::Bind {
+            node: self.configured().name.clone(),
+            field,
+            address: address.to_owned(),
+            file: self.config.file.clone(),
+            source,
+        }
     }
 
     /// Accepts connections on both ports, and dials every other replica.
@@ -353,6 +386,18 @@ impl NodeSetup<'_> {
     }
 }
 
+/// Binds an address without listening on it. Connections of an earlier process that are still
+/// closing do not prevent this.
+fn bind_socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
 fn start_writer(
     store: Box<dyn Store>,
     durability: Durability,
@@ -372,4 +417,26 @@ fn start_writer(
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_bound_port_refuses_connections_until_it_listens_and_then_belongs_to_one_process() {
+        let socket = bind_socket(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = socket.local_addr().unwrap();
+        let early = tokio::net::TcpStream::connect(address).await;
+        assert_eq!(early.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        let rival = bind_socket(address).unwrap();
+        let _listener = socket.listen(BACKLOG_MAX).unwrap();
+        tokio::net::TcpStream::connect(address).await.unwrap();
+        let taken = rival.listen(BACKLOG_MAX).unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        let taken = bind_socket(address).unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    }
 }

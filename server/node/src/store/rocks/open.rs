@@ -75,17 +75,23 @@ impl Storage {
     /// full, gives up the reserve and tries once more.
     ///
     /// # Errors
-    /// Any error of [`Storage::open`], and `Full`.
+    /// Any error of [`Storage::open`], and `Full`, whatever file the disk had no space for.
     pub fn open_with(
         path: &Path,
         stamp: &DirectoryStamp,
         storage_options: StorageOptions,
     ) -> Result<(Storage, RecoveredState), StorageError> {
         let opened = Storage::open_once(path, stamp, storage_options.clone());
-        match opened {
+        let opened = match opened {
             Err(error) if error.is_full() && reserve::give_up_at_start(path) => {
                 Storage::open_once(path, stamp, storage_options)
             }
+            opened => opened,
+        };
+        match opened {
+            Err(error) if error.is_full() => Err(StorageError::Full {
+                path: path.to_owned(),
+            }),
             opened => opened,
         }
     }

@@ -260,6 +260,22 @@ fn a_start_on_a_full_disk_gives_up_the_reserve() {
     until("the reserve is made again", || !storage.lacks_reserve());
 }
 
+#[test]
+fn a_first_start_on_a_full_disk_is_told_to_free_space() {
+    let Some(disk) = MountedDisk::new(80) else {
+        return;
+    };
+    let filler = take_space(&disk);
+    let path = disk.path().join("A");
+    let opened = open_with_reserve(&path).map(drop);
+    assert!(
+        matches!(opened, Err(StorageError::Full { .. })),
+        "{opened:?}"
+    );
+    drop(filler);
+    open_with_reserve(&path).unwrap().close().unwrap();
+}
+
 /// Opens a storage on the disk and applies a batch of changes, which is not flushed yet.
 fn storage_to_flush(disk: &MountedDisk) -> Storage {
     let path = disk.path().join("A");
