@@ -10,8 +10,13 @@
 # This needs etcd and etcdctl, and protoc to build the load generator for etcd (benchmarks/etcd/). On Debian:
 # apt-get install etcd-server etcd-client protobuf-compiler libprotobuf-dev.
 #
-# LOOPS says how many connections the closed loops have ("1 50"), PAIRS how many pairs each loop has (8),
-# SECONDS_EACH how long a run lasts (3). The variables that lib/site.sh names count, too.
+# LOOPS         connections of the closed loops ("1 50 160")
+# TARGETS       puts a second of the open loops, each over 160 connections (half of the puts a second of
+#               etcd in closed loops with 160 connections)
+# PAIRS         number of pairs of each loop (8)
+# SECONDS_EACH  length of a run (3)
+#
+# The variables that lib/site.sh names count, too.
 set -euo pipefail
 out=${1:-results/etcd}
 mkdir -p "$out"
@@ -50,31 +55,54 @@ for _ in $(seq 50); do
 done
 [ -n "$leader" ] || { echo "etcd has no leader:" >&2; tail -n 3 "$work"/e*.log >&2; exit 1; }
 
-run() { # program connections
+# Loads one program for some seconds. With a rate, the loop is open.
+run() { # program connections [rate]
+    local open=()
     if [ "$1" = etcd ]; then
-        "$puts" "$leader" "$2" "$seconds" 64
+        "$puts" "$leader" "$2" "$seconds" 64 ${3:+"$3"}
     else
         connections=$2
-        measure_site leasehold "$first_port" "$work/report" "$seconds" "${writes[@]}" -p fieldlength=64 | cut -d' ' -f1-3
+        [ -z "${3:-}" ] || open=(-p target="$3" -p measurement.interval=intended)
+        measure_site leasehold "$first_port" "$work/report" "$seconds" "${writes[@]}" -p fieldlength=64 "${open[@]}" |
+            cut -d' ' -f1-3
     fi
 }
 
-run etcd 50 >/dev/null
-echo "load,pair,program,puts_per_s,p50_us,p99_us" | tee "$out/runs.csv"
-for loop in ${LOOPS:-1 50}; do
+# Runs all pairs of one load.
+measure_load() { # name connections [rate]
+    local pair order program found
     for ((pair = 1; pair <= pairs; pair++)); do
         order=(etcd leasehold)
         ((pair % 2)) || order=(leasehold etcd)
         for program in "${order[@]}"; do
-            read -ra found < <(run "$program" "$loop")
-            echo "closed-$loop,$pair,$program,${found[0]},${found[1]},${found[2]}" | tee -a "$out/runs.csv"
+            read -ra found < <(run "$program" "${@:2}")
+            echo "$1,$pair,$program,${found[0]},${found[1]},${found[2]}" | tee -a "$out/runs.csv"
         done
     done
+}
+
+run etcd 50 >/dev/null
+echo "load,pair,program,puts_per_s,p50_us,p99_us" | tee "$out/runs.csv"
+for connections_of_loop in ${LOOPS-1 50 160}; do
+    measure_load "closed-$connections_of_loop" "$connections_of_loop"
+done
+if [ -z "${TARGETS+set}" ]; then
+    most=$(awk -F, '$1 == "closed-160" && $3 == "etcd" { print $4 }' "$out/runs.csv" | median)
+    TARGETS=$(awk -v most="$most" 'BEGIN { if (most > 0) printf "%d", most / 2 }')
+fi
+for target in $TARGETS; do
+    measure_load "open-$target" 160 "$target"
 done
 
 {
     echo "$replicas members, 64-byte values, $pairs pairs of runs of ${seconds} s, $(etcd --version | head -n 1)"
     echo "$(uname -sr), $(nproc) processors"
     print_ratio_names etcd leasehold
-    for loop in ${LOOPS:-1 50}; do print_ratios "$out/runs.csv" "closed-$loop" etcd leasehold; done
+    for load in $(cut -d, -f1 "$out/runs.csv" | tail -n +2 | uniq); do
+        print_ratios "$out/runs.csv" "$load" etcd leasehold
+        for program in etcd leasehold; do
+            awk -F, -v load="$load" -v program="$program" '$1 == load && $3 == program { print $6 / $5 }' "$out/runs.csv" |
+                median | xargs printf '%-12s p99 of %s is %.2f times its p50 (median)\n' "$load" "$program"
+        done
+    done
 } | tee "$out/summary.txt"

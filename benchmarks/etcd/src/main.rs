@@ -1,5 +1,6 @@
-//! Closed-loop puts against one etcd member. Prints puts per second, and the 50th and 99th percentiles
-//! of the latency in us.
+//! Puts against one etcd member, in a closed loop or at a fixed rate (open loop). Prints puts per
+//! second, and the 50th and 99th percentiles of the latency in us. In an open loop, the latency of a
+//! put counts from the time at which it was due.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use etcd_client::{Client, Error};
 use tokio::task::LocalSet;
 
-const USAGE: &str = "usage: etcd-puts ENDPOINT CONNECTIONS SECONDS VALUE_BYTES";
+const USAGE: &str = "usage: etcd-puts ENDPOINT CONNECTIONS SECONDS VALUE_BYTES [PUTS_A_SECOND]";
 /// Number of different keys that are written.
 const KEYS: u64 = 10_000;
 
@@ -16,18 +17,53 @@ struct Load {
     connections: u64,
     duration: Duration,
     value_bytes: usize,
+    /// Puts per second of all connections together; `None` for a closed loop.
+    rate: Option<f64>,
+}
+
+/// Times at which the puts of one connection are due.
+#[derive(Clone, Copy)]
+struct Schedule {
+    first: Instant,
+    /// Time between two puts; zero for a closed loop.
+    pause: Duration,
+    end: Instant,
+}
+
+impl Schedule {
+    /// Waits until the next put is due. Returns the time from which its latency counts; `None` after
+    /// the end.
+    async fn next(&mut self) -> Option<Instant> {
+        if self.pause.is_zero() {
+            let now = Instant::now();
+            return (now < self.end).then_some(now);
+        }
+        let due = self.first;
+        self.first += self.pause;
+        tokio::time::sleep_until(due.into()).await;
+        (due < self.end).then_some(due)
+    }
 }
 
 impl Load {
     fn parse(words: &[String]) -> Option<Load> {
+        let (words, rate) = match words {
+            [words @ .., rate] if words.len() == 4 => (words, Some(rate)),
+            words => (words, None),
+        };
         let [endpoint, connections, seconds, value_bytes] = words else {
             return None;
+        };
+        let rate = match rate {
+            Some(rate) => Some(rate.parse().ok().filter(|rate| *rate > 0.0)?),
+            None => None,
         };
         Some(Load {
             endpoint: endpoint.clone(),
             connections: connections.parse().ok()?,
             duration: Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?,
             value_bytes: value_bytes.parse().ok()?,
+            rate,
         })
     }
 
@@ -37,17 +73,16 @@ impl Load {
         endpoint: String,
         seed: u64,
         value: Vec<u8>,
-        end: Instant,
+        mut schedule: Schedule,
     ) -> Result<Vec<u64>, Error> {
         let mut client = Client::connect([endpoint], None).await?;
         let mut latencies = Vec::new();
         let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        while Instant::now() < end {
+        while let Some(began) = schedule.next().await {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
             let key = format!("user{:016}", random % KEYS);
-            let began = Instant::now();
             client.put(key, value.clone(), None).await?;
             latencies.push(began.elapsed().as_micros() as u64);
         }
@@ -56,10 +91,19 @@ impl Load {
 
     /// Runs all connections. Returns the latencies of all puts in us, in ascending order.
     async fn run(&self) -> Result<Vec<u64>, Error> {
-        let end = Instant::now() + self.duration;
+        let begin = Instant::now();
         let value = vec![b'v'; self.value_bytes];
-        let connections = (1..=self.connections).map(|seed| {
-            let puts = Load::put_until(self.endpoint.clone(), seed, value.clone(), end);
+        let step = self
+            .rate
+            .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(1.0 / rate));
+        let connections = (0..self.connections).map(|number| {
+            let schedule = Schedule {
+                first: begin + step * number as u32,
+                pause: step * self.connections as u32,
+                end: begin + self.duration,
+            };
+            let seed = number + 1;
+            let puts = Load::put_until(self.endpoint.clone(), seed, value.clone(), schedule);
             tokio::task::spawn_local(puts)
         });
         let mut latencies = Vec::new();
