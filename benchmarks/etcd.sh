@@ -5,14 +5,15 @@
 #
 # Both clusters run at the same time, and clients load one of them at a time, at its leader. A pair is a short
 # run on each, and pairs alternate in which is first. OUT (default results/etcd) gets runs.csv with a row for
-# each run, and summary.txt with medians, and the median and the range of the pairs' ratios.
+# each run, and summary.txt with medians, the median and the range of the pairs' ratios, and each program's
+# ratio of p99 to p50.
 #
 # This needs etcd and etcdctl, and protoc to build the load generator for etcd (benchmarks/etcd/). On Debian:
 # apt-get install etcd-server etcd-client protobuf-compiler libprotobuf-dev.
 #
 # LOOPS         connections of the closed loops ("1 50 160")
-# TARGETS       puts a second of the open loops, each over 160 connections (half of the puts a second of
-#               etcd in closed loops with 160 connections)
+# TARGETS       rates of the open loops in puts a second, each over 160 connections (half the rate of etcd in
+#               the closed loop with 160 connections; none without that loop)
 # PAIRS         number of pairs of each loop (8)
 # SECONDS_EACH  length of a run (3)
 #
@@ -55,7 +56,7 @@ for _ in $(seq 50); do
 done
 [ -n "$leader" ] || { echo "etcd has no leader:" >&2; tail -n 3 "$work"/e*.log >&2; exit 1; }
 
-# Loads one program for some seconds. With a rate, the loop is open.
+# Loads one program. Prints puts a second, and p50 and p99 in us. With a rate, the loop is open.
 run() { # program connections [rate]
     local open=()
     if [ "$1" = etcd ]; then

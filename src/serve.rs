@@ -48,9 +48,9 @@ Exit status: 0 after SIGINT or SIGTERM, from the first moment on; 78 if somebody
 first, so that starting again cannot help: the configuration, the data directory (no directory, wiped, damaged, of \
 another replica or version), how the node proves who it is, or the file of tokens; 3 if the data directory was \
 deleted, moved, replaced or unmounted while the node ran, so that starting again cannot help either; else 1, as \
-when the store keeps refusing writes although the disk has room again: start the node again. A node that \
-has not ended 5 s after the signal or after its store failed, because its disk hangs, says so and kills itself \
-(137; as process 1 of a container it aborts).";
+when the store keeps refusing writes although the disk has room again: start the node again. A node whose \
+disk hangs may not end within 5 s after the signal, or after a failure with status 1. It then says so and kills \
+itself (137; as process 1 of a container, it aborts).";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
@@ -58,7 +58,7 @@ pub struct ServeArgs {
     /// The cluster's configuration (TOML); the same file serves every node
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Which node of it this is
+    /// Name of this node in the configuration
     #[arg(long, value_name = "NAME")]
     node: String,
     /// Appends elections, configurations and the like to FILE, one JSON object a line

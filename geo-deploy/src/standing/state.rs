@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -168,10 +168,12 @@ impl ClusterState {
         }
     }
 
-    /// Returns the ports for clients at which a program still listens.
+    /// Returns the ports for clients that a program still uses. A replica that is starting has bound
+    /// its port, and does not accept connections yet.
     pub(super) fn still_open(&self) -> Vec<ClientPort> {
         let open = |port: &&ClientPort| {
-            TcpStream::connect_timeout(&port.address, Duration::from_secs(1)).is_ok()
+            let bound = TcpListener::bind(port.address);
+            bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
         };
         self.clients.iter().filter(open).cloned().collect()
     }

@@ -94,8 +94,8 @@ impl StoppedDriver {
         failure.is_some_and(|failure| !NodeError::is_final(failure.status().into()))
     }
 
-    /// Closes the storage. This may take seconds if the disk fails. So all connections must be
-    /// closed before; otherwise clients and peers would wait for answers.
+    /// Closes the storage. This may take seconds if the disk fails. So close all connections before
+    /// this call; otherwise clients and peers would wait for answers.
     ///
     /// # Errors
     /// Returns the reason why the driver has ended. If it was told to end, returns the error that

@@ -24,13 +24,13 @@ pub enum NodeError {
         /// Path of the configuration file.
         file: PathBuf,
     },
-    /// The configuration lets other machines pretend to be nodes.
+    /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The node cannot prove its identity.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// A port cannot be bound.
+    /// The node cannot listen on a port.
     #[error(
         "node {node}: cannot listen on {field} = {address:?}: {source}; give the node an address of this \
          machine and a port that is free: `{field}` of node {node} in {}", file.display()

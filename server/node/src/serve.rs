@@ -1,4 +1,4 @@
-//! One replica as a process. It opens the storage, binds the ports and runs the event loop.
+//! One replica as a process. It binds its ports, opens the storage, listens, and runs the event loop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -103,8 +103,8 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
 /// for tens of milliseconds, so the maximum is lower.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// Number of connections that may wait until the node accepts them. The kernel lowers this number to
-/// its own maximum (`net.core.somaxconn`).
+/// Maximum number of connections that wait until the node accepts them. The kernel may lower it
+/// (`net.core.somaxconn`).
 const BACKLOG_MAX: u32 = i32::MAX as u32;
 
 /// Logs a warning if the configuration sets `insecure = true`. The warning names the protections
@@ -205,8 +205,9 @@ impl NodeSetup<'_> {
     /// Runs the node until `stop_signal` completes or its storage fails.
     async fn run(&self, mut stop_signal: ShutdownSignal) -> Result<StoppedDriver, NodeError> {
         outlive_file_size_limit().map_err(system("handling a signal"))?;
-        // A port that is taken is reported before the directory is opened. But the ports listen only
-        // afterwards: until then, connections are refused, so that clients turn to other nodes.
+        // Both ports are bound first, so that a port in use is reported before the directory is opened.
+        // They listen only afterwards. Until then, connections are refused, and clients turn to other
+        // nodes.
         let NodeConfig { client, peer, .. } = self.configured();
         let client_port = self.bind("client", client).await?;
         let peer_port = self.bind("peer", peer).await?;
@@ -233,8 +234,8 @@ impl NodeSetup<'_> {
         &self.config.nodes[self.me.index()]
     }
 
-    /// Binds the port that the field `field` names, without listening on it. If the address is a
-    /// name, takes the first address of this name that can be bound.
+    /// Binds the port of `address`, without listening on it. `field` is the name of the address in
+    /// the configuration. If a host name has several addresses, takes the first that can be bound.
     async fn bind(&self, field: &'static str, address: &str) -> Result<TcpSocket, NodeError> {
         let failed = |source| self.port_error(field, address, source);
         let mut last = io::Error::other("the name has no address");
@@ -247,15 +248,14 @@ impl NodeSetup<'_> {
         Err(failed(last))
     }
 
-    /// Listens on a bound port. Fails if another process has taken the port meanwhile.
+    /// Listens on a bound port.
     fn listen(
         &self,
         field: &'static str,
         address: &str,
         socket: TcpSocket,
     ) -> Result<TcpListener, NodeError> {
-        let listener = socket.listen(BACKLOG_MAX);
-        listener.map_err(|source| self.port_error(field, address, source))
+        listen(socket).map_err(|source| self.port_error(field, address, source))
     }
 
     fn port_error(&self, field: &'static str, address: &str, source: io::Error) -> NodeError {
@@ -386,8 +386,8 @@ impl NodeSetup<'_> {
     }
 }
 
-/// Binds an address without listening on it. Connections of an earlier process that are still
-/// closing do not prevent this.
+/// Binds an address without listening on it. Succeeds even if connections of an earlier process on
+/// this address are still closing.
 fn bind_socket(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -395,7 +395,16 @@ fn bind_socket(address: SocketAddr) -> io::Result<TcpSocket> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
+    // Otherwise another process could listen on this port before this one does.
+    socket.set_reuseaddr(false)?;
     Ok(socket)
+}
+
+/// Listens on a bound socket.
+fn listen(socket: TcpSocket) -> io::Result<TcpListener> {
+    // The listener and its connections must not prevent a later start from binding the port.
+    socket.set_reuseaddr(true)?;
+    socket.listen(BACKLOG_MAX)
 }
 
 fn start_writer(
@@ -426,17 +435,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_bound_port_refuses_connections_until_it_listens_and_then_belongs_to_one_process() {
+    async fn a_bound_port_belongs_to_one_process_and_refuses_connections_until_it_listens() {
         let socket = bind_socket(([127, 0, 0, 1], 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
         let early = tokio::net::TcpStream::connect(address).await;
         assert_eq!(early.unwrap_err().kind(), ErrorKind::ConnectionRefused);
-        let rival = bind_socket(address).unwrap();
-        let _listener = socket.listen(BACKLOG_MAX).unwrap();
+        let is_taken = || {
+            let others = [
+                bind_socket(address).map(drop),
+                std::net::TcpListener::bind(address).map(drop),
+            ];
+            others.map(|it| it.map_err(|error| error.kind())) == [Err(ErrorKind::AddrInUse); 2]
+        };
+        assert!(is_taken());
+        let _listener = listen(socket).unwrap();
+        assert!(is_taken());
         tokio::net::TcpStream::connect(address).await.unwrap();
-        let taken = rival.listen(BACKLOG_MAX).unwrap_err();
-        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
-        let taken = bind_socket(address).unwrap_err();
-        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
     }
 }

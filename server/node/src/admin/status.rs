@@ -47,8 +47,8 @@ impl Driver {
         self.clients.reply_status(client, status);
     }
 
-    /// Adds the demand for the next keys to the answer that clients wait for, if any clients wait
-    /// for it. After the last key, sends the answer.
+    /// If clients wait for an answer, adds the demand for the next keys to it. After the last key,
+    /// sends the answer.
     pub(crate) fn answer_demand(&self, now: Time) {
         let Some((clients, demand)) = self.demand_passes.advance(&self.replica) else {
             return;

@@ -179,8 +179,8 @@ mod tests {
         assert!(from_toml::<toml::Table>(&many).is_ok());
     }
 
-    /// The test text contains many malformed tables. At each of them, the TOML library decrements
-    /// its own count of the depth, so this count does not limit the depth of such a text.
+    /// The text contains many malformed tables. At each of them, the TOML library lowers its own
+    /// count of the depth. So this count never reaches its limit.
     #[test]
     fn brackets_that_do_not_match_are_refused_and_not_followed() {
         let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));

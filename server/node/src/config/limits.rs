@@ -35,7 +35,8 @@ pub struct Limits {
     /// time. A write of more than 4 KiB is large. A single write may exceed the maximum.
     pub large_writes_bytes: usize,
     /// Maximum number of unread bytes of answers on one connection. Above this maximum, the
-    /// connection is closed. The last encoded answer may exceed the maximum by one frame.
+    /// connection is closed. An answer that begins below the maximum may exceed it by up to one
+    /// frame.
     pub connection_unread_bytes: usize,
     /// Maximum number of bytes that all clients together may leave unread. Above this maximum, the
     /// connection of the client with the most unread bytes is closed.

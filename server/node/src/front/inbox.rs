@@ -154,7 +154,7 @@ impl Inbox {
         self.large_writes.borrow_mut().forget(connection)
     }
 
-    /// Notes that the replica has answered large writes that cost this many units together.
+    /// Notes that the replica has answered large writes with this total cost in units.
     pub(crate) fn answered(&self, units: usize) {
         if units > 0 {
             self.large_writes.borrow_mut().answered(units);

@@ -7,7 +7,7 @@ use super::WRITABLE_BYTES;
 /// Reason why the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The directory cannot be created.
+    /// The operating system refused an operation on the directory or on one of its files.
     #[error("data directory {}: {source}", path.display())]
     Directory {
         /// Path of the data directory.
@@ -106,10 +106,10 @@ pub enum StorageError {
         /// Reason why the directory is absent, as words that follow "it" in a sentence.
         problem: &'static str,
     },
-    /// The disk has no space, so the records were not written.
+    /// The disk has no space. If a write was refused, its records were not written.
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
-         (one that runs goes on by itself)",
+         (a running node continues by itself)",
         path.display(), WRITABLE_BYTES >> 20
     )]
     Full {

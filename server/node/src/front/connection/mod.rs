@@ -164,8 +164,8 @@ impl Connection {
     }
 
     /// Returns the bytes of a request. They stay in memory while the replica works on the request.
-    /// The bytes of a short request may keep a much larger shared buffer in memory. To avoid this,
-    /// copies them if requests in flight already take much memory.
+    /// The bytes of a short request may keep a much larger shared buffer in memory. So the bytes are
+    /// copied if requests in flight already take much memory.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)

@@ -69,8 +69,8 @@ impl Engine {
         written.map_err(|error| self.failed("writing", error))
     }
 
-    /// Makes all applied changes durable. Notes in the marker file that the next start must find
-    /// the state at `position`.
+    /// Makes all applied changes durable. Records `position` in the marker file: the next start must
+    /// find the state there.
     pub(super) fn flush(&self, position: PerLog<Slot>) -> Result<(), StorageError> {
         // RocksDB would write to whatever is at the path now.
         self.marker.check_place()?;

@@ -57,7 +57,7 @@ impl Storage {
     /// which the replica continues.
     ///
     /// # Errors
-    /// Any [`StorageError`] except `Full`.
+    /// Any [`StorageError`]. It is `Full` if the disk has no space for a file of the directory.
     pub fn open(
         path: &Path,
         stamp: &DirectoryStamp,
@@ -75,25 +75,25 @@ impl Storage {
     /// full, gives up the reserve and tries once more.
     ///
     /// # Errors
-    /// Any error of [`Storage::open`], and `Full`, whatever file the disk had no space for.
+    /// The errors of [`Storage::open`].
     pub fn open_with(
         path: &Path,
         stamp: &DirectoryStamp,
         storage_options: StorageOptions,
     ) -> Result<(Storage, RecoveredState), StorageError> {
-        let opened = Storage::open_once(path, stamp, storage_options.clone());
-        let opened = match opened {
-            Err(error) if error.is_full() && reserve::give_up_at_start(path) => {
-                Storage::open_once(path, stamp, storage_options)
-            }
+        let open = || Storage::open_once(path, stamp, storage_options.clone());
+        let opened = match open() {
+            Err(error) if error.is_full() && reserve::give_up_at_start(path) => open(),
             opened => opened,
         };
-        match opened {
-            Err(error) if error.is_full() => Err(StorageError::Full {
-                path: path.to_owned(),
-            }),
-            opened => opened,
-        }
+        opened.map_err(|error| {
+            let path = path.to_owned();
+            if error.is_full() {
+                StorageError::Full { path }
+            } else {
+                error
+            }
+        })
     }
 
     fn open_once(
