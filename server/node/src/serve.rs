@@ -216,8 +216,9 @@ impl NodeSetup<'_> {
             // The replica has made no promise and accepted no connection yet.
             return Ok(driver.stop(Ok(())));
         }
-        let client_port = self.listen("client", client, client_port)?;
+        // Clients come last, because no request can be served without the other replicas.
         let peer_port = self.listen("peer", peer, peer_port)?;
+        let client_port = self.listen("client", client, client_port)?;
         self.connect(&driver, client_port, peer_port);
         let stop = async move {
             // An error would mean that the sender of the order was dropped.

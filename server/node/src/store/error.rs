@@ -108,8 +108,8 @@ pub enum StorageError {
     },
     /// The disk has no space. If a write was refused, its records were not written.
     #[error(
-        "data directory {}: no space left; free at least {} MiB, then start the node again \
-         (a running node continues by itself)",
+        "data directory {}: no space left, or no inodes (`df -i`); free at least {} MiB or some files, then \
+         start the node again (a running node continues by itself)",
         path.display(), WRITABLE_BYTES >> 20
     )]
     Full {

@@ -69,6 +69,8 @@ pub struct Storage {
     /// segments must still be removed.
     unused: Vec<(SegmentId, usize)>,
     full_while: Option<PathBuf>,
+    /// Lock of the directory; `None` while the directory is being opened. It is released last.
+    lock: Option<File>,
 }
 
 impl Store for Storage {

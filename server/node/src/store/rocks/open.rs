@@ -2,7 +2,7 @@
 //! replica. Every opened directory gets a new incarnation, which is higher than those of earlier
 //! runs.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -16,6 +16,8 @@ use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode,
     DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options, WriteBatch,
 };
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::super::kinds::{self, WrongKind};
 use super::super::log_files::LogFiles;
@@ -82,10 +84,15 @@ impl Storage {
         storage_options: StorageOptions,
     ) -> Result<(Storage, RecoveredState), StorageError> {
         let open = || Storage::open_once(path, stamp, storage_options.clone());
-        let opened = match open() {
-            Err(error) if error.is_full() && reserve::give_up_at_start(path) => open(),
-            opened => opened,
-        };
+        let opened = make_and_lock(path).and_then(|lock| {
+            let opened = match open() {
+                Err(error) if error.is_full() && reserve::give_up_at_start(path) => open(),
+                opened => opened,
+            };
+            let (mut storage, recovered) = opened?;
+            storage.lock = Some(lock);
+            Ok((storage, recovered))
+        });
         opened.map_err(|error| {
             let path = path.to_owned();
             if error.is_full() {
@@ -101,10 +108,6 @@ impl Storage {
         stamp: &DirectoryStamp,
         storage_options: StorageOptions,
     ) -> Result<(Storage, RecoveredState), StorageError> {
-        // Contents for which clients need a token must not be readable by every user of this
-        // machine.
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(|source| not_made(path, source))?;
         check_kinds(path)?;
         let MarkerState::Marked(marker) = Marker::open(path, draw_life())? else {
             return Err(StorageError::Damaged {
@@ -152,6 +155,7 @@ impl Storage {
             logged: 0,
             unused: Vec::new(),
             full_while: storage_options.full_while,
+            lock: None,
         };
         let incarnation = storage.begin_run(&identity)?;
         storage.start_threads(storage_options.reserve_bytes)?;
@@ -346,6 +350,25 @@ fn check_identity(
         });
     }
     Ok(())
+}
+
+/// Makes the directory if it does not exist, and locks it until the returned file is closed. RocksDB
+/// has a lock of its own, but takes it only after it has renamed its file `LOG`. So without this
+/// lock, two processes that start at the same moment would disturb each other.
+fn make_and_lock(path: &Path) -> Result<File, StorageError> {
+    // Contents for which clients need a token must not be readable by every user of this machine.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| not_made(path, source))?;
+    let path = path.to_owned();
+    let directory = match File::open(&path) {
+        Ok(directory) => directory,
+        Err(source) => return Err(StorageError::Directory { path, source }),
+    };
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(StorageError::Locked { path }),
+        // Some network file systems have no such locks.
+        Ok(()) | Err(_) => Ok(directory),
+    }
 }
 
 /// Checks that nothing stands in the place of a file.

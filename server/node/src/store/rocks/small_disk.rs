@@ -117,6 +117,24 @@ fn a_directory_in_use_is_told_from_a_full_disk() {
     assert!(matches!(second.err(), Some(StorageError::Locked { .. })));
 }
 
+/// Without a lock that is taken first, the second start may find files that the first is renaming.
+#[test]
+fn of_two_starts_at_the_same_moment_one_finds_the_directory_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        // Half of the starts make the directory.
+        let path = dir.path().join((round / 2).to_string());
+        let open = || Storage::open(&path, &stamp(), Durability::Sync).map(|(storage, _)| storage);
+        let opened = std::thread::scope(|scope| {
+            [scope.spawn(open), scope.spawn(open)].map(|thread| thread.join().unwrap())
+        });
+        let refused = opened.iter().filter_map(|it| it.as_ref().err());
+        let is_locked = |error: &StorageError| matches!(error, StorageError::Locked { .. });
+        let refused: Vec<bool> = refused.map(is_locked).collect();
+        assert_eq!(refused, [true]);
+    }
+}
+
 #[test]
 fn a_disk_that_is_mounted_for_reading_only_is_reported() {
     use crate::store::inspect::{StartEffect, StoppedDirectory};
