@@ -67,7 +67,7 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Makes the certificates by which the nodes of a cluster know each other, and clients know them
     Cert(cert::CertArgs),
-    /// Reads and writes single keys
+    /// Reads and writes keys, and copies data out of a cluster and into one
     Kv(kv::KvArgs),
     /// Shows who leads, and moves leadership
     Leader(leader::LeaderArgs),

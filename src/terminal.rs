@@ -5,9 +5,7 @@ use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-#[cfg(feature = "store")]
-pub use leasehold_ycsb::output::is_closed;
-pub use leasehold_ycsb::output::print_bytes;
+pub use leasehold_ycsb::output::{is_closed, print_bytes};
 use leasehold_ycsb::runner::Shortfall;
 pub use leasehold_ycsb::{note, say};
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,0 +1,266 @@
+//! `leasehold kv export`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::json;
+use super::notation::Notation;
+use super::pages::Pages;
+use super::progress::TransferProgress;
+use super::range::KeysLeft;
+use super::replica::Asked;
+use super::scan::KeyPartArgs;
+use crate::connector::Connector;
+use crate::terminal::{Interrupted, interrupted, is_closed, note, print_bytes};
+
+/// Length of the part at the end of a file that is read first to find the last line.
+const TAIL_BYTES: u64 = 64 << 10;
+
+#[derive(Args)]
+pub struct ExportArgs {
+    /// The new file; `-`: standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    #[command(flatten)]
+    part: KeyPartArgs,
+    /// Goes on with a file that an earlier export did not finish: removes an incomplete last line, and
+    /// begins after the last key
+    #[arg(long)]
+    resume: bool,
+}
+
+impl ExportArgs {
+    /// Returns the keys to export; `None` if no key can be among them.
+    pub fn range(&self, notation: Notation) -> anyhow::Result<Option<KeysLeft>> {
+        if self.resume && self.is_standard_output() {
+            bail!("--resume: standard output has no last key; name the file, or give --after KEY");
+        }
+        self.part.range(notation, "", "")
+    }
+
+    fn is_standard_output(&self) -> bool {
+        self.file == Path::new("-")
+    }
+
+    pub async fn run(
+        &self,
+        range: Option<KeysLeft>,
+        notation: Notation,
+        connector: &Connector,
+        is_verbose: bool,
+    ) -> anyhow::Result<()> {
+        let mut asked = Asked::connect(connector, is_verbose).await?;
+        let (mut to, range) = if self.is_standard_output() {
+            (Destination::StandardOutput, range)
+        } else {
+            let (file, range) = self.open(range)?;
+            (Destination::File(file), range)
+        };
+        let mut pages = Pages::new(range, None);
+        let mut progress = TransferProgress::begin("exported", None);
+        let ended = tokio::select! {
+            biased; // handles the signals before anything else
+            () = interrupted() => Err(None),
+            copied = copy(&mut pages, &mut asked, &mut to, notation, &mut progress) => {
+                copied.map_err(Some)
+            }
+        };
+        progress.clear();
+        if is_closed() {
+            return Ok(());
+        }
+        note!("{}", progress.describe());
+        let advice = match to {
+            Destination::StandardOutput => "the output is not complete".to_owned(),
+            Destination::File(_) => {
+                let file = self.file.display();
+                format!("{file} is not complete; the same command with --resume goes on")
+            }
+        };
+        ended.map_err(|error| match error {
+            Some(error) => error.context(advice),
+            None => Interrupted(format!("interrupted: {advice}")).into(),
+        })
+    }
+
+    /// Opens the file. Returns the keys that are still to be exported, too.
+    fn open(&self, range: Option<KeysLeft>) -> anyhow::Result<(File, Option<KeysLeft>)> {
+        let name = self.file.display();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        if self.resume {
+            match options.open(&self.file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                opened => {
+                    let mut file = opened.with_context(|| format!("opening {name}"))?;
+                    let range = go_on(&mut file, range).with_context(|| name.to_string())?;
+                    return Ok((file, range));
+                }
+            }
+        }
+        match options.create_new(true).open(&self.file) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                bail!(
+                    "{name} exists, and is not written over; name a new file, or --resume goes on with it"
+                )
+            }
+            created => Ok((created.with_context(|| format!("creating {name}"))?, range)),
+        }
+    }
+}
+
+/// Prepares the file of an unfinished export: removes an incomplete last line. Returns the keys
+/// after the last key of the file.
+fn go_on(file: &mut File, range: Option<KeysLeft>) -> anyhow::Result<Option<KeysLeft>> {
+    let (line, length) = last_line(file)?;
+    let Some(line) = line else {
+        file.set_len(0)?;
+        file.rewind()?;
+        return Ok(range);
+    };
+    let (key, _) = json::read_line(&line).context(
+        "--resume: its last complete line was not written by an export; remove it, or name a new file",
+    )?;
+    let Some(range) = range.filter(|range| range.contains(&key)) else {
+        bail!(
+            "--resume: its last key is {}, which these --prefix and --after leave out; give those of the \
+             first export",
+            String::from_utf8_lossy(&Notation::Escapes.key(&key))
+        );
+    };
+    file.set_len(length)?;
+    file.seek(SeekFrom::End(0))?;
+    Ok(range.after(&key))
+}
+
+/// Returns the last complete line of a file, and the length of the file up to the end of this line.
+fn last_line(file: &mut File) -> anyhow::Result<(Option<Vec<u8>>, u64)> {
+    let length = file.metadata()?.len();
+    let mut wanted = TAIL_BYTES;
+    loop {
+        let start = length.saturating_sub(wanted);
+        let mut tail = Vec::new();
+        file.seek(SeekFrom::Start(start))?;
+        file.take(length - start).read_to_end(&mut tail)?;
+        let end = tail.iter().rposition(|byte| *byte == b'\n');
+        let before = end.and_then(|end| tail[..end].iter().rposition(|byte| *byte == b'\n'));
+        match (end, before) {
+            (Some(end), Some(before)) => {
+                let line = tail[before + 1..end].to_vec();
+                return Ok((Some(line), start + end as u64 + 1));
+            }
+            (Some(end), None) if start == 0 => {
+                return Ok((Some(tail[..end].to_vec()), end as u64 + 1));
+            }
+            (None, _) if start == 0 => return Ok((None, 0)),
+            _ => wanted *= 2,
+        }
+    }
+}
+
+/// The place to which lines are written.
+enum Destination {
+    StandardOutput,
+    File(File),
+}
+
+impl Destination {
+    async fn write(&mut self, lines: Vec<u8>) -> anyhow::Result<()> {
+        match self {
+            // Another thread waits for a slow reader, and this one keeps the connection alive.
+            Destination::StandardOutput => tokio::task::spawn_blocking(move || print_bytes(&lines))
+                .await
+                .context("printing"),
+            Destination::File(file) => file.write_all(&lines).context("writing"),
+        }
+    }
+
+    /// Waits until everything that was written is on the disk.
+    fn sync(&self) -> anyhow::Result<()> {
+        match self {
+            Destination::StandardOutput => Ok(()),
+            Destination::File(file) => file.sync_all().context("writing"),
+        }
+    }
+}
+
+async fn copy(
+    pages: &mut Pages,
+    asked: &mut Asked<'_>,
+    to: &mut Destination,
+    notation: Notation,
+    progress: &mut TransferProgress,
+) -> anyhow::Result<()> {
+    while let Some(entries) = pages.next(asked).await? {
+        let mut lines = Vec::new();
+        for entry in &entries {
+            json::append_line(&mut lines, notation, &entry.key, Some(&entry.value), None)?;
+        }
+        let bytes = lines.len();
+        to.write(lines).await?;
+        if is_closed() {
+            break;
+        }
+        progress.add(entries.len(), bytes);
+    }
+    to.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_last_complete_line_is_found_whatever_its_length() {
+        for length in [
+            1,
+            100,
+            TAIL_BYTES as usize - 1,
+            TAIL_BYTES as usize,
+            300_000,
+        ] {
+            let line = vec![b'x'; length];
+            for before in [&b""[..], b"\n", b"first\n"] {
+                for cut in [&b""[..], b"cut", &line] {
+                    let text = [before, &line, b"\n", cut].concat();
+                    let found = last_line(&mut file(&text)).unwrap();
+                    let end = (text.len() - cut.len()) as u64;
+                    assert_eq!(found, (Some(line.clone()), end));
+                }
+            }
+            assert_eq!(last_line(&mut file(&line)).unwrap(), (None, 0));
+        }
+        assert_eq!(last_line(&mut file(b"")).unwrap(), (None, 0));
+    }
+
+    #[test]
+    fn an_export_goes_on_after_the_last_complete_line() {
+        let users = || Some(KeysLeft::of_prefix("users/".into()));
+        let line = b"{\"key\":\"users/1\",\"value\":\"Ada\"}\n";
+        let mut begun = file(&[line, &b"{\"key\":\"users/2"[..]].concat());
+        let range = go_on(&mut begun, users()).unwrap().unwrap();
+        assert_eq!(range.from, &b"users/1\0"[..]);
+        begun.write_all(b"next").unwrap();
+        let mut text = Vec::new();
+        begun.rewind().unwrap();
+        begun.read_to_end(&mut text).unwrap();
+        assert_eq!(text, [line, &b"next"[..]].concat());
+
+        assert_eq!(go_on(&mut file(b"cut"), users()).unwrap(), users());
+        let other = Some(KeysLeft::of_prefix("jobs/".into()));
+        let error = go_on(&mut file(line), other).unwrap_err().to_string();
+        assert!(error.contains("users/1"), "{error}");
+        let error = go_on(&mut file(b"poem\n"), users()).unwrap_err();
+        assert!(error.to_string().contains("last complete line"), "{error}");
+    }
+}

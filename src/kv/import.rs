@@ -1,0 +1,168 @@
+//! `leasehold kv import`.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use clap::Args;
+use leasehold_client::{Client, Error, Version};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use self::lines::{Batch, BatchReader};
+use super::progress::TransferProgress;
+use crate::connector::Connector;
+use crate::terminal::{Interrupted, interrupted, note};
+
+mod lines;
+
+/// Maximum number of writes in flight.
+const IN_FLIGHT_MAX: usize = 8;
+
+#[derive(Args)]
+pub struct ImportArgs {
+    /// The file; `-`: standard input
+    file: PathBuf,
+    /// Leaves out the lines before line N, which an earlier import has written
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
+}
+
+impl ImportArgs {
+    pub async fn run(&self, connector: &Connector) -> anyhow::Result<()> {
+        let is_standard_input = self.file == Path::new("-");
+        let (reader, length) = if is_standard_input {
+            let input = Box::new(std::io::stdin());
+            (BatchReader::new(input, "standard input".to_owned()), None)
+        } else {
+            let name = self.file.display().to_string();
+            let opened = std::fs::File::open(&self.file);
+            let file = opened.with_context(|| format!("opening {name}"))?;
+            let whole = file.metadata().ok().filter(|it| it.is_file());
+            (
+                BatchReader::new(Box::new(file), name),
+                whole.map(|it| it.len()),
+            )
+        };
+        let client = connector.connect().await?.client;
+        let batches = reader.start(self.from_line);
+        let total = length.filter(|_| self.from_line == 1);
+        let mut import = RunningImport {
+            client,
+            in_flight: VecDeque::new(),
+            first_unwritten: self.from_line,
+            progress: TransferProgress::begin("imported", total),
+        };
+        let ended = import.run(batches).await;
+        import.progress.clear();
+        note!("{}", import.progress.describe());
+        let line = import.first_unwritten;
+        let advice =
+            format!("all lines before line {line} are written; go on with --from-line {line}");
+        match ended {
+            Ok(Ended::Finished) => Ok(()),
+            Ok(Ended::Interrupted) => Err(Interrupted(format!("interrupted: {advice}")).into()),
+            Err(error) if line > self.from_line => Err(error.context(advice)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+enum Ended {
+    Finished,
+    Interrupted,
+}
+
+/// A write that has been sent and has no answer yet.
+struct SentBatch {
+    batch: Batch,
+    written: JoinHandle<Result<Version, Error>>,
+}
+
+/// An import that is running. Several writes are in flight at the same time, and they may be
+/// executed in any order. So a batch waits until no batch in flight has one of its keys.
+struct RunningImport {
+    client: Client,
+    /// Batches in flight, in the order of the file.
+    in_flight: VecDeque<SentBatch>,
+    /// The first line that may not have been written.
+    first_unwritten: u64,
+    progress: TransferProgress,
+}
+
+impl RunningImport {
+    /// Writes all batches. After a signal, waits only for the writes in flight. After another
+    /// signal, waits no longer.
+    async fn run(
+        &mut self,
+        mut batches: mpsc::Receiver<anyhow::Result<Batch>>,
+    ) -> anyhow::Result<Ended> {
+        tokio::select! {
+            biased; // handles the signals before anything else
+            () = interrupted() => {}
+            written = self.write_all(&mut batches) => return written.map(|()| Ended::Finished),
+        }
+        tokio::select! {
+            biased;
+            () = interrupted() => {}
+            written = self.finish_all() => written?,
+        }
+        Ok(Ended::Interrupted)
+    }
+
+    async fn write_all(
+        &mut self,
+        batches: &mut mpsc::Receiver<anyhow::Result<Batch>>,
+    ) -> anyhow::Result<()> {
+        while let Some(batch) = batches.recv().await {
+            match batch {
+                Ok(batch) => {
+                    while self.in_flight.len() == IN_FLIGHT_MAX || self.must_wait(&batch) {
+                        self.finish_oldest().await?;
+                    }
+                    self.send(batch);
+                }
+                Err(error) => {
+                    // The lines before the error are still written.
+                    self.finish_all().await?;
+                    return Err(error);
+                }
+            }
+        }
+        self.finish_all().await
+    }
+
+    fn must_wait(&self, batch: &Batch) -> bool {
+        let mut in_flight = self.in_flight.iter();
+        in_flight.any(|sent| sent.batch.shares_key(batch))
+    }
+
+    fn send(&mut self, batch: Batch) {
+        let client = self.client.clone();
+        let entries: Vec<(Bytes, Bytes)> = batch.entries();
+        let written = tokio::spawn(async move { client.multi_put(entries).await });
+        self.in_flight.push_back(SentBatch { batch, written });
+    }
+
+    /// Waits for the oldest write in flight. If this method is cancelled, the write stays in
+    /// flight.
+    async fn finish_oldest(&mut self) -> anyhow::Result<()> {
+        let Some(oldest) = self.in_flight.front_mut() else {
+            return Ok(());
+        };
+        (&mut oldest.written).await.context("writing")??;
+        if let Some(SentBatch { batch, .. }) = self.in_flight.pop_front() {
+            self.first_unwritten = batch.next_line;
+            self.progress.add(batch.lines, batch.bytes);
+        }
+        Ok(())
+    }
+
+    async fn finish_all(&mut self) -> anyhow::Result<()> {
+        while !self.in_flight.is_empty() {
+            self.finish_oldest().await?;
+        }
+        Ok(())
+    }
+}

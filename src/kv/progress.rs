@@ -1,0 +1,81 @@
+//! Display of the progress of an export or an import.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::terminal::note;
+
+/// Interval at which progress is printed if there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// Display of the progress: one changing line on a terminal, otherwise a new line at intervals.
+pub struct TransferProgress {
+    /// Past tense of the work, such as `exported`.
+    verb: &'static str,
+    bar: Option<ProgressBar>,
+    began: Instant,
+    line: Instant,
+    pub entries: u64,
+    bytes: u64,
+    /// Bytes of the whole work, if they are known.
+    total: Option<u64>,
+}
+
+impl TransferProgress {
+    pub fn begin(verb: &'static str, total: Option<u64>) -> TransferProgress {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{spinner} {msg}");
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar
+        });
+        TransferProgress {
+            verb,
+            bar,
+            began: Instant::now(),
+            line: Instant::now(),
+            entries: 0,
+            bytes: 0,
+            total,
+        }
+    }
+
+    /// Adds entries that are finished, and the bytes of their lines.
+    pub fn add(&mut self, entries: usize, bytes: usize) {
+        self.entries += entries as u64;
+        self.bytes += bytes as u64;
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.describe());
+            bar.tick();
+        } else if self.line.elapsed() >= LINE_EVERY {
+            self.line = Instant::now();
+            note!("{}", self.describe());
+        }
+    }
+
+    /// Removes the changing line from the terminal.
+    pub fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Describes the finished work, its duration and its speed.
+    pub fn describe(&self) -> String {
+        let TransferProgress { verb, entries, .. } = self;
+        let seconds = self.began.elapsed().as_secs_f64();
+        let share = match self.total {
+            Some(total) if self.bytes < total => {
+                format!(" ({} %)", self.bytes * 100 / total)
+            }
+            _ => String::new(),
+        };
+        format!(
+            "{verb} {entries} entries, {:.1} MiB{share}, in {seconds:.1} s: {:.0} entries/s",
+            self.bytes as f64 / f64::from(1 << 20),
+            *entries as f64 / seconds.max(1e-3)
+        )
+    }
+}

@@ -1,0 +1,229 @@
+//! Commands that read or write a single key.
+
+use std::io::{IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use clap::Subcommand;
+use leasehold_client::RawReply;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Value, Version};
+
+use super::json;
+use super::notation::Notation;
+use super::replica::Asked;
+use crate::connector::Connector;
+use crate::terminal::{note, print_bytes};
+
+#[derive(Subcommand)]
+pub enum SingleKeyCommand {
+    /// Prints the value of a key; exit status 1 if there is none. On a terminal, control characters other
+    /// than line ends and tabs are shown as escapes, such as \u{1b}; elsewhere the bytes are written as they are
+    Get {
+        /// The key
+        key: String,
+        /// Prints exactly the bytes of the value, without a line end
+        #[arg(long, conflicts_with_all = ["output", "json"])]
+        raw: bool,
+        /// Writes exactly the bytes of the value to a file
+        #[arg(long, value_name = "FILE", conflicts_with = "json")]
+        output: Option<PathBuf>,
+        /// Prints a line of JSON, as `kv scan --json` does
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes a value
+    Put {
+        /// The key
+        key: String,
+        /// The value; `-`: standard input
+        #[arg(required_unless_present = "file")]
+        value: Option<String>,
+        /// Takes the value from a file
+        #[arg(long, value_name = "FILE", conflicts_with = "value")]
+        file: Option<PathBuf>,
+    },
+    /// Removes a key
+    Del {
+        /// The key
+        key: String,
+    },
+    /// Writes a value if the key still has a version; exit status 1 if not
+    Cas {
+        /// The key
+        key: String,
+        /// The version expected, as `kv get -v` prints it (slot.index), or `absent`
+        expected: String,
+        /// The value; `-`: standard input
+        #[arg(required_unless_present = "file")]
+        value: Option<String>,
+        /// Takes the value from a file
+        #[arg(long, value_name = "FILE", conflicts_with = "value")]
+        file: Option<PathBuf>,
+    },
+}
+
+impl SingleKeyCommand {
+    /// Returns the operation that this command executes.
+    pub fn op(&self, notation: Notation) -> anyhow::Result<Op> {
+        let read = |key: &String| notation.read("KEY", key);
+        Ok(match self {
+            SingleKeyCommand::Get { key, .. } => Op::get(read(key)?),
+            SingleKeyCommand::Put { key, value, file } => {
+                Op::put(read(key)?, read_value(notation, value, file)?)
+            }
+            SingleKeyCommand::Del { key } => Op::delete(read(key)?),
+            SingleKeyCommand::Cas {
+                key,
+                expected,
+                value,
+                file,
+            } => {
+                let expected = version(expected)?;
+                Op::cas(read(key)?, read_value(notation, value, file)?, expected)
+            }
+        })
+    }
+
+    pub async fn run(
+        &self,
+        op: Op,
+        notation: Notation,
+        connector: &Connector,
+        is_verbose: bool,
+    ) -> anyhow::Result<()> {
+        let mut asked = Asked::connect(connector, is_verbose).await?;
+        let reply = asked.execute(op).await?;
+        let version = self.print(reply, notation)?;
+        if is_verbose {
+            note!("version: {}", shown(version.as_ref()));
+        }
+        Ok(())
+    }
+
+    /// Prints the answer. Returns the version of the value that was read or written.
+    fn print(&self, reply: RawReply, notation: Notation) -> anyhow::Result<Option<Version>> {
+        match reply.outcome.result {
+            Some(Answer::Value(found)) => {
+                self.print_value(&found, notation)?;
+                Ok(found.version)
+            }
+            Some(Answer::Written(written)) => Ok(Some(written)),
+            Some(Answer::Missing(_)) => bail!("there is no such key"),
+            Some(Answer::Mismatch(found)) => {
+                bail!(
+                    "not written: its version is {}",
+                    shown(found.actual.as_ref())
+                )
+            }
+            Some(Answer::Error(error)) => bail!("{}", error.message),
+            Some(Answer::Entries(_)) | None => {
+                bail!("the replica's answer is of a kind this version does not know")
+            }
+        }
+    }
+
+    fn print_value(&self, found: &Value, notation: Notation) -> anyhow::Result<()> {
+        let value = &found.value;
+        match self {
+            SingleKeyCommand::Get {
+                output: Some(file), ..
+            } => {
+                let written = std::fs::write(file, value);
+                return written.with_context(|| format!("--output: writing {}", file.display()));
+            }
+            SingleKeyCommand::Get { raw: true, .. } => print_bytes(value),
+            SingleKeyCommand::Get {
+                json: true, key, ..
+            } => {
+                let key = notation.read("KEY", key)?;
+                let version = shown(found.version.as_ref());
+                let mut line = Vec::new();
+                json::append_line(&mut line, notation, &key, Some(value), Some(&version))?;
+                print_bytes(&line);
+            }
+            _ => {
+                let is_terminal = std::io::stdout().is_terminal();
+                print_bytes(&value_line(value, notation, is_terminal));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the value from a file, from standard input, or from an argument of the command line.
+fn read_value(
+    notation: Notation,
+    argument: &Option<String>,
+    file: &Option<PathBuf>,
+) -> anyhow::Result<Bytes> {
+    match (file, argument.as_deref()) {
+        (Some(file), _) if file != Path::new("-") => {
+            let read = std::fs::read(file);
+            let read = read.with_context(|| format!("--file: reading {}", file.display()))?;
+            Ok(read.into())
+        }
+        (Some(_), _) | (None, None | Some("-")) => {
+            let mut read = Vec::new();
+            let input = std::io::stdin().read_to_end(&mut read);
+            input.context("reading standard input")?;
+            Ok(read.into())
+        }
+        (None, Some(text)) => notation.read("VALUE", text),
+    }
+}
+
+fn version(text: &str) -> anyhow::Result<Option<Version>> {
+    if text == "absent" {
+        return Ok(None);
+    }
+    let parsed = text.split_once('.').and_then(|(slot, index)| {
+        Some(Version {
+            slot: slot.parse().ok()?,
+            index: index.parse().ok()?,
+        })
+    });
+    let wanted = "a version is written slot.index, as `kv get -v` prints it, or `absent`";
+    parsed
+        .map(Some)
+        .with_context(|| format!("expected: '{text}' is no version; {wanted}"))
+}
+
+/// Formats a version in the notation that `kv cas` accepts.
+pub fn shown(version: Option<&Version>) -> String {
+    version.map_or("absent".to_string(), |v| format!("{}.{}", v.slot, v.index))
+}
+
+/// Returns the line that `get` prints for this value.
+fn value_line(value: &[u8], notation: Notation, is_terminal: bool) -> Vec<u8> {
+    let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+    let mut line = notation.value(value, is_terminal, must_escape);
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_shown_no_control_characters_and_a_pipe_gets_the_bytes() {
+        let value = "a\u{1b}[2J\r\n\t\u{9b}Z\\é".as_bytes();
+        let value = [value, &[0xff]].concat();
+        let shown = String::from_utf8(value_line(&value, Notation::Plain, true)).unwrap();
+        assert_eq!(shown, "a\\u{1b}[2J\\r\n\t\\u{9b}Z\\é\\xff\n");
+        let piped = value_line(&value, Notation::Plain, false);
+        assert_eq!(piped, [&value[..], b"\n"].concat());
+    }
+
+    #[test]
+    fn a_chosen_notation_is_the_same_on_a_terminal_and_in_a_pipe() {
+        for is_terminal in [true, false] {
+            let line = |notation| value_line(b"a\n\\", notation, is_terminal);
+            assert_eq!(line(Notation::Escapes), b"a\\n\\\\\n");
+            assert_eq!(line(Notation::Hex), b"610a5c\n");
+        }
+    }
+}
