@@ -9,14 +9,14 @@ use super::support::{CommandOutput, Place, RunningCommand, ports, signal, until}
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
 /// A replica that is a cluster by itself.
-struct StandaloneReplica<'a> {
-    place: &'a Place,
+pub struct StandaloneReplica<'a> {
+    pub place: &'a Place,
     port: u16,
     replica: RunningCommand<'a>,
 }
 
 impl StandaloneReplica<'_> {
-    fn start(place: &Place) -> StandaloneReplica<'_> {
+    pub fn start(place: &Place) -> StandaloneReplica<'_> {
         let port = ports(2);
         place.write("cluster.toml", &alone(port));
         let replica = place.start(&SERVE, Stdio::null());
@@ -31,30 +31,30 @@ impl StandaloneReplica<'_> {
         alone
     }
 
-    fn words(&self, line: &str) -> Vec<String> {
+    pub fn words(&self, line: &str) -> Vec<String> {
         let line = format!("kv --address 127.0.0.1:{} {line}", self.port);
         line.split(' ').map(str::to_owned).collect()
     }
 
-    fn kv(&self, line: &str) -> CommandOutput {
+    pub fn kv(&self, line: &str) -> CommandOutput {
         self.place.run(&self.words(line))
     }
 
     /// Runs a `kv` command with a file as its standard input.
-    fn kv_from(&self, file: &str, line: &str) -> CommandOutput {
+    pub fn kv_from(&self, file: &str, line: &str) -> CommandOutput {
         let input = File::open(self.place.path(file)).unwrap();
         self.place.start(&self.words(line), input.into()).wait()
     }
 
     /// Runs a `kv` command by a line of the shell.
-    fn kv_in_shell(&self, shell: &str, line: &str) -> CommandOutput {
+    pub fn kv_in_shell(&self, shell: &str, line: &str) -> CommandOutput {
         let words = self.words(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let started = self.place.start_in_shell(shell, &words, Stdio::null());
         started.wait()
     }
 
-    fn done(self) {
+    pub fn done(self) {
         signal("TERM", self.replica.child.id());
         self.replica.wait().good();
     }

@@ -9,6 +9,7 @@ mod bad_input;
 mod chaos;
 mod cluster;
 mod command_line;
+mod data;
 mod demo;
 mod disk;
 mod examples;

@@ -1,0 +1,281 @@
+//! Tests of long scans, of exact bytes, and of copies from one cluster to another.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::Stdio;
+
+use super::command_line::StandaloneReplica;
+use super::support::{Cluster, Place, signal, until};
+
+/// Returns lines of JSON with the keys `key00000`, `key00001` and so on.
+fn numbered(count: usize) -> String {
+    (0..count).fold(String::new(), |mut text, number| {
+        _ = writeln!(
+            text,
+            "{{\"key\":\"key{number:05}\",\"value\":\"v{number}\"}}"
+        );
+        text
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns lines of JSON with random keys and values. Among the keys are some of the maximum length
+/// in a row, and among the values are empty ones.
+fn random_entries(count: usize) -> String {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize
+    };
+    let mut text = String::new();
+    for number in 0..count {
+        let mut key: Vec<u8> = (0..8 + next() % 33).map(|_| next() as u8).collect();
+        let value: Vec<u8> = (0..next() % 200).map(|_| next() as u8).collect();
+        match number {
+            0 => key = vec![0xff; 4096],
+            1 => key = [vec![0xff; 4095], vec![0xfe]].concat(),
+            2..10 => key = [vec![b'k'; 4095], vec![number as u8 - 2 + 0xf8]].concat(),
+            10 => key = b"\0".to_vec(),
+            _ => {}
+        }
+        let (key, value) = (hex(&key), hex(&value));
+        _ = writeln!(text, "{{\"key_hex\":\"{key}\",\"value_hex\":\"{value}\"}}");
+    }
+    text
+}
+
+#[test]
+fn a_scan_goes_beyond_one_page() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    place.write("lines", &numbered(10_500));
+    let imported = alone.kv("import lines");
+    assert!(
+        imported.err.contains("imported 10500 entries"),
+        "{imported:#?}"
+    );
+    imported.good();
+
+    let all = alone.kv("scan --prefix key --all --keys-only").good();
+    let keys: Vec<String> = (0..10_500).map(|it| format!("key{it:05}")).collect();
+    assert!(all.lines().eq(keys.iter().map(String::as_str)));
+    let some = alone.kv("scan key00100 key10400 --limit 10250 -v");
+    assert_eq!(some.err.matches("served: ").count(), 2, "{}", some.err);
+    assert!(
+        some.err
+            .contains("note: 10250 entries, and there may be more")
+    );
+    let some = some.good();
+    assert_eq!(some.lines().count(), 10_250);
+    assert_eq!(some.lines().last(), Some("key10349\tv10349"));
+    let rest = alone.kv("scan --prefix key --after key10498 --all");
+    assert_eq!(rest.err, "");
+    assert_eq!(rest.out, "key10499\tv10499\n");
+    let usual = alone.kv("scan --prefix key");
+    assert!(usual.err.contains("note: 100 entries"), "{usual:#?}");
+    assert_eq!(usual.out.lines().count(), 100);
+    assert_eq!(alone.kv("scan --prefix nothing --all").good(), "");
+    assert_eq!(alone.kv("scan b a").good(), "");
+
+    let shell = "{ \"$0\" \"$@\"; echo $? >status; } | head -n 1";
+    for line in ["scan --all", "scan --all --json", "export"] {
+        let ended = alone.kv_in_shell(shell, line);
+        assert_eq!(ended.err, "", "{line}: {ended:#?}");
+        assert_eq!(place.read("status"), "0\n", "{line}");
+    }
+    for (line, parts) in [
+        ("scan --limit 0", ["--limit", "--all"]),
+        (
+            "scan --hex abc",
+            ["FROM: 3 hexadecimal digits", "two for each byte"],
+        ),
+        ("--hex scan --escapes", ["--hex", "--escapes"]),
+        ("scan --escapes \\q", ["FROM: '\\q'", "\\u{1b}"]),
+    ] {
+        alone.kv(line).refused(&parts);
+    }
+    alone
+        .kv("scan a --prefix a")
+        .misused(&["--prefix", "cannot be used with"]);
+    alone.done();
+}
+
+#[test]
+fn pages_that_are_too_large_are_asked_for_again() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    place.write("lines", &numbered(300));
+    alone.kv("import lines").good();
+    let megabyte = "x".repeat(1 << 20);
+    place.write("megabyte", &megabyte);
+    for number in 0..10 {
+        alone
+            .kv(&format!("put key00150/{number} --file megabyte"))
+            .good();
+    }
+    let scanned = alone.kv("scan --prefix key --limit 1000").good();
+    assert_eq!(scanned.lines().count(), 310);
+    let large = scanned.lines().filter(|line| line.ends_with(&megabyte));
+    assert_eq!(large.count(), 10);
+    alone.kv("export copy").good();
+    assert_eq!(place.read("copy").lines().count(), 311);
+    alone.done();
+}
+
+#[test]
+fn bytes_are_given_and_printed_in_every_notation() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    let value = b"a\n\0\xff\\".to_vec();
+    std::fs::write(place.path("value"), &value).unwrap();
+    alone.kv("--hex put 6b00ff --file value").good();
+    let bytes = |name| std::fs::read(place.path(name)).unwrap();
+    alone.kv("get --hex 6b00ff --output copy").good();
+    assert_eq!(bytes("copy"), value);
+    let shell = "\"$0\" \"$@\" >copy";
+    alone.kv_in_shell(shell, "get --hex 6b00ff --raw").good();
+    assert_eq!(bytes("copy"), value);
+    assert_eq!(alone.kv("get --hex 6b00ff").good(), "610a00ff5c\n");
+
+    let printed = alone.kv("get --escapes k\\u{0}\\xff").good();
+    assert_eq!(printed, "a\\n\\u{0}\\xff\\\\\n");
+    let again = format!("put --escapes again\\t {}", printed.trim_end());
+    alone.kv(&again).good();
+    alone.kv("get --escapes again\\t --output copy").good();
+    assert_eq!(bytes("copy"), value);
+    alone
+        .kv("cas --hex 6b00ff absent --file value")
+        .refused(&[]);
+    let json = alone.kv("get --escapes again\\t --json").good();
+    let start = "{\"key\":\"again\\t\",\"value_hex\":\"610a00ff5c\",\"version\":\"";
+    assert!(json.starts_with(start), "{json}");
+    let scanned = alone.kv("scan --json --hex --prefix 6b --limit 5").good();
+    assert!(scanned.starts_with("{\"key_hex\":\"6b00ff\","), "{scanned}");
+    alone.kv("del --hex 6b00ff").good();
+    alone
+        .kv("get --hex 6b00ff --json")
+        .refused(&["no such key"]);
+    alone
+        .kv("put key --file none")
+        .refused(&["--file: reading none", "No such file"]);
+    alone.kv("put key").misused(&["<VALUE>"]);
+    alone.kv("put key value --file value").misused(&["--file"]);
+    alone.done();
+}
+
+#[test]
+fn an_export_and_an_import_copy_a_cluster() {
+    let (old, new) = (Cluster::up(), Cluster::up());
+    old.place.write("lines", &random_entries(3000));
+    old.kv("import lines").good();
+    old.kv("put users/1 Ada").good();
+    old.kv("put users/2 \u{1b}[31mGr\u{e9}ta").good();
+    old.kv("export copy").good();
+    let copy = old.place.read("copy");
+    assert_eq!(copy.lines().count(), 3002);
+    assert!(copy.contains("{\"key\":\"users/1\",\"value\":\"Ada\"}\n"));
+    old.kv("export copy")
+        .refused(&["copy exists", "not written over", "--resume"]);
+
+    new.place.write("copy", &copy);
+    new.kv("import copy").good();
+    let copied = new.kv("export").good();
+    assert!(copied == copy, "{} of {}", copied.len(), copy.len());
+    let users = new.kv("export --prefix users/ --after users/1").good();
+    assert!(users.starts_with("{\"key\":\"users/2\""), "{users}");
+    assert_eq!(users.lines().count(), 1);
+
+    // An export that was cut off goes on.
+    for length in [0, 1, copy.len() / 3, copy.len() - 1, copy.len()] {
+        new.place.write("cut", &copy[..length]);
+        new.kv("export cut --resume").good();
+        assert!(new.place.read("cut") == copy, "after {length} bytes");
+    }
+    new.kv("export cut --resume --prefix users").refused(&[
+        "cut: --resume",
+        "its last key",
+        "--prefix",
+    ]);
+    new.kv("export --resume").refused(&["--resume", "--after"]);
+    old.done();
+    new.done();
+}
+
+#[test]
+fn an_import_that_fails_names_the_line_and_goes_on_from_it() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    let whole = numbered(2500) + "{\"key\":\"key00007\",\"value\":\"last\",\"version\":\"1.0\"}\n";
+    place.write("lines", &whole);
+    place.write("cut", &whole[..whole.len() - 30]);
+    alone.kv("import cut").refused(&[
+        "all lines before line 2501 are written",
+        "--from-line 2501",
+        "cut: line 2501: no entry in JSON",
+    ]);
+    assert_eq!(alone.kv("get key02499").good(), "v2499\n");
+    alone.kv("del key00001").good();
+    alone.kv("import lines --from-line 2501").good();
+    assert_eq!(alone.kv("get key00007").good(), "last\n");
+    alone.kv("get key00001").refused(&["no such key"]);
+    alone
+        .kv("import lines --from-line 2503")
+        .refused(&["--from-line: lines has only 2501 lines"]);
+    alone.kv("import none").refused(&["none", "No such file"]);
+    alone
+        .kv("import lines --from-line 0")
+        .misused(&["--from-line"]);
+    alone.kv_from("lines", "import -").good();
+    assert_eq!(alone.kv("get key00001").good(), "v1\n");
+    alone.done();
+}
+
+#[test]
+fn ctrl_c_ends_an_import_that_can_go_on() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    let mut import = place.start(&alone.words("import -"), Stdio::piped());
+    let mut input = import.child.stdin.take().unwrap();
+    input.write_all(numbered(1200).as_bytes()).unwrap();
+    until("the first batch", || {
+        alone.kv("get key00999").status.success()
+    });
+    signal("INT", import.child.id());
+    import
+        .wait()
+        .interrupted(&["all lines before line 1001 are written", "--from-line 1001"]);
+    drop(input);
+    alone.done();
+}
+
+/// A later line must win even if the writes before it are still in flight, and are sent again.
+#[test]
+fn the_last_line_of_a_key_wins() {
+    let cluster = Cluster::up();
+    let mut lines = String::new();
+    for number in 0..8000 {
+        let (key, other) = (number % 3, number % 1500);
+        _ = writeln!(lines, "{{\"key\":\"often{key}\",\"value\":\"{number}\"}}");
+        _ = writeln!(lines, "{{\"key\":\"some{other}\",\"value\":\"{number}\"}}");
+    }
+    cluster.place.write("lines", &lines);
+    cluster.kv("import lines").good();
+    for (key, value) in [
+        ("often0", 7998),
+        ("often1", 7999),
+        ("often2", 7997),
+        ("some499", 7999),
+        ("some500", 6500),
+    ] {
+        assert_eq!(
+            cluster.kv(&format!("get {key}")).good(),
+            format!("{value}\n")
+        );
+    }
+    cluster.done();
+}
