@@ -36,8 +36,8 @@ A data set from one cluster to another, whose replicas are at old1, old2 and at 
   leasehold kv --address old1:8001,old2:8001 --ca old-ca.pem export data.jsonl
   leasehold kv --address new1:8001,new2:8001 --ca new-ca.pem import data.jsonl
 If one is cut off: `export data.jsonl --resume` goes on, and an import says with which --from-line to go \
-on. Without a file between them: `leasehold kv … export | leasehold kv … import -`. Let nobody write \
-meanwhile, if the copy is to be the state at one moment.
+on. Let nobody write meanwhile, if the copy is to be the state at one moment. Without a file between them, \
+and with the failures of both noticed: set -o pipefail; leasehold kv … export | leasehold kv … import -
 
 Exit status: 0 if it is done; 1 if there is no such key, if `cas` has not written, and after an error; \
 2 if the command line is wrong; 130 if Ctrl-C ended an export or an import.";

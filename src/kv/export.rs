@@ -1,7 +1,7 @@
 //! `leasehold kv export`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -10,7 +10,7 @@ use clap::Args;
 use super::json;
 use super::notation::Notation;
 use super::pages::Pages;
-use super::progress::TransferProgress;
+use super::progress::CopyProgress;
 use super::range::KeysLeft;
 use super::replica::Asked;
 use super::scan::KeyPartArgs;
@@ -61,7 +61,9 @@ impl ExportArgs {
             (Destination::File(file), range)
         };
         let mut pages = Pages::new(range, None);
-        let mut progress = TransferProgress::begin("exported", None);
+        // On a terminal, the progress would stand between the lines.
+        let is_quiet = self.is_standard_output() && std::io::stdout().is_terminal();
+        let mut progress = CopyProgress::begin("exported", None, is_quiet);
         let ended = tokio::select! {
             biased; // handles the signals before anything else
             () = interrupted() => Err(None),
@@ -193,7 +195,7 @@ async fn copy(
     asked: &mut Asked<'_>,
     to: &mut Destination,
     notation: Notation,
-    progress: &mut TransferProgress,
+    progress: &mut CopyProgress,
 ) -> anyhow::Result<()> {
     while let Some(entries) = pages.next(asked).await? {
         let mut lines = Vec::new();

@@ -10,8 +10,8 @@ use leasehold_client::{Client, Error, Version};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use self::lines::{Batch, BatchReader};
-use super::progress::TransferProgress;
+use self::lines::{LineBatch, LineBatchReader};
+use super::progress::CopyProgress;
 use crate::connector::Connector;
 use crate::terminal::{Interrupted, interrupted, note};
 
@@ -34,14 +34,17 @@ impl ImportArgs {
         let is_standard_input = self.file == Path::new("-");
         let (reader, length) = if is_standard_input {
             let input = Box::new(std::io::stdin());
-            (BatchReader::new(input, "standard input".to_owned()), None)
+            (
+                LineBatchReader::new(input, "standard input".to_owned()),
+                None,
+            )
         } else {
             let name = self.file.display().to_string();
             let opened = std::fs::File::open(&self.file);
             let file = opened.with_context(|| format!("opening {name}"))?;
             let whole = file.metadata().ok().filter(|it| it.is_file());
             (
-                BatchReader::new(Box::new(file), name),
+                LineBatchReader::new(Box::new(file), name),
                 whole.map(|it| it.len()),
             )
         };
@@ -52,7 +55,7 @@ impl ImportArgs {
             client,
             in_flight: VecDeque::new(),
             first_unwritten: self.from_line,
-            progress: TransferProgress::begin("imported", total),
+            progress: CopyProgress::begin("imported", total, false),
         };
         let ended = import.run(batches).await;
         import.progress.clear();
@@ -76,7 +79,7 @@ enum Ended {
 
 /// A write that has been sent and has no answer yet.
 struct SentBatch {
-    batch: Batch,
+    batch: LineBatch,
     written: JoinHandle<Result<Version, Error>>,
 }
 
@@ -88,7 +91,7 @@ struct RunningImport {
     in_flight: VecDeque<SentBatch>,
     /// The first line that may not have been written.
     first_unwritten: u64,
-    progress: TransferProgress,
+    progress: CopyProgress,
 }
 
 impl RunningImport {
@@ -96,7 +99,7 @@ impl RunningImport {
     /// signal, waits no longer.
     async fn run(
         &mut self,
-        mut batches: mpsc::Receiver<anyhow::Result<Batch>>,
+        mut batches: mpsc::Receiver<anyhow::Result<LineBatch>>,
     ) -> anyhow::Result<Ended> {
         tokio::select! {
             biased; // handles the signals before anything else
@@ -113,7 +116,7 @@ impl RunningImport {
 
     async fn write_all(
         &mut self,
-        batches: &mut mpsc::Receiver<anyhow::Result<Batch>>,
+        batches: &mut mpsc::Receiver<anyhow::Result<LineBatch>>,
     ) -> anyhow::Result<()> {
         while let Some(batch) = batches.recv().await {
             match batch {
@@ -133,12 +136,12 @@ impl RunningImport {
         self.finish_all().await
     }
 
-    fn must_wait(&self, batch: &Batch) -> bool {
+    fn must_wait(&self, batch: &LineBatch) -> bool {
         let mut in_flight = self.in_flight.iter();
         in_flight.any(|sent| sent.batch.shares_key(batch))
     }
 
-    fn send(&mut self, batch: Batch) {
+    fn send(&mut self, batch: LineBatch) {
         let client = self.client.clone();
         let entries: Vec<(Bytes, Bytes)> = batch.entries();
         let written = tokio::spawn(async move { client.multi_put(entries).await });

@@ -11,10 +11,11 @@ use crate::terminal::note;
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Display of the progress: one changing line on a terminal, otherwise a new line at intervals.
-pub struct TransferProgress {
+pub struct CopyProgress {
     /// Past tense of the work, such as `exported`.
     verb: &'static str,
     bar: Option<ProgressBar>,
+    is_quiet: bool,
     began: Instant,
     line: Instant,
     pub entries: u64,
@@ -23,17 +24,20 @@ pub struct TransferProgress {
     total: Option<u64>,
 }
 
-impl TransferProgress {
-    pub fn begin(verb: &'static str, total: Option<u64>) -> TransferProgress {
-        let bar = std::io::stderr().is_terminal().then(|| {
+impl CopyProgress {
+    /// Begins the display. If `is_quiet` is true, nothing is shown until the end.
+    pub fn begin(verb: &'static str, total: Option<u64>, is_quiet: bool) -> CopyProgress {
+        let is_drawn = std::io::stderr().is_terminal() && !is_quiet;
+        let bar = is_drawn.then(|| {
             let style = ProgressStyle::with_template("{spinner} {msg}");
             let bar = ProgressBar::new_spinner();
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
             bar
         });
-        TransferProgress {
+        CopyProgress {
             verb,
             bar,
+            is_quiet,
             began: Instant::now(),
             line: Instant::now(),
             entries: 0,
@@ -49,7 +53,7 @@ impl TransferProgress {
         if let Some(bar) = &self.bar {
             bar.set_message(self.describe());
             bar.tick();
-        } else if self.line.elapsed() >= LINE_EVERY {
+        } else if !self.is_quiet && self.line.elapsed() >= LINE_EVERY {
             self.line = Instant::now();
             note!("{}", self.describe());
         }
@@ -64,7 +68,7 @@ impl TransferProgress {
 
     /// Describes the finished work, its duration and its speed.
     pub fn describe(&self) -> String {
-        let TransferProgress { verb, entries, .. } = self;
+        let CopyProgress { verb, entries, .. } = self;
         let seconds = self.began.elapsed().as_secs_f64();
         let share = match self.total {
             Some(total) if self.bytes < total => {

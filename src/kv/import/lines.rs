@@ -21,7 +21,7 @@ const READ_AHEAD: usize = 4;
 
 /// Entries of some lines in a row.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct LineBatch {
     /// For each key, the value of the last of the lines with this key.
     entries: HashMap<Bytes, Bytes>,
     /// Bytes of the keys and values.
@@ -34,7 +34,7 @@ pub struct Batch {
     pub next_line: u64,
 }
 
-impl Batch {
+impl LineBatch {
     fn has_capacity(&self, size: usize) -> bool {
         self.lines == 0 || self.lines < BATCH_ENTRIES && self.size + size <= BATCH_BYTES
     }
@@ -52,14 +52,14 @@ impl Batch {
             .collect()
     }
 
-    pub fn shares_key(&self, other: &Batch) -> bool {
+    pub fn shares_key(&self, other: &LineBatch) -> bool {
         let mut keys = other.entries.keys();
         keys.any(|key| self.entries.contains_key(key))
     }
 }
 
 /// Reads batches from a file or from standard input.
-pub struct BatchReader {
+pub struct LineBatchReader {
     input: BufReader<Box<dyn Read + Send>>,
     /// Name of the input in errors.
     name: String,
@@ -67,9 +67,9 @@ pub struct BatchReader {
     line: u64,
 }
 
-impl BatchReader {
-    pub fn new(input: Box<dyn Read + Send>, name: String) -> BatchReader {
-        BatchReader {
+impl LineBatchReader {
+    pub fn new(input: Box<dyn Read + Send>, name: String) -> LineBatchReader {
+        LineBatchReader {
             input: BufReader::with_capacity(256 << 10, input),
             name,
             line: 1,
@@ -78,7 +78,7 @@ impl BatchReader {
 
     /// Reads in another thread, so that a slow input does not block the caller. An error is the
     /// last item that the returned channel yields.
-    pub fn start(mut self, from_line: u64) -> mpsc::Receiver<anyhow::Result<Batch>> {
+    pub fn start(mut self, from_line: u64) -> mpsc::Receiver<anyhow::Result<LineBatch>> {
         let (sender, batches) = mpsc::channel(READ_AHEAD);
         std::thread::spawn(move || {
             let emit = |batch| sender.blocking_send(batch).is_ok();
@@ -94,10 +94,10 @@ impl BatchReader {
     fn read_all(
         &mut self,
         from_line: u64,
-        emit: &mut impl FnMut(Batch) -> bool,
+        emit: &mut impl FnMut(LineBatch) -> bool,
     ) -> anyhow::Result<()> {
         self.skip_to(from_line)?;
-        let mut batch = Batch::default();
+        let mut batch = LineBatch::default();
         loop {
             let read = self.read_entry();
             if let Ok(Some((size, entry))) = read {
@@ -165,9 +165,9 @@ mod tests {
     use super::*;
 
     /// Reads all batches of a text. Returns them, and the error at the end if there is one.
-    fn read(text: String, from_line: u64) -> (Vec<Batch>, Option<String>) {
+    fn read(text: String, from_line: u64) -> (Vec<LineBatch>, Option<String>) {
         let input = Box::new(std::io::Cursor::new(text));
-        let mut reader = BatchReader::new(input, "data".to_owned());
+        let mut reader = LineBatchReader::new(input, "data".to_owned());
         let mut batches = Vec::new();
         let result = reader.read_all(from_line, &mut |batch| {
             batches.push(batch);
