@@ -440,7 +440,7 @@ fn what_is_too_large_is_refused_with_its_limit() {
     empty.refused(&["put.key is empty", "1 to 4096"]);
     cluster
         .kv("scan --limit 0")
-        .refused(&["scan.limit is 0", "1 to 10000"]);
+        .refused(&["--limit: 0", "give 1 or more"]);
     cluster
         .kv("cas greeting soon x")
         .refused(&["'soon' is no version", "slot.index"]);
