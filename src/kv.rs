@@ -29,18 +29,18 @@ Examples:
   leasehold kv cas greeting 12.0 hi                 only if the version is still 12.0
   leasehold kv put logo --file logo.png             and back: kv get logo --output logo.png
   leasehold kv scan --prefix users/ --all           all keys that begin with users/
-  leasehold kv scan --all --json | jq -r .key
-  leasehold kv get --hex 00ff                       a key that is no text
+  leasehold kv scan --all --json | jq -r '.key // .key_hex'
+  leasehold kv get --hex 00ff                       a key that is not text
 
-A data set from one cluster to another, whose replicas are at old1, old2 and at new1, new2:
+To copy all data from a cluster at old1 and old2 to a cluster at new1 and new2:
   leasehold kv --address old1:8001,old2:8001 --ca old-ca.pem export data.jsonl
   leasehold kv --address new1:8001,new2:8001 --ca new-ca.pem import data.jsonl
-If one is cut off: `export data.jsonl --resume` goes on, and an import says with which --from-line to go \
-on. Let nobody write meanwhile, if the copy is to be the state at one moment. Without a file between them, \
-and with the failures of both noticed: set -o pipefail; leasehold kv … export | leasehold kv … import -
+If the export is cut off, repeat it with --resume. If the import is cut off, its message names the --from-line \
+for the next attempt. For a copy of one moment, stop all writers during the export. To copy without a file:
+  set -o pipefail; leasehold kv … export - | leasehold kv … import -
 
-Exit status: 0 if it is done; 1 if there is no such key, if `cas` has not written, and after an error; \
-2 if the command line is wrong; 130 if Ctrl-C ended an export or an import.";
+Exit status: 0: success. 1: there is no such key, `cas` has not written, an argument has a wrong value, or the \
+command failed. 2: the command line cannot be parsed. 130: a signal ended an export or an import.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -81,13 +81,12 @@ pub struct KvArgs {
     /// Also says how the request was served, how long it took, and the value's version
     #[arg(short, long, global = true)]
     verbose: bool,
-    /// Keys and values are given and printed as hexadecimal digits. Files and standard input are read as
-    /// they are
+    /// Keys and values are hexadecimal digits, in arguments and in the output. Files and standard input are
+    /// read as they are
     #[arg(long, global = true, conflicts_with = "escapes")]
     hex: bool,
-    /// Keys and values are given with the escapes \n, \t, \r, \\, \xff (a byte) and \u{1b} (a character),
-    /// and are always printed with them, so that each can be given back. Files and standard input are read
-    /// as they are
+    /// Arguments may have the escapes \n, \t, \r, \\, \xff (a byte) and \u{1b} (a character). The output
+    /// always has them. Files and standard input are read as they are
     #[arg(long, global = true)]
     escapes: bool,
     #[command(subcommand)]
@@ -102,18 +101,19 @@ enum KvCommand {
     /// characters and backslashes are always shown as escapes. In values, control characters are shown
     /// as escapes only on a terminal; elsewhere the bytes are written as they are
     ///
-    /// Many entries are read page by page. A page has up to 10,000 entries and is read at one moment; the
-    /// whole is not, if somebody writes meanwhile.
+    /// Many entries are read page by page. A page has up to 10,000 entries and is read at one moment.
+    /// Several pages are not from one moment if somebody writes meanwhile.
     Scan(scan::ScanArgs),
     /// Writes all keys and values to a file, in key order, a line of JSON for each
     ///
     /// A line is {"key":"k","value":"v"}. A key or value that is not UTF-8 is called key_hex or value_hex,
     /// and consists of hexadecimal digits. The file is written page by page. A page has up to 10,000
-    /// entries and is read at one moment; the whole is not, if somebody writes meanwhile.
+    /// entries and is read at one moment. Several pages are not from one moment if somebody writes
+    /// meanwhile.
     Export(export::ExportArgs),
     /// Writes the keys and values of a file that `kv export` or `kv scan --json` wrote
     ///
-    /// Up to 1,000 lines are written at one moment, and the whole is not. If a key is in several lines, the
+    /// Up to 1,000 lines are written at one moment. The whole file is not. If a key is in several lines, the
     /// last one counts. Keys that are not in the file stay as they are.
     Import(import::ImportArgs),
 }

@@ -20,6 +20,10 @@ use crate::terminal::{Interrupted, interrupted, is_closed, note, print_bytes};
 /// Length of the part at the end of a file that is read first to find the last line.
 const TAIL_BYTES: u64 = 64 << 10;
 
+/// Maximum length of the part at the end of a file that is read to find the last line. It has room
+/// for two of the longest lines of an export.
+const LAST_LINES_BYTES_MAX: u64 = 16 << 20;
+
 #[derive(Args)]
 pub struct ExportArgs {
     /// The new file; `-`: standard output
@@ -27,8 +31,8 @@ pub struct ExportArgs {
     file: PathBuf,
     #[command(flatten)]
     part: KeyPartArgs,
-    /// Goes on with a file that an earlier export did not finish: removes an incomplete last line, and
-    /// begins after the last key
+    /// Continues an unfinished export: removes an incomplete last line, and begins after the last key of
+    /// the file
     #[arg(long)]
     resume: bool,
 }
@@ -107,7 +111,7 @@ impl ExportArgs {
         match options.create_new(true).open(&self.file) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 bail!(
-                    "{name} exists, and is not written over; name a new file, or --resume goes on with it"
+                    "{name} exists and is not overwritten; name a new file, or continue it with --resume"
                 )
             }
             created => Ok((created.with_context(|| format!("creating {name}"))?, range)),
@@ -120,6 +124,15 @@ impl ExportArgs {
 fn go_on(file: &mut File, range: Option<KeysLeft>) -> anyhow::Result<Option<KeysLeft>> {
     let (line, length) = last_line(file)?;
     let Some(line) = line else {
+        let mut begun = Vec::new();
+        file.rewind()?;
+        let expected = json::LINE_BEGINNING;
+        (&mut *file)
+            .take(expected.len() as u64)
+            .read_to_end(&mut begun)?;
+        if !expected.starts_with(&begun) {
+            bail!("--resume: it was not written by an export; name a new file");
+        }
         file.set_len(0)?;
         file.rewind()?;
         return Ok(range);
@@ -129,8 +142,8 @@ fn go_on(file: &mut File, range: Option<KeysLeft>) -> anyhow::Result<Option<Keys
     )?;
     let Some(range) = range.filter(|range| range.contains(&key)) else {
         bail!(
-            "--resume: its last key is {}, which these --prefix and --after leave out; give those of the \
-             first export",
+            "--resume: its last key is {}, which is outside --prefix or --after; give the same options as \
+             for the first export",
             String::from_utf8_lossy(&Notation::Escapes.key(&key))
         );
     };
@@ -159,6 +172,9 @@ fn last_line(file: &mut File) -> anyhow::Result<(Option<Vec<u8>>, u64)> {
                 return Ok((Some(tail[..end].to_vec()), end as u64 + 1));
             }
             (None, _) if start == 0 => return Ok((None, 0)),
+            _ if wanted > LAST_LINES_BYTES_MAX => {
+                bail!("--resume: its last line is longer than any of an export; name a new file")
+            }
             _ => wanted *= 2,
         }
     }
@@ -258,7 +274,15 @@ mod tests {
         begun.read_to_end(&mut text).unwrap();
         assert_eq!(text, [line, &b"next"[..]].concat());
 
-        assert_eq!(go_on(&mut file(b"cut"), users()).unwrap(), users());
+        assert_eq!(go_on(&mut file(b"{\"key"), users()).unwrap(), users());
+        assert_eq!(go_on(&mut file(b""), users()).unwrap(), users());
+        let mut foreign = file(b"secret");
+        let error = go_on(&mut foreign, users()).unwrap_err();
+        assert!(
+            error.to_string().contains("not written by an export"),
+            "{error}"
+        );
+        assert_eq!(foreign.metadata().unwrap().len(), 6);
         let other = Some(KeysLeft::of_prefix("jobs/".into()));
         let error = go_on(&mut file(line), other).unwrap_err().to_string();
         assert!(error.contains("users/1"), "{error}");

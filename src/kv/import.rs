@@ -24,7 +24,7 @@ const IN_FLIGHT_MAX: usize = 8;
 pub struct ImportArgs {
     /// The file; `-`: standard input
     file: PathBuf,
-    /// Leaves out the lines before line N, which an earlier import has written
+    /// Begins with line N. An earlier import has written the lines before it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     from_line: u64,
 }

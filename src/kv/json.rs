@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::notation::{Notation, from_hex, hex};
 
+/// Beginning of each line, with `key` and `key_hex`.
+pub const LINE_BEGINNING: &[u8] = b"{\"key";
+
 #[derive(Default, Serialize)]
 struct PrintedLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +83,8 @@ fn append_printable(text: &mut Vec<u8>, json: &str) {
 
 /// Reads the key and the value of a line. The version is ignored.
 pub fn read_line(line: &[u8]) -> anyhow::Result<(Bytes, Bytes)> {
-    let read: ReadLine = serde_json::from_slice(line).map_err(|error| {
+    // A line end would be counted as the beginning of another line in errors.
+    let read: ReadLine = serde_json::from_slice(line.trim_ascii_end()).map_err(|error| {
         let words = error.to_string();
         let words = words.replace(" at line 1 column ", ", at byte ");
         anyhow::anyhow!("no entry in JSON: {words}")
@@ -165,6 +169,7 @@ mod tests {
         let too_large = format!("{{\"key\":\"k\",\"value\":\"{}\"}}", "v".repeat(1_048_577));
         for (line, problem) in [
             ("{\"key\":\"k\",\"val", "no entry in JSON: EOF"),
+            ("{\"key\":\"k\"\n", "at byte"),
             ("[]", "no entry in JSON"),
             ("17", "no entry in JSON"),
             ("{\"key\":\"k\",\"vlue\":\"v\"}", "unknown field `vlue`"),

@@ -54,7 +54,8 @@ pub struct KeyPartArgs {
     /// Only keys that begin with PREFIX
     #[arg(long)]
     prefix: Option<String>,
-    /// Only keys after KEY, for instance the last key of an earlier output
+    /// Only keys after KEY. To go on after the last key of an earlier output, give --escapes or --hex both
+    /// times
     #[arg(long, value_name = "KEY")]
     after: Option<String>,
 }

@@ -27,7 +27,8 @@ pub enum SingleKeyCommand {
         /// Prints exactly the bytes of the value, without a line end
         #[arg(long, conflicts_with_all = ["output", "json"])]
         raw: bool,
-        /// Writes exactly the bytes of the value to a file
+        /// Writes exactly the bytes of the value to a file; `-`: standard output. An existing file is
+        /// overwritten
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
         output: Option<PathBuf>,
         /// Prints a line of JSON, as `kv scan --json` does
@@ -41,7 +42,7 @@ pub enum SingleKeyCommand {
         /// The value; `-`: standard input
         #[arg(required_unless_present = "file")]
         value: Option<String>,
-        /// Takes the value from a file
+        /// Takes the value from a file; `-`: standard input
         #[arg(long, value_name = "FILE", conflicts_with = "value")]
         file: Option<PathBuf>,
     },
@@ -59,7 +60,7 @@ pub enum SingleKeyCommand {
         /// The value; `-`: standard input
         #[arg(required_unless_present = "file")]
         value: Option<String>,
-        /// Takes the value from a file
+        /// Takes the value from a file; `-`: standard input
         #[arg(long, value_name = "FILE", conflicts_with = "value")]
         file: Option<PathBuf>,
     },
@@ -130,11 +131,14 @@ impl SingleKeyCommand {
         match self {
             SingleKeyCommand::Get {
                 output: Some(file), ..
-            } => {
+            } if file != Path::new("-") => {
                 let written = std::fs::write(file, value);
                 return written.with_context(|| format!("--output: writing {}", file.display()));
             }
-            SingleKeyCommand::Get { raw: true, .. } => print_bytes(value),
+            SingleKeyCommand::Get { raw: true, .. }
+            | SingleKeyCommand::Get {
+                output: Some(_), ..
+            } => print_bytes(value),
             SingleKeyCommand::Get {
                 json: true, key, ..
             } => {

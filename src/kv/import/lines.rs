@@ -12,7 +12,7 @@ use crate::kv::json;
 /// Maximum number of entries of a batch.
 const BATCH_ENTRIES: usize = 1000;
 /// Maximum bytes of the keys and values of a batch. A batch with a single entry may be longer.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 256 << 10;
 /// Maximum length of a line. The longest line of an export has about 6 MiB: a value of 1 MiB, each
 /// byte of which has an escape.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -189,7 +189,7 @@ mod tests {
         let found: Vec<_> = batches.iter().map(|it| (it.lines, it.next_line)).collect();
         assert_eq!(found, [(1000, 1001), (1000, 2001), (500, 2501)]);
         assert_eq!(error, None);
-        let (batches, _) = read(numbered(5, &"v".repeat(400_000)), 1);
+        let (batches, _) = read(numbered(5, &"v".repeat(100_000)), 1);
         let found: Vec<_> = batches.iter().map(|it| (it.lines, it.next_line)).collect();
         assert_eq!(found, [(2, 3), (2, 5), (1, 6)]);
         let (batches, _) = read(numbered(2, &"v".repeat(1 << 20)), 1);
