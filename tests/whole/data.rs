@@ -180,7 +180,7 @@ fn an_export_and_an_import_copy_a_cluster() {
     assert_eq!(copy.lines().count(), 3002);
     assert!(copy.contains("{\"key\":\"users/1\",\"value\":\"Ada\"}\n"));
     old.kv("export copy")
-        .refused(&["copy exists", "not written over", "--resume"]);
+        .refused(&["copy exists", "not overwritten", "--resume"]);
 
     new.place.write("copy", &copy);
     new.kv("import copy").good();
