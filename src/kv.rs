@@ -29,7 +29,7 @@ Examples:
   leasehold kv cas greeting 12.0 hi                 only if the version is still 12.0
   leasehold kv put logo --file logo.png             and back: kv get logo --output logo.png
   leasehold kv scan --prefix users/ --all           all keys that begin with users/
-  leasehold kv scan --all --json | jq -r '.key // .key_hex'
+  leasehold kv scan --all --json --hex | jq -r .key_hex
   leasehold kv get --hex 00ff                       a key that is not text
 
 To copy all data from a cluster at old1 and old2 to a cluster at new1 and new2:

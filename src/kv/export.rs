@@ -32,7 +32,8 @@ pub struct ExportArgs {
     #[command(flatten)]
     part: KeyPartArgs,
     /// Continues an unfinished export: removes an incomplete last line, and begins after the last key of
-    /// the file
+    /// the file. Give the same --prefix and --after as the first time, because the file does not contain
+    /// them
     #[arg(long)]
     resume: bool,
 }
@@ -77,7 +78,7 @@ impl ExportArgs {
         };
         progress.clear();
         if is_closed() {
-            return Ok(());
+            bail!("the reader of standard output has closed it: the output is not complete");
         }
         note!("{}", progress.describe());
         let advice = match to {

@@ -65,6 +65,11 @@ impl ImportArgs {
             format!("all lines before line {line} are written; go on with --from-line {line}");
         match ended {
             Ok(Ended::Finished) => Ok(()),
+            Ok(Ended::Unreadable(error)) if line > self.from_line => Err(error.context(format!(
+                "all lines before line {line} are written; correct the file, and continue with \
+                 --from-line {line}"
+            ))),
+            Ok(Ended::Unreadable(error)) => Err(error),
             Ok(Ended::Interrupted) => Err(Interrupted(format!("interrupted: {advice}")).into()),
             Err(error) if line > self.from_line => Err(error.context(advice)),
             Err(error) => Err(error),
@@ -74,6 +79,8 @@ impl ImportArgs {
 
 enum Ended {
     Finished,
+    /// The next line cannot be read. All lines before it are written.
+    Unreadable(anyhow::Error),
     Interrupted,
 }
 
@@ -104,7 +111,9 @@ impl RunningImport {
         tokio::select! {
             biased; // handles the signals before anything else
             () = interrupted() => {}
-            written = self.write_all(&mut batches) => return written.map(|()| Ended::Finished),
+            written = self.write_all(&mut batches) => {
+                return written.map(|error| error.map_or(Ended::Finished, Ended::Unreadable));
+            }
         }
         tokio::select! {
             biased;
@@ -114,10 +123,11 @@ impl RunningImport {
         Ok(Ended::Interrupted)
     }
 
+    /// Writes all batches. Returns the error of the reader if there is one.
     async fn write_all(
         &mut self,
         batches: &mut mpsc::Receiver<anyhow::Result<LineBatch>>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<anyhow::Error>> {
         while let Some(batch) = batches.recv().await {
             match batch {
                 Ok(batch) => {
@@ -129,11 +139,12 @@ impl RunningImport {
                 Err(error) => {
                     // The lines before the error are still written.
                     self.finish_all().await?;
-                    return Err(error);
+                    return Ok(Some(error));
                 }
             }
         }
-        self.finish_all().await
+        self.finish_all().await?;
+        Ok(None)
     }
 
     fn must_wait(&self, batch: &LineBatch) -> bool {

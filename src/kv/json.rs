@@ -83,6 +83,9 @@ fn append_printable(text: &mut Vec<u8>, json: &str) {
 
 /// Reads the key and the value of a line. The version is ignored.
 pub fn read_line(line: &[u8]) -> anyhow::Result<(Bytes, Bytes)> {
+    if line.trim_ascii_start().first() != Some(&b'{') {
+        bail!("no entry in JSON: expected an object such as {{\"key\":\"k\",\"value\":\"v\"}}");
+    }
     // A line end would be counted as the beginning of another line in errors.
     let read: ReadLine = serde_json::from_slice(line.trim_ascii_end()).map_err(|error| {
         let words = error.to_string();
@@ -170,8 +173,9 @@ mod tests {
         for (line, problem) in [
             ("{\"key\":\"k\",\"val", "no entry in JSON: EOF"),
             ("{\"key\":\"k\"\n", "at byte"),
-            ("[]", "no entry in JSON"),
-            ("17", "no entry in JSON"),
+            ("[\"k\",null,\"v\",null]", "expected an object"),
+            ("17", "expected an object"),
+            ("", "expected an object"),
             ("{\"key\":\"k\",\"vlue\":\"v\"}", "unknown field `vlue`"),
             (
                 "{\"key\":\"k\",\"key\":\"k\",\"value\":\"v\"}",

@@ -134,7 +134,8 @@ impl ScanArgs {
         let limit = self.limit;
         if !self.all && count == u64::from(limit) {
             note!(
-                "note: {limit} entries, and there may be more: --limit sets how many are printed"
+                "note: {limit} entries, and there may be more: --limit sets how many are printed, and --all \
+                 prints all"
             );
         }
     }

@@ -83,11 +83,14 @@ fn a_scan_goes_beyond_one_page() {
     assert_eq!(alone.kv("scan b a").good(), "");
 
     let shell = "{ \"$0\" \"$@\"; echo $? >status; } | head -n 1";
-    for line in ["scan --all", "scan --all --json", "export"] {
+    for line in ["scan --all", "scan --all --json"] {
         let ended = alone.kv_in_shell(shell, line);
         assert_eq!(ended.err, "", "{line}: {ended:#?}");
         assert_eq!(place.read("status"), "0\n", "{line}");
     }
+    let ended = alone.kv_in_shell(shell, "export");
+    assert!(ended.err.contains("not complete"), "{ended:#?}");
+    assert_eq!(place.read("status"), "1\n");
     for (line, parts) in [
         ("scan --limit 0", ["--limit", "--all"]),
         (
