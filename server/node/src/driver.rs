@@ -88,7 +88,7 @@ pub(super) struct StoppedDriver {
 }
 
 impl StoppedDriver {
-    /// Whether the node has failed for a reason that a restart may remove.
+    /// Returns true if the node has failed for a reason that a restart may remove.
     pub(super) fn may_be_restarted(&self) -> bool {
         let failure = self.outcome.as_ref().err();
         failure.is_some_and(|failure| !NodeError::is_final(failure.status().into()))

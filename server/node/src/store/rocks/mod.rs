@@ -55,8 +55,8 @@ const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
 /// An open data directory.
 pub struct Storage {
-    /// Files of the log. They are closed before the database, because the database holds the lock
-    /// of the directory.
+    /// Files of the log. They are closed before the database, because the database holds a lock of
+    /// the directory, too.
     log: LogFiles,
     /// Thread that applies changes of the state; `None` while the directory is being opened.
     applier: Option<Applier>,

@@ -16,7 +16,7 @@ use super::{DirectoryStamp, StorageError};
 /// Version of the format of data directories that this program reads.
 pub(in crate::store) const READABLE_FORMAT: u32 = FORMAT;
 
-/// Whether a start of this program converts directories of this format.
+/// Returns true if a start of this program converts directories of this format.
 pub(in crate::store) fn is_converted(format: u32) -> bool {
     FORMATS_OLDER.contains(&format)
 }
