@@ -78,8 +78,8 @@ pub(super) fn history(shape: &TransactionsShape) -> Vec<Transaction> {
     transactions
 }
 
-/// Returns the parts of a random transaction. The transaction is of a kind that the simulator's
-/// clients send: an operation on one key, or a write, read or scan of several keys.
+/// Returns the parts of a random transaction. The transaction is of a kind that clients send: an
+/// operation on one key, a write, read or scan of several keys, or a mixture of reads and changes.
 fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, HistoryAction)> {
     let key = rng.random_range(0..shape.keys);
     let other = (key + 1) % shape.keys;
@@ -88,24 +88,29 @@ fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64,
         value: value(offset),
     };
     let read = HistoryAction::Read { value: None };
+    let swap = HistoryAction::Cas {
+        expected: None,
+        new: value(0),
+        swapped: false,
+    };
     if rng.random_range(0..100) < shape.several {
-        return match rng.random_range(0..10) {
+        return match rng.random_range(0..14) {
             0..4 if other != key => vec![(key, write(0)), (other, write(1))],
-            0..7 => vec![(key, read), (other, read)],
+            4 if other != key => vec![(key, read), (other, write(1))],
+            5 if other != key => vec![(key, read), (other, read), (other, HistoryAction::Delete)],
+            6 if other != key => vec![(key, swap), (other, write(1))],
+            7 if other != key => vec![(key, swap), (other, read)],
+            0..11 => vec![(key, read), (other, read)],
             _ => (0..shape.keys).map(|key| (key, read)).collect(),
         };
     }
-    let action = match rng.random_range(0..12) {
-        0..4 => read,
-        4..8 => write(0),
-        8 => HistoryAction::Delete,
-        _ => HistoryAction::Cas {
-            expected: None,
-            new: value(0),
-            swapped: false,
-        },
-    };
-    vec![(key, action)]
+    match rng.random_range(0..13) {
+        0..4 => vec![(key, read)],
+        4..8 => vec![(key, write(0))],
+        8 => vec![(key, HistoryAction::Delete)],
+        9 => vec![(key, read), (key, HistoryAction::Delete)],
+        _ => vec![(key, swap)],
+    }
 }
 
 /// Changes one transaction: either the values that the transaction found, or the times of the

@@ -43,9 +43,11 @@ pub struct Transaction {
     /// Process that issued the transaction. A process has only one transaction in flight at a time.
     pub process: u32,
     /// Parts of the transaction: each part is a key and an action on this key. The parts take
-    /// effect in this order. A scan is a read of every key that could exist in its range. If the
-    /// transaction has no answer, the values that it read are ignored. An unanswered transaction
-    /// has no effect if one of its compare-and-swaps finds another value than the expected one.
+    /// effect in this order. A transaction that changes keys names each key only once, except that
+    /// it may read a key and then delete it. A scan is a read of every key that could exist in its
+    /// range. If the transaction has no answer, the values that it read are ignored. An unanswered
+    /// transaction has no effect if one of its compare-and-swaps finds another value than the
+    /// expected one.
     pub parts: Vec<(u64, HistoryAction)>,
     /// Time at which the transaction began, in nanoseconds. All times of the history are read from
     /// one clock.

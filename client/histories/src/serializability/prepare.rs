@@ -58,6 +58,18 @@ impl Effect {
             Effect::Read(_) | Effect::Fail(_) => None,
         }
     }
+
+    /// Returns the effect of this read and of a deletion of the same key at the same moment.
+    fn then_deleted(self) -> Effect {
+        match self {
+            Effect::Read(ABSENT) => self,
+            Effect::Read(expected) => Effect::Swap {
+                expected,
+                new: ABSENT,
+            },
+            Effect::Fail(_) | Effect::Write(_) | Effect::Swap { .. } => Effect::Write(ABSENT),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -114,19 +126,25 @@ impl PreparedTransactions {
     }
 }
 
-/// Refuses a transaction if its effect would depend on the order of its parts.
+/// Refuses a transaction if its effect would depend on the order of its parts. A transaction may
+/// read a key and then delete it, because no single action expresses this.
 fn check_keys(transaction: &Transaction) -> Result<(), String> {
     let is_read = |(_, action): &(u64, HistoryAction)| matches!(action, HistoryAction::Read { .. });
     if transaction.parts.iter().all(is_read) {
         return Ok(());
     }
-    let mut keys: Vec<u64> = transaction.parts.iter().map(|(key, _)| *key).collect();
-    keys.sort_unstable();
-    match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+    let mut parts: Vec<(u64, HistoryAction)> = transaction.parts.clone();
+    parts.sort_by_key(|(key, _)| *key);
+    let mut of_keys = parts.chunk_by(|a, b| a.0 == b.0);
+    let is_unclear = |of_key: &&[(u64, HistoryAction)]| {
+        use HistoryAction::{Delete, Read};
+        !matches!(of_key, [_] | [(_, Read { .. }), (_, Delete)])
+    };
+    match of_keys.find(is_unclear) {
         None => Ok(()),
-        Some(pair) => Err(format!(
+        Some(of_key) => Err(format!(
             "a transaction of process {} changes key {} and names it twice",
-            transaction.process, pair[0]
+            transaction.process, of_key[0].0
         )),
     }
 }
@@ -224,12 +242,16 @@ impl TxnBuilder {
     fn add(&mut self, transaction: &Transaction, end: TxnTime) {
         let open = transaction.return_ns.is_none();
         let begin = transaction.invoke_ns.saturating_add(1);
-        let parts: SmallVec<[(usize, Effect); 2]> = (transaction.parts.iter())
-            .map(|(key, action)| {
-                let index = self.indexes[key];
-                (index, self.keys[index].effect(action, open))
-            })
-            .collect();
+        let mut parts: SmallVec<[(usize, Effect); 2]> = SmallVec::new();
+        for (key, action) in &transaction.parts {
+            let index = self.indexes[key];
+            let effect = self.keys[index].effect(action, open);
+            let mut before = parts.iter_mut().filter(|(of, _)| *of == index);
+            match before.next() {
+                Some((_, read)) if effect == Effect::Write(ABSENT) => *read = read.then_deleted(),
+                _ => parts.push((index, effect)),
+            }
+        }
         for &(key, effect) in &parts {
             self.keys[key].note(effect, begin, end);
         }
