@@ -36,13 +36,14 @@ Examples:
 
 Five replica processes behind an emulated WAN are killed, stopped, restarted, paused, cut off
 one way or both, slowed down, and run out of disk, as the seed says, while clients at every site
-get, put, delete, compare and swap, scan, and read and write several keys. Each round has a
-cluster and a strategy of its own. At its end all replicas are killed and started, and everything
-is read through each.
+get, put, delete, compare and swap, scan, read and write several keys, send transactions, append
+and add. Each round has a cluster and a strategy of its own. At its end all replicas are killed and
+started, and everything is read through each.
 
 A violation ends the run with exit status 1: a history that is not linearizable, an acknowledged
-write that is lost, replicas that differ, one that ends by itself, that does not serve when all is
-well again, or that takes too much memory. Logs, data, history and schedule of the round are kept.";
+write that is lost, an append or addition that counts twice, replicas that differ, one that ends by
+itself, that does not serve when all is well again, or that takes too much memory. Logs, data,
+history and schedule of the round are kept.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -84,6 +85,10 @@ enum ChaosSelfTestArg {
     StaleRead,
     /// An acknowledged write is not there at the end
     LostWrite,
+    /// An acknowledged append is executed twice
+    RepeatedAppend,
+    /// An acknowledged addition is executed twice
+    RepeatedAdd,
 }
 
 fn minutes(text: &str) -> Result<f64, String> {
@@ -180,6 +185,8 @@ fn settings(args: &ChaosArgs) -> anyhow::Result<Settings> {
         self_test: args.control.map(|control| match control {
             ChaosSelfTestArg::StaleRead => Falsification::StaleRead,
             ChaosSelfTestArg::LostWrite => Falsification::LostWrite,
+            ChaosSelfTestArg::RepeatedAppend => Falsification::RepeatedAppend,
+            ChaosSelfTestArg::RepeatedAdd => Falsification::RepeatedAdd,
         }),
     })
 }
@@ -254,7 +261,7 @@ fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
     }
     if let Some(dir) = &ran.kept {
         say!(
-            "\nkept: {} (logs, data, history.bin, groups.bin, schedule.toml, faults.log)",
+            "\nkept: {} (logs, data, history.bin, groups.bin, ledger.txt, schedule.toml, faults.log)",
             dir.display()
         );
     }

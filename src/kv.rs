@@ -10,6 +10,7 @@ mod range;
 mod replica;
 mod scan;
 mod single;
+mod txn;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +28,9 @@ Examples:
   leasehold kv put greeting hello
   leasehold kv get greeting --site JP -v            how it was served, and its version
   leasehold kv cas greeting 12.0 hi                 only if the version is still 12.0
+  leasehold kv add visits 1                         adds to a number, and prints the sum
+  leasehold kv txn 'if absent a then put a 1; add n 5 else get a'
+                                                    several operations at one moment: kv txn --help
   leasehold kv put logo --file logo.png             and back: kv get logo --output logo.png
   leasehold kv scan --prefix users/ --all           all keys that begin with users/
   leasehold kv scan --all --json --hex | jq -r .key_hex
@@ -39,8 +43,8 @@ If the export is cut off, repeat it with --resume. If the import is cut off, its
 for the next attempt. For a copy of one moment, stop all writers during the export. To copy without a file:
   set -o pipefail; leasehold kv … export - | leasehold kv … import -
 
-Exit status: 0: success. 1: there is no such key, `cas` has not written, an argument has a wrong value, or the \
-command failed. 2: the command line cannot be parsed. 130: a signal ended an export or an import.";
+Exit status: 0: success. 1: there is no such key, `cas` has not written, a comparison of `txn` did not hold, an \
+argument has a wrong value, or the command failed. 2: the command line cannot be parsed. 130: a signal ended an export or an import.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -97,6 +101,9 @@ pub struct KvArgs {
 enum KvCommand {
     #[command(flatten)]
     Single(SingleKeyCommand),
+    /// Executes several operations at one moment, on condition that comparisons hold; exit status 1 if one
+    /// does not
+    Txn(txn::TxnArgs),
     /// Prints keys and values in key order, a line for each: the key, a tab, the value. In keys, control
     /// characters and backslashes are always shown as escapes. In values, control characters are shown
     /// as escapes only on a terminal; elsewhere the bytes are written as they are
@@ -159,6 +166,11 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             let op = command.op(notation)?;
             let connector = args.connector()?;
             runtime.block_on(command.run(op, notation, &connector, args.verbose))
+        }
+        KvCommand::Txn(command) => {
+            let txn = command.txn(notation)?;
+            let connector = args.connector()?;
+            runtime.block_on(command.run(txn, notation, &connector, args.verbose))
         }
         KvCommand::Scan(scan) => {
             let pages = scan.pages(notation)?;

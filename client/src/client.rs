@@ -18,6 +18,7 @@ use crate::options::ClientOptions;
 use crate::replicas::{Health, Replicas, Tasks};
 use crate::session::{Sessions, Ticket};
 use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as WireResult;
 use leasehold_wire::request::Body;
 use leasehold_wire::{Command, StatusReply, Welcome, validate_op};
 
@@ -99,17 +100,35 @@ impl Client {
     /// served, and the replica that answered.
     ///
     /// # Errors
-    /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`.
+    /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`, and for a transaction `Executed`.
     /// [`Error::may_have_taken_effect`] tells whether a failed write may have taken effect.
     pub async fn execute(&self, operation: Operation) -> Result<Reply, Error> {
+        let lengths = match &operation {
+            Operation::Txn(txn) => txn.lengths(),
+            _ => [0; 2],
+        };
         let reply = self.execute_op(operation.into_wire()).await.0?;
         let RawReply {
             outcome,
             path,
             replica,
         } = reply;
-        let result = outcome.result.map(OperationResult::from_wire);
-        let result = result.ok_or_else(|| self.violated(&replica, NO_OUTCOME))?;
+        let result = outcome
+            .result
+            .ok_or_else(|| self.violated(&replica, NO_OUTCOME))?;
+        if let WireResult::Txn(txn) = &result {
+            if txn.abridged {
+                return Err(Error::Executed {
+                    held: !txn.or_else,
+                    version: txn.version.map(Version::from_wire),
+                });
+            }
+            if txn.results.len() != lengths[usize::from(txn.or_else)] {
+                let message = "the transaction has more or fewer results than operations";
+                return Err(self.violated(&replica, message));
+            }
+        }
+        let result = OperationResult::from_wire(result);
         let result = result.map_err(|problem| self.violated(&replica, problem))?;
         let path = ReadPath::from_wire(path);
         Ok(Reply {
@@ -364,20 +383,21 @@ impl Client {
         }
     }
 
-    fn unexpected(&self, by: &str, result: &OperationResult) -> Error {
+    pub(crate) fn unexpected(&self, by: &str, result: &OperationResult) -> Error {
         let kind = match result {
             OperationResult::Written(_) => "written",
             OperationResult::Value(_) => "value",
             OperationResult::Missing => "missing",
             OperationResult::Mismatch(_) => "mismatch",
             OperationResult::Entries(_) => "entries",
+            OperationResult::Txn(_) => "txn",
         };
         self.violated(by, &format!("{kind:?} is not an answer to this operation"))
     }
 
     /// Builds the error for an answer that the protocol does not allow. `by` is the name of the
     /// replica that sent the answer.
-    fn violated(&self, by: &str, message: &str) -> Error {
+    pub(crate) fn violated(&self, by: &str, message: &str) -> Error {
         let mut all = self.inner.replicas.all().iter();
         let of_name = |connection: &&Connection| connection.replica().as_deref() == Some(by);
         let address = all.find(of_name).map(|found| found.address.clone());

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::types::RefusalKind;
+use crate::types::{RefusalKind, Version};
 
 /// A replica that was tried, and the reason why it gave no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,23 @@ fn doubt(sent: bool, is_change: bool) -> &'static str {
         (true, false) => "",
         (false, _) => "; nothing was sent",
     }
+}
+
+/// Describes a transaction that was executed and has lost its results.
+fn executed(held: bool, version: Option<Version>) -> String {
+    let list = if held {
+        "all its comparisons held"
+    } else {
+        "one of its comparisons did not hold"
+    };
+    let written = match version {
+        Some(version) => format!("its writes have version {version}"),
+        None => "it wrote nothing".to_owned(),
+    };
+    format!(
+        "the transaction was executed, {list}, and {written}; its results were too large to be kept \
+         for a repetition: get the keys to see their values"
+    )
 }
 
 impl fmt::Display for FailedAttempt {
@@ -109,6 +126,16 @@ pub enum Error {
         /// Description of the answer, and of what the protocol requires.
         message: String,
     },
+    /// The transaction was executed, but its results are lost. An earlier answer was lost on the
+    /// way, and replicas keep only small results for such a case. The transaction has taken effect
+    /// once, and must not be repeated.
+    #[error("executed: {}", executed(*.held, *.version))]
+    Executed {
+        /// Whether all comparisons of the transaction held.
+        held: bool,
+        /// Version of every value that was written; `None` if nothing was written.
+        version: Option<Version>,
+    },
     /// The client was closed before the answer arrived.
     #[error("the client is closed")]
     Closed,
@@ -125,10 +152,11 @@ impl Error {
                 sent, is_change, ..
             } => *sent && *is_change,
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
+            Error::Executed { version, .. } => version.is_some(),
             Error::Refused { kind, resent, .. } => match kind {
                 RefusalKind::Internal | RefusalKind::Unavailable => true,
                 // The refusal is a result of executing the command.
-                RefusalKind::NotARecord => false,
+                RefusalKind::NotARecord | RefusalKind::NotAnInteger => false,
                 // Another replica, perhaps of another version, may have accepted an earlier copy.
                 RefusalKind::SessionExpired
                 | RefusalKind::BadRequest

@@ -13,6 +13,7 @@ mod replicas;
 mod routing;
 mod session;
 mod status;
+mod txn;
 mod types;
 
 pub use admin::{Admin, LeaseChange};
@@ -26,6 +27,10 @@ pub use replicas::{Health, ReplicaHealth};
 pub use routing::Routing;
 pub use status::{
     HoldersQuery, KeyHolders, LeaseStatus, PeerStatus, RangeStatus, ServerInfo, Status, StatusQuery,
+};
+pub use txn::{
+    Comparison, FailedComparison, Txn, TxnBranch, TxnBuilder, TxnKey, TxnOp, TxnOpResult,
+    TxnOutcome, key,
 };
 pub use types::{
     CasOutcome, Operation, OperationResult, ParseVersionError, ReadPath, RefusalKind, Reply,

@@ -7,6 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leasehold_wire as wire;
 
+use crate::txn::{Txn, TxnOutcome};
+
+const NO_VERSION: &str = "a value in the response has no version";
+
 /// Version of a value: the log position of the write that stored the value. A later write of the
 /// same key has a higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,6 +135,8 @@ pub enum Operation {
         /// Maximum number of entries.
         limit: u32,
     },
+    /// Executes one of two lists of operations at one moment.
+    Txn(Txn),
 }
 
 /// Result of an [`Operation`].
@@ -149,6 +155,8 @@ pub enum OperationResult {
     /// The entries of a scan or of a read of several keys. The entries of a scan are in key order.
     /// The entries of a read are in the order of the request. Keys that do not exist are omitted.
     Entries(Vec<StoredEntry>),
+    /// The result of a transaction.
+    Txn(TxnOutcome),
 }
 
 /// Path by which a read was served. Reads are linearizable on every path.
@@ -208,9 +216,18 @@ pub enum RefusalKind {
     Unauthenticated,
     /// The token gives no right to this request.
     PermissionDenied,
+    /// The stored value is not a decimal integer, or the sum needs more than 64 bits.
+    NotAnInteger,
 }
 
 impl VersionedValue {
+    pub(crate) fn from_wire(found: wire::Value) -> Result<VersionedValue, &'static str> {
+        Ok(VersionedValue {
+            value: found.value,
+            version: Version::from_wire(found.version.ok_or(NO_VERSION)?),
+        })
+    }
+
     /// Returns the names and values of the fields of a record that
     /// [`put_fields`](crate::Client::put_fields) wrote. Returns `None` if the value is not a
     /// record.
@@ -256,6 +273,7 @@ impl Operation {
                 Op::multi_put(entries.into_iter().map(entry).collect())
             }
             Operation::Scan { from, to, limit } => Op::scan(from, to, limit),
+            Operation::Txn(txn) => Op::txn(txn.into_wire()),
         }
     }
 }
@@ -269,13 +287,9 @@ impl OperationResult {
         result: wire::outcome::Result,
     ) -> std::result::Result<OperationResult, &'static str> {
         use wire::outcome::Result;
-        const NO_VERSION: &str = "a value in the response has no version";
         Ok(match result {
             Result::Written(version) => OperationResult::Written(Version::from_wire(version)),
-            Result::Value(found) => OperationResult::Value(VersionedValue {
-                value: found.value,
-                version: Version::from_wire(found.version.ok_or(NO_VERSION)?),
-            }),
+            Result::Value(found) => OperationResult::Value(VersionedValue::from_wire(found)?),
             Result::Missing(_) => OperationResult::Missing,
             Result::Mismatch(found) => {
                 OperationResult::Mismatch(found.actual.map(Version::from_wire))
@@ -292,6 +306,7 @@ impl OperationResult {
                     found.entries.into_iter().map(entry).collect();
                 OperationResult::Entries(entries?)
             }
+            Result::Txn(result) => OperationResult::Txn(TxnOutcome::from_wire(result)?),
             Result::Error(_) => return Err("an error stands in place of a result"),
         })
     }
@@ -324,6 +339,7 @@ impl RefusalKind {
             ErrorCode::Idle => RefusalKind::Idle,
             ErrorCode::Unauthenticated => RefusalKind::Unauthenticated,
             ErrorCode::PermissionDenied => RefusalKind::PermissionDenied,
+            ErrorCode::NotAnInteger => RefusalKind::NotAnInteger,
         }
     }
 
@@ -340,6 +356,7 @@ impl RefusalKind {
             RefusalKind::Idle => "IDLE",
             RefusalKind::Unauthenticated => "UNAUTHENTICATED",
             RefusalKind::PermissionDenied => "PERMISSION_DENIED",
+            RefusalKind::NotAnInteger => "NOT_AN_INTEGER",
         }
     }
 }
@@ -378,8 +395,8 @@ mod tests {
 
     #[test]
     fn kinds_have_the_names_of_the_protocol() {
-        for number in 0..=9 {
-            let code = wire::ErrorCode::try_from(number).expect("it has ten");
+        for number in 0..=10 {
+            let code = wire::ErrorCode::try_from(number).expect("it has eleven");
             assert_eq!(RefusalKind::from_wire(code).name(), code.as_str_name());
         }
     }

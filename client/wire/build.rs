@@ -8,7 +8,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
     // States that hold commands and outcomes are compared by their hashes.
-    for name in ["Command", "PutFields", "MultiPut", "Outcome", "Entries"] {
+    for name in [
+        "Command",
+        "PutFields",
+        "MultiPut",
+        "Txn",
+        "TxnOp",
+        "Outcome",
+        "Entries",
+        "TxnResult",
+    ] {
         config.type_attribute(format!(".leasehold.client.{name}"), "#[derive(Eq, Hash)]");
     }
     // A Hello holds a token, which no log may show (see `constructors`).

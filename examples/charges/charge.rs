@@ -31,6 +31,10 @@ pub fn entries(answered: &AnsweredRequests) -> usize {
             Some(Op::MultiGet(op)) => op.keys.len(),
             Some(Op::MultiPut(op)) => op.entries.len(),
             Some(Op::PutFields(op)) => op.fields.len(),
+            Some(Op::Txn(op)) => {
+                let operations = op.operations().map(|it| it.parts());
+                op.comparisons.len() + operations.sum::<usize>()
+            }
             Some(Op::Scan(_)) => found,
             Some(Op::Get(_) | Op::Put(_) | Op::Delete(_) | Op::Cas(_)) | None => 1,
         },
@@ -69,9 +73,9 @@ pub fn charge(case: &Case, answered: &AnsweredRequests) -> f64 {
         Request::Refused(_) => cost::of(request),
         _ => cost::of(request).and_passing(*bytes_in),
     };
-    let merging = case
-        .merges_into
-        .map_or(0, |(fields, bytes)| cost::merging(fields, bytes));
+    let merging = case.merges_into.map_or(0, |(fields, bytes)| {
+        case.merges * cost::merging(fields, bytes)
+    });
     (cost.and_answering(*bytes_out, entries(answered)).units() + merging * cost::MERGING) as f64
 }
 

@@ -149,6 +149,8 @@ pub fn name(response: &Response) -> String {
         Some(Answer::Missing(_)) => "missing".to_owned(),
         Some(Answer::Mismatch(_)) => "mismatch".to_owned(),
         Some(Answer::Entries(_)) => "entries".to_owned(),
+        Some(Answer::Txn(result)) if result.failed.is_some() => "or_else".to_owned(),
+        Some(Answer::Txn(_)) => "then".to_owned(),
         Some(Answer::Error(error)) => {
             let code = ErrorCode::try_from(error.code).unwrap_or(ErrorCode::Internal);
             code.as_str_name().to_lowercase()

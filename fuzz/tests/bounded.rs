@@ -101,7 +101,7 @@ fn messages_full_of_empty_elements() {
         "disk_values",
     ] {
         let target = leasehold_fuzz::target(name);
-        for (inner, element) in (1..=11).flat_map(|n| (1..=11).map(move |m| (n, m))) {
+        for (inner, element) in (1..=13).flat_map(|n| (1..=11).map(move |m| (n, m))) {
             let list = field(element, &[]).repeat(100_000);
             let message = field(inner, &list);
             run(target, 0, &message);

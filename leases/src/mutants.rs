@@ -83,6 +83,7 @@ rules! {
     H32UpTo: 32, "a Relinquish drops every grant, newer ones too";
     H33Wiped: 33, "a replica takes part under its old name after its disk was wiped";
     H34LastMulti: 34, "a write is answered at commit before an earlier multi-key command";
+    H34TxnReads: 34, "a transaction that writes one key counts as a command on one key, although it reads others";
     H35NamedAck: 35, "a promise is measured against the newest window, not the one that it names";
     H36Blockers: 36, "a replica that cannot persist keeps its leases, and is not suspected";
     H37Life: 37, "messages to an earlier run count, and runs use the same request ids";
@@ -125,6 +126,10 @@ rules! {
     H121Sessions: 121, "the sessions do not become durable together with the rest of the state";
     H125Members: 125, "entries go as soon as this replica has flushed them, although others may need them";
     H126Relisted: 126, "the row of a forgotten key is removed although the key is listed again";
+    H130Lists: 130, "only the keys of the first list of a transaction are marked, and named in tags";
+    H131Whole: 131, "a transaction that fails keeps the effects of its earlier operations";
+    H132Earlier: 132, "an operation of a transaction does not see the effects of those before it";
+    H133Abridged: 133, "a repeated transaction is answered without its values, as if they were empty";
 }
 
 /// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.

@@ -1,8 +1,10 @@
 //! Operations of clients as words and as JSON: the keys, and the lengths of the values.
 
 use leasehold_replica::message::Proposal;
-use leasehold_wire::Version;
 use leasehold_wire::command::Op;
+use leasehold_wire::comparison::Condition;
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{Comparison, Put, PutFields, Txn, TxnOp, Version};
 use serde_json::{Map, Value, json};
 
 use super::words::{MemberNames, bytes_json, counted, quoted};
@@ -17,6 +19,8 @@ struct OperationParts<'a> {
     items: Vec<(&'a [u8], Option<&'a [u8]>)>,
     /// Names and values of further arguments.
     arguments: Vec<(&'static str, String)>,
+    /// Names and contents of the lists of a transaction. Empty lists are left out.
+    lists: Vec<(&'static str, Vec<OperationParts<'a>>)>,
 }
 
 impl<'a> OperationParts<'a> {
@@ -27,6 +31,7 @@ impl<'a> OperationParts<'a> {
             value: None,
             items: Vec::new(),
             arguments: Vec::new(),
+            lists: Vec::new(),
         }
     }
 
@@ -41,19 +46,13 @@ impl<'a> OperationParts<'a> {
     fn of(op: &'a Op) -> OperationParts<'a> {
         match op {
             Op::Get(get) => OperationParts::of_key("get", &get.key, None),
-            Op::Put(put) => OperationParts::of_key("put", &put.key, Some(&put.value)),
+            Op::Put(put) => OperationParts::of_put(put),
             Op::Delete(delete) => OperationParts::of_key("delete", &delete.key, None),
             Op::Cas(cas) => OperationParts {
                 arguments: vec![("expected", version(cas.expected.as_ref()))],
                 ..OperationParts::of_key("cas", &cas.key, Some(&cas.value))
             },
-            Op::PutFields(put) => {
-                let fields = put.fields.iter();
-                OperationParts {
-                    items: fields.map(|it| (&*it.name, Some(&*it.value))).collect(),
-                    ..OperationParts::of_key("put_fields", &put.key, None)
-                }
-            }
+            Op::PutFields(put) => OperationParts::of_put_fields(put),
             Op::MultiGet(get) => OperationParts {
                 items: get.keys.iter().map(|key| (&**key, None)).collect(),
                 ..OperationParts::named("multi_get")
@@ -73,6 +72,77 @@ impl<'a> OperationParts<'a> {
                 ],
                 ..OperationParts::named("scan")
             },
+            Op::Txn(txn) => OperationParts::of_txn(txn),
+        }
+    }
+
+    fn of_put(put: &'a Put) -> OperationParts<'a> {
+        OperationParts::of_key("put", &put.key, Some(&put.value))
+    }
+
+    fn of_put_fields(put: &'a PutFields) -> OperationParts<'a> {
+        let fields = put.fields.iter();
+        OperationParts {
+            items: fields.map(|it| (&*it.name, Some(&*it.value))).collect(),
+            ..OperationParts::of_key("put_fields", &put.key, None)
+        }
+    }
+
+    fn of_txn(txn: &'a Txn) -> OperationParts<'a> {
+        let comparisons = txn.comparisons.iter();
+        let comparisons = comparisons.map(OperationParts::of_comparison).collect();
+        let listed = |list: &'a [TxnOp]| list.iter().map(OperationParts::of_listed).collect();
+        let mut lists = vec![
+            ("comparisons", comparisons),
+            ("then", listed(&txn.then)),
+            ("or_else", listed(&txn.or_else)),
+        ];
+        lists.retain(|(_, parts): &(_, Vec<_>)| !parts.is_empty());
+        let keep_going = ("keep_going", "true".to_owned());
+        OperationParts {
+            arguments: txn.keep_going.then_some(keep_going).into_iter().collect(),
+            lists,
+            ..OperationParts::named("txn")
+        }
+    }
+
+    fn of_comparison(comparison: &'a Comparison) -> OperationParts<'a> {
+        let key = &comparison.key;
+        let of_value = |name, value| OperationParts::of_key(name, key, Some(value));
+        let of_key = |name, argument: Option<String>| OperationParts {
+            arguments: argument.map(|it| ("expected", it)).into_iter().collect(),
+            ..OperationParts::of_key(name, key, None)
+        };
+        match &comparison.condition {
+            Some(Condition::Version(it)) => of_key("version", Some(version(Some(it)))),
+            Some(Condition::Present(true)) => of_key("present", None),
+            Some(Condition::Present(false)) => of_key("absent", None),
+            Some(Condition::Equal(value)) => of_value("equal", value),
+            Some(Condition::Less(value)) => of_value("less", value),
+            Some(Condition::AtMost(value)) => of_value("at_most", value),
+            Some(Condition::Greater(value)) => of_value("greater", value),
+            Some(Condition::AtLeast(value)) => of_value("at_least", value),
+            None => of_key("nothing", None),
+        }
+    }
+
+    fn of_listed(listed: &'a TxnOp) -> OperationParts<'a> {
+        let Some(op) = &listed.op else {
+            return OperationParts::named("nothing");
+        };
+        match op {
+            Listed::Put(put) => OperationParts::of_put(put),
+            Listed::PutFields(put) => OperationParts::of_put_fields(put),
+            Listed::DeleteFields(delete) => OperationParts {
+                items: delete.names.iter().map(|name| (&**name, None)).collect(),
+                ..OperationParts::of_key(op.name(), &delete.key, None)
+            },
+            Listed::Add(add) => OperationParts {
+                arguments: vec![("delta", add.delta.to_string())],
+                ..OperationParts::of_key(op.name(), &add.key, None)
+            },
+            Listed::Append(it) => OperationParts::of_key(op.name(), &it.key, Some(&it.suffix)),
+            Listed::Get(_) | Listed::Delete(_) => OperationParts::of_key(op.name(), op.key(), None),
         }
     }
 
@@ -86,6 +156,10 @@ impl<'a> OperationParts<'a> {
         }));
         let arguments = self.arguments.iter();
         parts.extend(arguments.map(|(name, value)| format!("{name} {value}")));
+        parts.extend(self.lists.iter().map(|(name, list)| {
+            let list: Vec<String> = list.iter().map(|it| it.words(values)).collect();
+            format!("{name} [{}]", list.join("; "))
+        }));
         format!("{} {}", self.name, parts.join(", "))
     }
 
@@ -105,6 +179,10 @@ impl<'a> OperationParts<'a> {
         }
         for (name, value) in &self.arguments {
             object.insert((*name).to_owned(), json!(value));
+        }
+        for (name, list) in &self.lists {
+            let list = list.iter().map(|it| Value::Object(it.json(values)));
+            object.insert((*name).to_owned(), list.collect());
         }
         object
     }
@@ -202,6 +280,69 @@ mod tests {
         ] {
             assert_eq!(OperationParts::of(&op).words(false), words);
         }
+    }
+
+    fn txn() -> Op {
+        let compared = |key: &'static str, condition| Comparison {
+            key: key.into(),
+            condition: Some(condition),
+        };
+        let field = leasehold_wire::Field {
+            name: "f".into(),
+            value: "xyz".into(),
+        };
+        let put = |key: &'static str, value: &'static str| Put {
+            key: key.into(),
+            value: value.into(),
+        };
+        let put_fields = PutFields {
+            key: "r".into(),
+            fields: vec![field],
+        };
+        let then = [
+            Listed::Put(put("a", "xy")),
+            Listed::PutFields(put_fields),
+            Listed::delete_fields("r", vec!["f".into(), "g".into()]),
+            Listed::add("n", -5),
+            Listed::append("l", "secret"),
+        ];
+        let key = || "a".into();
+        let or_else = [
+            Listed::Get(leasehold_wire::Get { key: key() }),
+            Listed::Delete(leasehold_wire::Delete { key: key() }),
+        ];
+        Op::txn(Txn {
+            comparisons: vec![
+                compared("a", Condition::Version(Version { slot: 7, index: 2 })),
+                compared("b", Condition::Present(false)),
+                compared("c", Condition::Present(true)),
+                compared("d", Condition::AtLeast("xyz".into())),
+            ],
+            then: then.map(TxnOp::from).into(),
+            or_else: or_else.map(TxnOp::from).into(),
+            keep_going: true,
+        })
+    }
+
+    #[test]
+    fn a_transaction_shows_its_comparisons_and_both_lists() {
+        let op = txn();
+        assert_eq!(
+            OperationParts::of(&op).words(false),
+            "txn keep_going true, comparisons [version \"a\", expected 7.2; absent \"b\"; \
+             present \"c\"; at_least \"d\", 3 bytes], then [put \"a\", 2 bytes; \
+             put_fields \"r\", \"f\" 3 bytes; delete_fields \"r\", \"f\", \"g\"; \
+             add \"n\", delta -5; append \"l\", 6 bytes], or_else [get \"a\"; delete \"a\"]"
+        );
+        let shown = Value::Object(OperationParts::of(&op).json(true));
+        assert_eq!(shown["then"][4]["value"], "secret");
+        assert_eq!(
+            shown["then"][3],
+            json!({"op": "add", "key": "n", "delta": "-5"})
+        );
+        assert_eq!(shown["comparisons"][1], json!({"op": "absent", "key": "b"}));
+        let hidden = Value::Object(OperationParts::of(&op).json(false));
+        assert_eq!(hidden["then"][4]["value"], Value::Null);
     }
 
     #[test]

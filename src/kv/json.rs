@@ -14,8 +14,9 @@ use super::notation::{Notation, from_hex, hex};
 /// Beginning of each line, with `key` and `key_hex`.
 pub const LINE_BEGINNING: &[u8] = b"{\"key";
 
+/// Key, value and version of an entry. A key or value that cannot be text is hexadecimal.
 #[derive(Default, Serialize)]
-struct PrintedLine<'a> {
+pub struct PrintedLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,6 +40,30 @@ struct ReadLine {
     _version: Option<IgnoredAny>,
 }
 
+impl<'a> PrintedLine<'a> {
+    /// Creates an entry. If the notation is hexadecimal, every key and value is printed as digits.
+    pub fn new(
+        notation: Notation,
+        key: &'a [u8],
+        value: Option<&'a [u8]>,
+        version: Option<&'a str>,
+    ) -> PrintedLine<'a> {
+        let split = |bytes| match std::str::from_utf8(bytes) {
+            Ok(text) if notation != Notation::Hex => (Some(text), None),
+            _ => (None, Some(hex(bytes))),
+        };
+        let (key, key_hex) = split(key);
+        let (value, value_hex) = value.map(split).unwrap_or_default();
+        PrintedLine {
+            key,
+            key_hex,
+            value,
+            value_hex,
+            version,
+        }
+    }
+}
+
 /// Appends the line of an entry to `text`. If the notation is hexadecimal, every key and value is
 /// printed as digits.
 pub fn append_line(
@@ -48,20 +73,12 @@ pub fn append_line(
     value: Option<&[u8]>,
     version: Option<&str>,
 ) -> anyhow::Result<()> {
-    let split = |bytes| match std::str::from_utf8(bytes) {
-        Ok(text) if notation != Notation::Hex => (Some(text), None),
-        _ => (None, Some(hex(bytes))),
-    };
-    let (key, key_hex) = split(key);
-    let (value, value_hex) = value.map(split).unwrap_or_default();
-    let line = serde_json::to_string(&PrintedLine {
-        key,
-        key_hex,
-        value,
-        value_hex,
-        version,
-    })?;
-    append_printable(text, &line);
+    append_object(text, &PrintedLine::new(notation, key, value, version))
+}
+
+/// Appends an object to `text`, in a line of its own.
+pub fn append_object(text: &mut Vec<u8>, object: &impl Serialize) -> anyhow::Result<()> {
+    append_printable(text, &serde_json::to_string(object)?);
     text.push(b'\n');
     Ok(())
 }

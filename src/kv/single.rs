@@ -8,14 +8,16 @@ use bytes::Bytes;
 use clap::Subcommand;
 use leasehold_client::RawReply;
 use leasehold_wire::command::Op;
+use leasehold_wire::op_result::Result as OpAnswer;
 use leasehold_wire::outcome::Result as Answer;
-use leasehold_wire::{Value, Version};
+use leasehold_wire::txn_op::Op as Operation;
+use leasehold_wire::{Txn, Value, Version};
 
-use super::json;
 use super::notation::Notation;
 use super::replica::Asked;
+use super::{json, txn};
 use crate::connector::Connector;
-use crate::terminal::{note, print_bytes};
+use crate::terminal::{note, print_bytes, say};
 
 #[derive(Subcommand)]
 pub enum SingleKeyCommand {
@@ -51,6 +53,27 @@ pub enum SingleKeyCommand {
         /// The key
         key: String,
     },
+    /// Adds to the number that is the value of a key, and prints the sum. A key that does not exist counts
+    /// as 0. Exit status 1 if the value is not a decimal integer of 64 bits
+    Add {
+        /// The key
+        key: String,
+        /// The number to add, such as 5 or -5
+        #[arg(allow_negative_numbers = true)]
+        number: i64,
+    },
+    /// Adds to the end of a value, and prints the new length in bytes. A key that does not exist counts as
+    /// empty
+    Append {
+        /// The key
+        key: String,
+        /// The text to add; `-`: standard input
+        #[arg(required_unless_present = "file")]
+        suffix: Option<String>,
+        /// Takes the text from a file; `-`: standard input
+        #[arg(long, value_name = "FILE", conflicts_with = "suffix")]
+        file: Option<PathBuf>,
+    },
     /// Writes a value if the key still has a version; exit status 1 if not
     Cas {
         /// The key
@@ -73,7 +96,7 @@ impl SingleKeyCommand {
         Ok(match self {
             SingleKeyCommand::Get { key, .. } => Op::get(read(key)?),
             SingleKeyCommand::Put { key, value, file } => {
-                Op::put(read(key)?, read_value(notation, value, file)?)
+                Op::put(read(key)?, read_value(notation, "VALUE", value, file)?)
             }
             SingleKeyCommand::Del { key } => Op::delete(read(key)?),
             SingleKeyCommand::Cas {
@@ -83,7 +106,15 @@ impl SingleKeyCommand {
                 file,
             } => {
                 let expected = version(expected)?;
-                Op::cas(read(key)?, read_value(notation, value, file)?, expected)
+                let value = read_value(notation, "VALUE", value, file)?;
+                Op::cas(read(key)?, value, expected)
+            }
+            SingleKeyCommand::Add { key, number } => {
+                one_operation(Operation::add(read(key)?, *number))
+            }
+            SingleKeyCommand::Append { key, suffix, file } => {
+                let suffix = read_value(notation, "SUFFIX", suffix, file)?;
+                one_operation(Operation::append(read(key)?, suffix))
             }
         })
     }
@@ -120,8 +151,17 @@ impl SingleKeyCommand {
                 )
             }
             Some(Answer::Error(error)) => bail!("{}", error.message),
-            Some(Answer::Entries(_)) | None => {
-                bail!("the replica's answer is of a kind this version does not know")
+            content @ (Some(Answer::Txn(_) | Answer::Entries(_)) | None) => {
+                let executed = txn::result(content)?;
+                let answers = executed.results.into_iter().filter_map(|it| it.result);
+                for answer in answers {
+                    match answer {
+                        OpAnswer::Number(sum) => say!("{sum}"),
+                        OpAnswer::Count(length) => say!("{length}"),
+                        _ => bail!("the replica's answer is not one to this operation"),
+                    }
+                }
+                Ok(executed.version)
             }
         }
     }
@@ -157,13 +197,32 @@ impl SingleKeyCommand {
     }
 }
 
+/// Returns a transaction with a single operation, which is a command on one key.
+fn one_operation(operation: Operation) -> Op {
+    Op::txn(Txn {
+        then: vec![operation.into()],
+        ..Txn::default()
+    })
+}
+
 /// Reads the value from a file, from standard input, or from an argument of the command line.
+/// `field` is the name of the argument in errors.
 fn read_value(
     notation: Notation,
+    field: &str,
     argument: &Option<String>,
     file: &Option<PathBuf>,
 ) -> anyhow::Result<Bytes> {
     match (file, argument.as_deref()) {
+        (None, Some(text)) if text != "-" => notation.read(field, text),
+        (file, argument) => read_source(argument, file.as_deref()),
+    }
+}
+
+/// Returns the bytes of a file, of standard input, or of an argument of the command line. For the
+/// file or the argument `-`, standard input is read.
+pub fn read_source(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<Bytes> {
+    match (file, argument) {
         (Some(file), _) if file != Path::new("-") => {
             let read = std::fs::read(file);
             let read = read.with_context(|| format!("--file: reading {}", file.display()))?;
@@ -175,7 +234,7 @@ fn read_value(
             input.context("reading standard input")?;
             Ok(read.into())
         }
-        (None, Some(text)) => notation.read("VALUE", text),
+        (None, Some(text)) => Ok(text.to_owned().into()),
     }
 }
 
@@ -183,16 +242,19 @@ fn version(text: &str) -> anyhow::Result<Option<Version>> {
     if text == "absent" {
         return Ok(None);
     }
-    let parsed = text.split_once('.').and_then(|(slot, index)| {
-        Some(Version {
-            slot: slot.parse().ok()?,
-            index: index.parse().ok()?,
-        })
-    });
     let wanted = "a version is written slot.index, as `kv get -v` prints it, or `absent`";
-    parsed
+    read_version(text)
         .map(Some)
         .with_context(|| format!("expected: '{text}' is no version; {wanted}"))
+}
+
+/// Parses a version, as [`shown`] formats it.
+pub fn read_version(text: &str) -> Option<Version> {
+    let (slot, index) = text.split_once('.')?;
+    Some(Version {
+        slot: slot.parse().ok()?,
+        index: index.parse().ok()?,
+    })
 }
 
 /// Formats a version in the notation that `kv cas` accepts.

@@ -26,6 +26,9 @@ fn a_short_chaos_is_linearizable_and_leaves_only_its_summary() {
         "scan",
         "multi-get",
         "multi-put",
+        "txn",
+        "append",
+        "add",
     ] {
         let answered = summary["operations"][kind]["answered"].as_u64();
         assert!(
@@ -41,9 +44,12 @@ fn a_short_chaos_is_linearizable_and_leaves_only_its_summary() {
 #[test]
 fn a_falsified_history_is_noticed() {
     let place = Place::new();
-    let control = "--minutes 0.2 --control stale-read";
-    let out = place.words(&format!("{SMALL} {control}")).good();
-    assert!(out.contains("The control was noticed: key "), "{out}");
+    for (control, kind) in [("stale-read", "key"), ("repeated-append", "list")] {
+        let line = format!("{SMALL} --minutes 0.2 --control {control}");
+        let out = place.words(&line).good();
+        let noticed = format!("The control was noticed: {kind} ");
+        assert!(out.contains(&noticed), "{out}");
+    }
     place.assert_no_process_left();
 }
 
@@ -72,6 +78,7 @@ fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
         "violation.txt",
         "history.bin",
         "groups.bin",
+        "ledger.txt",
         "CA.log",
     ] {
         assert!(

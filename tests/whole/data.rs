@@ -172,6 +172,159 @@ fn bytes_are_given_and_printed_in_every_notation() {
 }
 
 #[test]
+fn a_transaction_executes_the_list_that_its_comparisons_choose() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    let txn = |text: &str, options: &[&str]| {
+        let mut words = alone.words("txn");
+        words.push(text.to_owned());
+        words.extend(options.iter().map(|option| (*option).to_owned()));
+        place.run(&words)
+    };
+    let order = "if absent order and value stock >= 1\n\
+                 then put order \"a book\"; add stock -1; get order; append log 'sold;'\n\
+                 else get order; get none";
+    let refused = txn(order, &[]);
+    assert_eq!(refused.out, "else\nmissing\torder\nmissing\tnone\n");
+    refused.refused(&[
+        "the comparison `value stock >= 1` did not hold: there is no such key",
+        "the operations after `else` were executed",
+    ]);
+    assert_eq!(alone.kv("add stock 3").good(), "3\n");
+    let sold = txn(order, &[]).good();
+    assert_eq!(
+        sold,
+        "then\nwritten\torder\nsum\tstock\t2\nvalue\torder\ta book\nlength\tlog\t5\n"
+    );
+    let again = txn(order, &[]);
+    assert_eq!(again.out, "else\nvalue\torder\ta book\nmissing\tnone\n");
+    again.refused(&["`absent order` did not hold: the version is "]);
+    assert_eq!(alone.kv("get stock").good(), "2\n");
+    txn("if value order < a then del order", &[]).refused(&[
+        "`value order < a` did not hold: the value is \"a book\"",
+        "nothing was executed",
+    ]);
+
+    // Each operation sees those before it, and a version is that of `get -v`.
+    let text = "put k 1; get k; add k 1; append k 0; get k; del k; del k; get k";
+    assert_eq!(
+        txn(text, &[]).good(),
+        "written\tk\nvalue\tk\t1\nsum\tk\t2\nlength\tk\t2\nvalue\tk\t20\nremoved\tk\t1\n\
+         removed\tk\t0\nmissing\tk\n"
+    );
+    let written = txn("put k v", &["-v"]);
+    let version = written
+        .err
+        .lines()
+        .find_map(|line| line.strip_prefix("version: "));
+    let text = format!("if version k = {} then put k w", version.unwrap());
+    assert_eq!(txn(&text, &[]).good(), "then\nwritten\tk\n");
+    txn(&text, &[]).refused(&["`version k = ", "the version is "]);
+
+    // Nothing is executed if one operation cannot be, unless the others are to be.
+    let text = "put k x; add log 1; put_fields r name Ada age 36; del_fields r age city";
+    txn(text, &[]).refused(&["txn.then[1]", "no decimal integer"]);
+    assert_eq!(alone.kv("get k").good(), "w\n");
+    let kept = txn(text, &["--keep-going"]);
+    assert!(
+        kept.out
+            .starts_with("written\tk\nrefused\tlog\tNOT_AN_INTEGER: "),
+        "{kept:#?}"
+    );
+    assert!(
+        kept.out.ends_with("\nwritten\tr\nremoved\tr\t1\n"),
+        "{kept:#?}"
+    );
+    kept.refused(&["1 of 4 operations were refused"]);
+    assert_eq!(alone.kv("get k").good(), "x\n");
+    alone.done();
+}
+
+#[test]
+fn a_transaction_comes_from_a_file_and_its_result_is_json() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    let text = "# begins anew\nif\n  absent \"k\\xff\"\nthen\n  put \"k\\xff\" '\"'\n  get \"k\\xff\"\n  \
+                add n 5\n  append n 1\n  add \"k\\xff\" 1\nelse\n  get n; get none\n";
+    place.write("text", text);
+    let kept = alone.kv_from("text", "txn - --keep-going --json");
+    let version = kept
+        .out
+        .split("\"version\":\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let version = version.unwrap().to_owned();
+    let start = format!(
+        "{{\"branch\":\"then\",\"version\":\"{version}\",\"results\":[\
+         {{\"op\":\"put\",\"key_hex\":\"6bff\",\"count\":1}},\
+         {{\"op\":\"get\",\"key_hex\":\"6bff\",\"value\":\"\\\"\",\"version\":\"{version}\"}},\
+         {{\"op\":\"add\",\"key\":\"n\",\"number\":5}},\
+         {{\"op\":\"append\",\"key\":\"n\",\"count\":2}},\
+         {{\"op\":\"add\",\"key_hex\":\"6bff\",\"error\":{{\"code\":\"NOT_AN_INTEGER\",\"message\":\""
+    );
+    assert!(kept.out.starts_with(&start), "{start} {kept:#?}");
+    assert_eq!(kept.out.lines().count(), 1);
+    kept.refused(&["1 of 5 operations"]);
+
+    let otherwise = alone.kv("txn --file text --json");
+    let json = format!(
+        "{{\"branch\":\"else\",\"failed\":{{\"comparison\":0,\"key_hex\":\"6bff\",\"value\":\"\\\"\",\
+         \"version\":\"{version}\"}},\"results\":[{{\"op\":\"get\",\"key\":\"n\",\"value\":\"51\",\
+         \"version\":\"{version}\"}},{{\"op\":\"get\",\"key\":\"none\",\"missing\":true}}]}}\n"
+    );
+    assert_eq!(otherwise.out, json);
+    otherwise.refused(&["`absent \"k\\xff\"` did not hold"]);
+    place.write("present", "if present none then get n");
+    let missing = alone.kv("txn --file present --json");
+    let json = "{\"branch\":\"else\",\"failed\":{\"comparison\":0,\"key\":\"none\",\"missing\":true},\
+                \"results\":[]}\n";
+    assert_eq!(missing.out, json);
+    place.write("hex", "get 6bff; get \"n\"");
+    assert_eq!(
+        alone.kv("--hex txn --file hex").good(),
+        "value\t6bff\t22\nvalue\t6e\t3531\n"
+    );
+
+    // Errors name the place, and nothing is sent.
+    place.write("wrong", "get n\nput n\n");
+    alone
+        .kv("txn --file wrong")
+        .refused(&["the transaction: line 2, column 6: a word is missing; write put KEY VALUE"]);
+    std::fs::write(place.path("bytes"), b"get \xff").unwrap();
+    alone
+        .kv("txn --file bytes")
+        .refused(&["not UTF-8", "\\xff"]);
+    alone
+        .kv("txn --file none")
+        .refused(&["--file: reading none", "No such file"]);
+    alone.kv("txn").misused(&["<TRANSACTION>"]);
+    alone.kv("txn get n").misused(&["'n'"]);
+    alone.done();
+}
+
+#[test]
+fn numbers_are_added_and_values_are_appended_to() {
+    let place = Place::new();
+    let alone = StandaloneReplica::start(&place);
+    assert_eq!(alone.kv("add n 40").good(), "40\n");
+    assert_eq!(alone.kv("add n -50").good(), "-10\n");
+    let added = alone.kv("add n 0 -v");
+    assert!(added.err.contains("version: "), "{added:#?}");
+    assert_eq!(alone.kv("append log ab").good(), "2\n");
+    place.write("suffix", "c\nd");
+    assert_eq!(alone.kv("append log --file suffix").good(), "5\n");
+    assert_eq!(alone.kv_from("suffix", "append log -").good(), "8\n");
+    assert_eq!(alone.kv("append --hex 6c6f67 ff").good(), "9\n");
+    assert_eq!(alone.kv("get log --escapes").good(), "abc\\ndc\\nd\\xff\n");
+    alone.kv("add log 1").refused(&["no decimal integer"]);
+    alone.kv("add n x").misused(&["invalid value 'x'"]);
+    alone
+        .kv("append --hex 6c 0")
+        .refused(&["SUFFIX: 1 hexadecimal digits"]);
+    alone.done();
+}
+
+#[test]
 fn an_export_and_an_import_copy_a_cluster() {
     let (old, new) = (Cluster::up(), Cluster::up());
     old.place.write("lines", &random_entries(3000));

@@ -35,6 +35,7 @@ fn every_example_of_the_client_does_what_it_says() {
         ("compare_and_swap", "counted to 4"),
         ("records", "city = Paris"),
         ("several_keys", "example/list/c = 3"),
+        ("transactions", "removed 5 keys"),
         ("read_paths", "answered, path"),
         ("status", "leads"),
         ("leases", "given back"),

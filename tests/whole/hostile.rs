@@ -88,7 +88,7 @@ fn peers_hello(from: u8, from_name: &str) -> Vec<u8> {
         all
     };
     let mut hello = vec![1 << 3 | 5];
-    hello.extend(0x4C48_5007u32.to_le_bytes());
+    hello.extend(0x4C48_5008u32.to_le_bytes());
     hello.extend(text(2, "standing"));
     hello.extend([3 << 3, 3, 4 << 3, from]);
     hello.extend(text(5, from_name));

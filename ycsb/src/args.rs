@@ -83,6 +83,10 @@ Properties of YCSB's core workload, and some of our own:
                         zipfian_exact (Zipf over exactly recordcount records),
                         latest, hotspot, exponential, sequential. With insertions, zipfian
                         is YCSB's up to operationcount x insertproportion = 50 x recordcount
+  txnproportion         share of transactions: each reads a record and, if it exists, writes
+                        others at the same moment (0). They are reported as [TXN]
+  txnkeys               records of a transaction, of which the first is read and the others
+                        are written: 2 to 16 (2). A record may be drawn several times
   zipfian.constant      theta of zipfian_exact (0.99)
   insertorder           hashed (the keys are scattered) or ordered (hashed)
   insertpart=I/N        this is load generator I of N, which all insert in the run: each

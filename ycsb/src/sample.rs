@@ -16,6 +16,8 @@ pub enum OpKind {
     Scan,
     /// Reads a record, then writes it.
     ReadModifyWrite,
+    /// Reads a record and writes other records at one moment, if the first record exists.
+    Txn,
 }
 
 /// Outcome of an operation.

@@ -81,9 +81,10 @@ fn returned(error: &Error) -> ReturnCode {
         Error::Timeout { sent: true, .. } => ReturnCode::Timeout,
         Error::Refused { kind, .. } => match kind {
             RefusalKind::Unavailable => ReturnCode::ServiceUnavailable,
-            RefusalKind::BadRequest | RefusalKind::TooLarge | RefusalKind::NotARecord => {
-                ReturnCode::BadRequest
-            }
+            RefusalKind::BadRequest
+            | RefusalKind::TooLarge
+            | RefusalKind::NotARecord
+            | RefusalKind::NotAnInteger => ReturnCode::BadRequest,
             RefusalKind::Unauthenticated | RefusalKind::PermissionDenied => ReturnCode::Forbidden,
             RefusalKind::Internal
             | RefusalKind::SessionExpired

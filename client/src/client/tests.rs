@@ -5,6 +5,7 @@
 mod failover;
 mod routing;
 mod tokens;
+mod txn;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
@@ -19,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use leasehold_transport::{FrameReader, FrameWriter};
 use leasehold_wire::{
-    Entry, ErrorCode, Hello, Hint, MAGIC, Outcome, Path, Request, Response, Version,
+    Entry, ErrorCode, Hello, Hint, MAGIC, Outcome, Path, Request, Response, TxnResult, Version,
 };
 
 /// Fault that is injected for one command.
@@ -38,6 +39,8 @@ enum Fault {
     Garbage,
     /// The response is empty.
     Empty,
+    /// The response is the result of a transaction without operations.
+    NoResults,
 }
 
 #[derive(Default)]
@@ -197,6 +200,7 @@ async fn serve(
                         return Ok(());
                     }
                     Some(Fault::Empty) => Outcome::default(),
+                    Some(Fault::NoResults) => Outcome::txn(TxnResult::default()),
                     Some(Fault::Unavailable) => Outcome::error(ErrorCode::Unavailable, "election"),
                     Some(Fault::Denied) => Outcome::error(ErrorCode::PermissionDenied, "not yours"),
                     Some(Fault::Expired) => Outcome::error(ErrorCode::SessionExpired, "too old"),
@@ -273,7 +277,7 @@ fn waiting(client: &Client) -> usize {
 fn execute(state: &mut State, command: Command) -> Outcome {
     let identity = (command.client, command.sequence);
     if let Some(outcome) = state.results.get(&identity) {
-        return outcome.clone();
+        return txn::kept(outcome.clone());
     }
     state.executed.push(command.clone());
     let slot = state.executed.len() as u64;
@@ -315,6 +319,7 @@ fn execute(state: &mut State, command: Command) -> Outcome {
             entries.sort_by(|a, b| a.key.cmp(&b.key));
             Outcome::entries(entries)
         }
+        Op::Txn(txn) => txn::execute(&mut state.store, &txn, version),
     };
     if command.client != 0 {
         state.results.insert(identity, outcome.clone());

@@ -11,7 +11,7 @@ use super::request::Body;
 use super::{
     Command, CompareAndSwap, Delete, Entries, Entry, Error, ErrorCode, Field, Get, Hello, KeyValue,
     Mismatch, Missing, MultiGet, MultiPut, Outcome, Path, Put, PutFields, Request, Response, Scan,
-    StatusReply, Value, Version,
+    StatusReply, Txn, TxnResult, Value, Version,
 };
 
 impl Op {
@@ -56,6 +56,11 @@ impl Op {
     /// Returns an operation that writes several keys at one moment.
     pub fn multi_put(entries: Vec<KeyValue>) -> Op {
         Op::MultiPut(MultiPut { entries })
+    }
+
+    /// Returns an operation that executes one of two lists of operations at one moment.
+    pub fn txn(txn: Txn) -> Op {
+        Op::Txn(txn)
     }
 
     /// Returns an operation that reads up to `limit` entries with `from <= key < to`, in key order
@@ -147,6 +152,11 @@ impl Outcome {
     /// Creates the outcome of a MultiGet or a Scan that found these entries.
     pub fn entries(entries: Vec<Entry>) -> Outcome {
         Outcome::of(outcome::Result::Entries(Entries { entries }))
+    }
+
+    /// Creates the outcome of a transaction.
+    pub fn txn(result: TxnResult) -> Outcome {
+        Outcome::of(outcome::Result::Txn(result))
     }
 
     /// Creates the outcome of a refused command.

@@ -11,7 +11,7 @@ use prost::{DecodeError, Message};
 
 use super::command::Op;
 use super::request::Body;
-use super::validate::{too_many, too_many_fields, too_many_holders};
+use super::validate::{too_many, too_many_fields, too_many_holders, too_many_txn_parts};
 use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
 /// A decoded request. All its parts are present and well-formed. The command of the request may
@@ -34,8 +34,9 @@ pub enum DecodedRequest {
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
 /// Maximum number of fields of a request, including the fields of all messages inside it. It allows
-/// three fields for each part (the part itself and two fields in it), and 64 other fields.
-const FIELDS_MAX: usize = 3 * COMMAND_PARTS_MAX + 64;
+/// five fields for each part, and 64 other fields. A comparison of versions has this many: the
+/// comparison itself, its key, the version, and two numbers.
+const FIELDS_MAX: usize = 5 * COMMAND_PARTS_MAX + 64;
 
 const REQUEST_ID: u32 = 1;
 const REQUEST_COMMAND: u32 = 2;
@@ -43,7 +44,17 @@ const REQUEST_STATUS: u32 = 3;
 const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
 /// Field numbers of the operations in `Command`.
-const COMMAND_OPERATIONS: Range<u32> = 4..12;
+const COMMAND_OPERATIONS: Range<u32> = 4..14;
+/// Field numbers of `Txn`: its comparisons, and the lists of its operations.
+const TXN_COMPARISONS: u32 = 1;
+const TXN_OPERATIONS: Range<u32> = 2..4;
+/// Field number of the only message in `Comparison`.
+const COMPARED_VERSION: u32 = 2;
+/// Field number of `Txn` in `Command`.
+const TXN: u32 = 13;
+/// Operations of `TxnOp` that name fields, and the field number of these fields: `PutFields` and
+/// `DeleteFields`.
+const WITH_FIELDS: (Range<u32>, u32) = (4..6, 2);
 /// Message fields inside operations: the version that a compare-and-swap expects, the fields of a
 /// PutFields, and the entries of a MultiPut. Each pair is the field number of the operation, and
 /// the field number inside the operation.
@@ -132,6 +143,7 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
         parts: [0; OPERATIONS.len()],
+        txn_parts: 0,
         holders: 0,
     };
     count.request(request)?;
@@ -144,6 +156,8 @@ struct PartCounter {
     left: usize,
     /// Number of parts counted so far, for each of [`OPERATIONS`].
     parts: [usize; OPERATIONS.len()],
+    /// Number of comparisons, operations and fields of transactions.
+    txn_parts: usize,
     holders: usize,
 }
 
@@ -168,12 +182,48 @@ impl PartCounter {
     }
 
     fn operation(&mut self, operation: u32, contents: &[u8]) -> Result<(), DecodeError> {
+        if operation == TXN {
+            return self.txn(contents);
+        }
         self.each(contents, |count, field, inner| {
             let is_parts = |(number, part, _)| (number, part) == (operation, field);
             if let Some(index) = OPERATIONS.into_iter().position(is_parts) {
                 count.parts[index] += 1;
             }
             if MESSAGES.contains(&(operation, field)) {
+                count.all(inner)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    fn txn(&mut self, txn: &[u8]) -> Result<(), DecodeError> {
+        self.each(txn, |count, field, part| {
+            if field == TXN_COMPARISONS {
+                count.txn_parts += 1;
+                count.each(part, |count, field, condition| match field {
+                    COMPARED_VERSION => count.all(condition),
+                    _ => Ok(()),
+                })
+            } else if TXN_OPERATIONS.contains(&field) {
+                count.txn_parts += 1;
+                count.each(part, PartCounter::listed)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    /// Counts the fields of an operation of a transaction.
+    fn listed(&mut self, operation: u32, contents: &[u8]) -> Result<(), DecodeError> {
+        let (operations, fields) = WITH_FIELDS;
+        self.each(contents, |count, field, inner| {
+            if !operations.contains(&operation) || field != fields {
+                return Ok(());
+            }
+            count.txn_parts += 1;
+            if operation == operations.start {
                 count.all(inner)
             } else {
                 Ok(())
@@ -226,6 +276,9 @@ impl PartCounter {
         let above = found.find(|(count, _)| **count > COMMAND_PARTS_MAX);
         let operation =
             above.map(|(&count, (.., field))| too_many(field, count, COMMAND_PARTS_MAX));
+        let txn = (self.txn_parts > COMMAND_PARTS_MAX)
+            .then(|| too_many_txn_parts(self.txn_parts, COMMAND_PARTS_MAX));
+        let operation = operation.or(txn);
         operation.or_else(|| (self.left == 0).then(|| too_many_fields(FIELDS_MAX)))
     }
 }
@@ -245,8 +298,13 @@ fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
 mod tests {
     use super::*;
     use crate::command::Op;
+    use crate::comparison::Condition;
     use crate::request::Body;
-    use crate::{Command, FRAME_BYTES_MAX, Field, KeyValue, VALUE_BYTES_MAX, validate_body};
+    use crate::txn_op::Op as Operation;
+    use crate::{
+        Command, Comparison, FRAME_BYTES_MAX, Field, Get, KeyValue, PutFields, Txn,
+        VALUE_BYTES_MAX, Version, validate_body,
+    };
 
     fn request(op: Op) -> Request {
         Request::new(7, Some(Body::Command(Command::session(1, 1, 1, op))))
@@ -269,14 +327,59 @@ mod tests {
         ]
     }
 
+    /// Returns transactions with this number of parts: comparisons, operations in either list, and
+    /// fields of one operation. Comparisons of versions have the most fields.
+    fn txns(parts: usize) -> [Op; 6] {
+        let key = || Bytes::from("k");
+        let version = Version { slot: 7, index: 3 };
+        let comparison = Comparison {
+            key: key(),
+            condition: Some(Condition::Version(version)),
+        };
+        let field = Field {
+            name: "f".into(),
+            value: "v".into(),
+        };
+        let get = || Operation::Get(Get { key: key() });
+        let put_fields = |count| {
+            Operation::PutFields(PutFields {
+                key: key(),
+                fields: vec![field.clone(); count],
+            })
+        };
+        let delete_fields = |count| Operation::delete_fields(key(), vec![key(); count]);
+        let half = parts / 2;
+        let txn = |compared, then: Vec<Operation>, or_else: Vec<Operation>| {
+            Op::txn(Txn {
+                comparisons: vec![comparison.clone(); compared],
+                then: then.into_iter().map(Into::into).collect(),
+                or_else: or_else.into_iter().map(Into::into).collect(),
+                keep_going: true,
+            })
+        };
+        [
+            txn(parts - 1, vec![get()], vec![]),
+            txn(0, vec![get(); parts], vec![]),
+            txn(0, vec![], vec![Operation::append(key(), "v"); parts]),
+            txn(1, vec![], vec![put_fields(parts - 2)]),
+            txn(1, vec![delete_fields(parts - 2)], vec![]),
+            txn(
+                half - 3,
+                vec![get(), put_fields(1)],
+                vec![delete_fields(parts - half - 1)],
+            ),
+        ]
+    }
+
     #[test]
     fn the_limit_itself_is_decoded_and_one_more_is_refused_in_the_same_words() {
-        for op in operations(COMMAND_PARTS_MAX, 1) {
+        let all = |parts| operations(parts, 1).into_iter().chain(txns(parts));
+        for op in all(COMMAND_PARTS_MAX - 1).chain(all(COMMAND_PARTS_MAX)) {
             let whole = request(op);
             let decoded = decode_request(whole.encode_to_vec().into());
             assert_eq!(decoded, Ok(DecodedRequest::Request(whole)));
         }
-        for op in operations(COMMAND_PARTS_MAX + 1, 1) {
+        for op in all(COMMAND_PARTS_MAX + 1) {
             let whole = request(op.clone());
             let Ok(DecodedRequest::Refused { id: 7, error }) =
                 decode_request(whole.encode_to_vec().into())
@@ -323,6 +426,58 @@ mod tests {
             let decoded = decode_request(request(op).encode_to_vec().into());
             assert!(matches!(decoded, Ok(DecodedRequest::Refused { .. })));
         }
+    }
+
+    /// Tests frames that hold millions of empty comparisons, operations, fields or names of fields.
+    #[test]
+    fn a_frame_full_of_empty_parts_of_a_transaction_is_refused() {
+        const TAG: u8 = 0x6A;
+        let full = |tag: u8| [tag, 0].repeat(FRAME_BYTES_MAX / 2 - 20);
+        let [comparisons, then, or_else] = [0x0A, 0x12, 0x1A].map(full);
+        // Values and unknown fields of one put, which are fields but no parts.
+        let put = wrapped(0x12, wrapped(0x12, full(0x12)));
+        let names = wrapped(0x12, wrapped(0x2A, full(0x12)));
+        let fields = wrapped(0x1A, wrapped(0x22, full(0x12)));
+        let of_field = wrapped(0x12, wrapped(0x22, wrapped(0x12, full(0x0A))));
+        let version = wrapped(
+            0x0A,
+            wrapped(0x12, [0x08, 1].repeat(FRAME_BYTES_MAX / 2 - 20)),
+        );
+        for (contents, is_parts) in [
+            (comparisons, true),
+            (then, true),
+            (or_else, true),
+            (names, true),
+            (fields, true),
+            (put, false),
+            (of_field, false),
+            (version, false),
+            // Each of several transactions that the decoder would merge into one.
+            (full(0x7A), false),
+        ] {
+            let frame = request_of(TAG, contents);
+            assert!(frame.len() <= FRAME_BYTES_MAX);
+            let Ok(DecodedRequest::Refused { id: 7, error }) = decode_request(frame.into()) else {
+                panic!("it is decoded");
+            };
+            let words = if is_parts {
+                "txn has"
+            } else {
+                "request has more"
+            };
+            assert!(error.message.starts_with(words), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_of_one_transaction_add_up() {
+        let [.., half] = txns(COMMAND_PARTS_MAX / 2 + 1);
+        let half = request(half).encode_to_vec();
+        let decoded = decode_request([half.clone(), half].concat().into());
+        let Ok(DecodedRequest::Refused { id: 7, error }) = decoded else {
+            panic!("it is decoded");
+        };
+        assert!(error.message.starts_with("txn has 1026 "), "{error:?}");
     }
 
     #[test]
@@ -419,7 +574,7 @@ mod tests {
             is_refused(request_of(0x42, wrapped(0x12, full.clone())));
             is_refused(request_of(0x52, wrapped(0x0A, full.clone())));
             // Each of many entries has a few fields too many.
-            let entry = wrapped(0x0A, full[..8].to_vec());
+            let entry = wrapped(0x0A, full[..10].to_vec());
             is_refused(request_of(0x52, entry.repeat(COMMAND_PARTS_MAX)));
         }
     }
@@ -435,7 +590,18 @@ mod tests {
             key: "k".into(),
             value: full.clone(),
         };
+        let comparison = Comparison {
+            key: "k".into(),
+            condition: Some(Condition::AtMost(full.clone())),
+        };
+        let txn = Txn {
+            comparisons: vec![comparison],
+            then: vec![Operation::append("k", full.clone()).into()],
+            or_else: vec![Operation::delete_fields("k", vec![full.clone()]).into()],
+            keep_going: false,
+        };
         for op in [
+            Op::txn(txn),
             Op::put("k", full.clone()),
             Op::get(full.clone()),
             Op::cas("k", full.clone(), None),

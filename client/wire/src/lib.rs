@@ -6,6 +6,7 @@ mod constructors;
 mod decode_request;
 mod encode_response;
 mod questions;
+mod txn;
 mod validate;
 
 #[allow(missing_docs, clippy::all)]
@@ -20,8 +21,8 @@ pub use encode_response::encode_response;
 pub use generated::*;
 pub use questions::ReadOp;
 pub use validate::{
-    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, UNACKNOWLEDGED_MAX, validate,
-    validate_body, validate_op,
+    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, TXN_REWRITES_MAX, UNACKNOWLEDGED_MAX,
+    validate, validate_body, validate_op,
 };
 
 /// The first field of `Hello`: "LHS" and the protocol's version.

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 
 use super::command::Op;
-use super::{Command, Get, KeyValue, MultiGet, PutFields, Scan};
+use super::{Command, Get, KeyValue, MultiGet, Scan, Txn};
 
 /// An operation that changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,18 +33,22 @@ impl Op {
             Op::Get(get) => Some(ReadOp::Get(get)),
             Op::MultiGet(get) => Some(ReadOp::MultiGet(get)),
             Op::Scan(scan) => Some(ReadOp::Scan(scan)),
-            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => None,
+            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) => None,
+            Op::MultiPut(_) | Op::Txn(_) => None,
         }
     }
 
-    /// Returns the operation if it merges fields into a record; `None` if it is another operation.
-    #[inline]
-    pub fn as_merge(&self) -> Option<&PutFields> {
-        match self {
-            Op::PutFields(put) => Some(put),
-            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::MultiPut(_) => None,
-            Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) => None,
-        }
+    /// Returns the keys of the values that the operation may read as a whole and write again. This
+    /// takes time in proportion to the stored value.
+    pub fn rewritten_keys(&self) -> impl Iterator<Item = &Bytes> {
+        let (merge, txn) = match self {
+            Op::Txn(txn) => (None, Some(txn)),
+            Op::PutFields(put) => (Some(&put.key), None),
+            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::MultiPut(_) => (None, None),
+            Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) => (None, None),
+        };
+        let of_txn = txn.into_iter().flat_map(Txn::rewritten_keys);
+        merge.into_iter().chain(of_txn)
     }
 
     /// Returns true if the operation is a write to one key and its result does not depend on the
@@ -53,19 +57,20 @@ impl Op {
     pub fn is_blind_write(&self) -> bool {
         match self {
             Op::Put(_) | Op::Delete(_) => true,
-            Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => false,
+            Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) | Op::Txn(_) => false,
             Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) => false,
         }
     }
 
-    /// Returns true if the operation may name several keys.
+    /// Returns true if the operation may name several keys. The keys that a transaction compares or
+    /// reads count, too (hazard 34).
     #[inline]
     pub fn is_multi(&self) -> bool {
         self.one_key().is_none()
     }
 
-    /// Returns the key of an operation on one key. Returns `None` for an operation on several keys,
-    /// even if it names only one.
+    /// Returns the key of an operation on one key. Returns `None` for a multi-get, a multi-put or a
+    /// scan, even if it names only one key.
     #[inline]
     pub fn one_key(&self) -> Option<&Bytes> {
         match self {
@@ -74,6 +79,7 @@ impl Op {
             Op::Delete(op) => Some(&op.key),
             Op::Cas(op) => Some(&op.key),
             Op::PutFields(op) => Some(&op.key),
+            Op::Txn(op) => op.one_key(),
             Op::MultiGet(_) | Op::MultiPut(_) | Op::Scan(_) => None,
         }
     }
@@ -82,22 +88,42 @@ impl Op {
     /// scan names a range.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        keys(Some(self))
+        keys(Some(self), Txn::keys)
+    }
+
+    /// Returns every key that the operation may write, in order.
+    #[inline]
+    pub fn written_keys(&self) -> impl Iterator<Item = &Bytes> {
+        written_keys(Some(self))
     }
 }
 
 #[inline]
-fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
-    let one = op.and_then(Op::one_key);
+fn written_keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
+    keys(op.filter(|op| op.is_write()), Txn::written_keys)
+}
+
+#[inline]
+fn keys<'a, I: Iterator<Item = &'a Bytes>>(
+    op: Option<&'a Op>,
+    of_txn: impl Fn(&'a Txn) -> I,
+) -> impl Iterator<Item = &'a Bytes> {
+    let mut one = op.and_then(Op::one_key);
+    let mut txn = None;
     let (many, entries): (&[Bytes], &[KeyValue]) = match op {
         Some(Op::MultiGet(op)) => (&op.keys, &[]),
         Some(Op::MultiPut(op)) => (&[], &op.entries),
+        Some(Op::Txn(op)) => {
+            (one, txn) = (None, Some(op));
+            (&[], &[])
+        }
         Some(Op::Get(_) | Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_)) => (&[], &[]),
         Some(Op::Scan(_)) | None => (&[], &[]),
     };
     one.into_iter()
         .chain(many)
         .chain(entries.iter().map(|entry| &entry.key))
+        .chain(txn.into_iter().flat_map(of_txn))
 }
 
 impl Command {
@@ -115,11 +141,10 @@ impl Command {
         self.op.as_ref().and_then(Op::as_read)
     }
 
-    /// Returns the result of [`Op::as_merge`] for the command's operation. Returns `None` if the
-    /// command has no operation.
-    #[inline]
-    pub fn as_merge(&self) -> Option<&PutFields> {
-        self.op.as_ref().and_then(Op::as_merge)
+    /// Returns the keys that [`Op::rewritten_keys`] returns for the command's operation. If there is
+    /// no operation, there are no keys.
+    pub fn rewritten_keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.op.iter().flat_map(Op::rewritten_keys)
     }
 
     /// Returns the result of [`Op::is_blind_write`] for the command's operation. Returns false if
@@ -140,6 +165,13 @@ impl Command {
     /// operation, there are no keys.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        keys(self.op.as_ref())
+        keys(self.op.as_ref(), Txn::keys)
+    }
+
+    /// Returns the keys that [`Op::written_keys`] returns for the command's operation. If there is
+    /// no operation, there are no keys.
+    #[inline]
+    pub fn written_keys(&self) -> impl Iterator<Item = &Bytes> {
+        written_keys(self.op.as_ref())
     }
 }

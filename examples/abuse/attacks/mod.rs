@@ -16,6 +16,7 @@ mod padded;
 mod peers;
 mod pipeline;
 mod questions;
+mod txns;
 mod unread;
 
 use std::path::PathBuf;
@@ -312,6 +313,41 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "txns",
+        what: "clients keep 2,000 transactions in flight, each of which puts four keys blindly",
+        seconds: 12,
+        memory_mib: 256.0,
+        judged: JudgedLatency::Nothing,
+        after: &[AftermathCheck::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "txns-long",
+        what: "4 clients send transactions of 1,024 puts and additions, 80 in flight each",
+        seconds: 12,
+        memory_mib: 256.0,
+        after: &[AftermathCheck::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "txns-rewrites",
+        what: "clients keep 3,000 transactions in flight, each with 16 appends to values and merges into records of 250 KB",
+        prepares: true,
+        seconds: 12,
+        memory_mib: 256.0,
+        after: &[AftermathCheck::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "txns-failed",
+        what: "12 connections keep 16 transactions in flight each, whose comparison with a value of 1 MiB fails",
+        prepares: true,
+        seconds: 12,
+        memory_mib: IN_FLIGHT_MIB,
+        after: &[AftermathCheck::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
         name: "multi-gets-absent",
         what: "4 clients ask the holder for 10,000 absent keys at once, 2 in flight each",
         seconds: 8,
@@ -495,6 +531,12 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "merges-spread" => merges::merge(target, merges::MANY).await,
         "merges-ahead" => ahead::merge(target).await,
         "multi-puts" => many_keys::multi_puts(target).await,
+        "txns" => txns::blind(target).await,
+        "txns-long" => txns::long(target).await,
+        "txns-rewrites" if target.preparing => txns::prepare_rewrites(target).await,
+        "txns-rewrites" => txns::rewrites(target).await,
+        "txns-failed" if target.preparing => txns::prepare_comparisons(target).await,
+        "txns-failed" => txns::comparisons(target).await,
         "multi-gets-absent" => many_keys::multi_gets_absent(target).await,
         "status-holders" if target.preparing => questions::make_demand(target).await,
         "status-holders" => questions::status_holders(target).await,

@@ -2,6 +2,7 @@
 
 mod operators;
 mod reads;
+mod txns;
 mod writes;
 
 use bytes::Bytes;
@@ -61,6 +62,8 @@ pub struct Case {
     /// Number of fields and number of bytes of the record into which the case merges fields. `None`
     /// if the case merges no fields.
     pub merges_into: Option<(usize, usize)>,
+    /// Number of merges of each request. Only transactions have several.
+    pub merges: usize,
     /// Whether the requests change the leases that are in force.
     pub changes_leases: bool,
     pub ask: Box<dyn Fn(&LaneTurn<'_>) -> CaseRequest>,
@@ -103,6 +106,7 @@ impl Case {
             prepared: Vec::new(),
             refused: None,
             merges_into: None,
+            merges: 1,
             changes_leases: false,
             ask: Box::new(|_| CaseRequest::Op(Op::get("k"))),
         }
@@ -139,6 +143,7 @@ impl Case {
 /// Returns a case for each kind of requests in each size.
 pub fn all() -> Vec<Case> {
     let mut all = writes::cases();
+    all.extend(txns::cases());
     all.extend(reads::cases());
     all.extend(operators::cases());
     all

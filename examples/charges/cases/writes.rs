@@ -14,7 +14,7 @@ const SPREAD: usize = 16;
 /// Maximum number of bytes of an entry in addition to the bytes of its key and its value.
 const ENTRY_BYTES: usize = 16;
 /// Number of fields of the largest record into which a case merges fields.
-const RECORD_FIELDS: usize = 1_020;
+pub(super) const RECORD_FIELDS: usize = 1_020;
 const RECORD_BYTES: usize = 256 << 10;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -76,7 +76,7 @@ fn version(answer: &Response) -> Option<Version> {
     }
 }
 
-fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
+pub(super) fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
     let field = |number: usize| Field {
         name: format!("f{number:04}").into(),
         value: bytes(value_bytes),

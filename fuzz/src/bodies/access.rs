@@ -8,7 +8,7 @@ use leasehold_node::access::rights::{Keys, Rights, check};
 use leasehold_node::access::tokens::{parse, write};
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
-use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, decode_request};
+use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, Txn, decode_request};
 
 use super::decode_round_trip;
 use crate::memory;
@@ -89,6 +89,7 @@ pub fn rights(input: &[u8]) {
         Body::Command(command) => match &command.op {
             None => false,
             Some(Op::Delete(_)) => true,
+            Some(Op::Txn(txn)) => is_complete(txn),
             Some(op) => !op.is_write() || !op.keys().any(is_reserved),
         },
         _ => true,
@@ -125,8 +126,29 @@ pub fn rights(input: &[u8]) {
         }
         Some(Op::Scan(_)) => {}
         Some(Op::MultiPut(put)) => assert_eq!(found.is_ok(), put.entries.is_empty()),
+        Some(Op::Txn(txn)) => {
+            let writes = txn.written_keys().next().is_some();
+            let allowed = is_complete(txn) && !writes && txn.keys().all(|key| covers(key));
+            assert_eq!(found.is_ok(), allowed, "{found:?}");
+            if let Err(error) = found {
+                assert!(
+                    error.message.starts_with("txn."),
+                    "{error:?} names the part"
+                );
+            }
+        }
         _ => assert!(found.is_err(), "writes are refused"),
     }
+}
+
+/// Returns true if a client with all rights may execute the transaction: every entry of its lists
+/// has an operation, and only a get names the reserved key.
+fn is_complete(txn: &Txn) -> bool {
+    let mut listed = txn.then.iter().chain(&txn.or_else);
+    let mut compared = txn.comparisons.iter();
+    listed.all(|it| it.op.is_some())
+        && !compared.any(|it| is_reserved(&it.key))
+        && !txn.written_keys().any(is_reserved)
 }
 
 /// Returns true if the key is reserved for probes. A client sends a probe to find a replica that

@@ -6,8 +6,8 @@ use leasehold_replica::codec::{decode_envelope, encode_envelope};
 use leasehold_replica::message::{Envelope, Message, RequestId};
 use leasehold_wire::request::Body;
 use leasehold_wire::{
-    Command, DecodedRequest, Entry, FRAME_BYTES_MAX, Hello, KeyValue, Record, Request, Response,
-    Welcome, decode_greeting, decode_request, validate,
+    Command, Comparison, DecodedRequest, Entry, FRAME_BYTES_MAX, Hello, KeyValue, OpResult, Record,
+    Request, Response, TxnOp, Welcome, decode_greeting, decode_request, validate,
 };
 use prost::Message as _;
 
@@ -15,11 +15,12 @@ use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
 /// Maximum memory for each byte of a request, in bytes. The limit is computed from the largest
-/// element that a list in a request can have.
-const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
+/// element that a list in a request can have. Each element of a transaction may contain a list.
+const REQUEST_PER_BYTE: usize =
+    per_byte::<KeyValue>() + per_byte::<Comparison>() + per_byte::<TxnOp>();
 /// Maximum memory for each byte of an answer, in bytes. The limit is computed from the largest
 /// element that a list in an answer can have.
-const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
+const RESPONSE_PER_BYTE: usize = per_byte::<Entry>() + per_byte::<OpResult>();
 
 /// Decodes messages of a client: its greeting, and requests.
 pub fn client_to_server(input: &[u8]) {
@@ -78,9 +79,10 @@ pub fn server_to_client(input: &[u8]) {
 pub mod seeds {
     use bytes::Bytes;
     use leasehold_wire::request::Body;
+    use leasehold_wire::txn_op::Op as Listed;
     use leasehold_wire::{
-        Counter, Demand, Field, Hint, LeaseRange, LeaseRequest, Leases, MoveRequest, Peer, Record,
-        Request, Response, StatusReply, StatusRequest, Welcome, hello,
+        Comparison, Counter, Demand, Field, Hint, LeaseRange, LeaseRequest, Leases, MoveRequest,
+        Peer, Record, Request, Response, StatusReply, StatusRequest, Txn, TxnOp, Welcome, hello,
     };
     use prost::Message as _;
 
@@ -116,7 +118,33 @@ pub mod seeds {
         seeds.push(request(None));
         seeds.push(hello(Some("cluster")).encode_to_vec());
         seeds.push(too_many_parts());
+        seeds.extend(too_many_parts_of_txns());
         seeds
+    }
+
+    /// Returns transactions with more comparisons, operations or names than are allowed. Each part
+    /// has two bytes.
+    fn too_many_parts_of_txns() -> Vec<Vec<u8>> {
+        let names = Listed::delete_fields("k", vec![Bytes::new(); 10_001]);
+        let txns = [
+            Txn {
+                comparisons: vec![Comparison::default(); 10_001],
+                ..Txn::default()
+            },
+            Txn {
+                or_else: vec![TxnOp::default(); 10_001],
+                ..Txn::default()
+            },
+            Txn {
+                then: vec![names.into()],
+                ..Txn::default()
+            },
+        ];
+        let encoded = txns.map(|txn| {
+            let op = leasehold_wire::command::Op::txn(txn);
+            Request::new(7, Some(Body::Command(op.into()))).encode_to_vec()
+        });
+        encoded.into()
     }
 
     /// Returns a command with more keys than are allowed. Each key has two bytes.

@@ -59,7 +59,7 @@ pub mod seeds {
             .map(|envelope| super::framed(envelope).expect("samples are short").into())
             .collect();
         let hello = proto::Hello {
-            magic: 0x4C48_5007,
+            magic: 0x4C48_5008,
             cluster: "cluster".into(),
             members: 5,
             from: 1,

@@ -17,7 +17,13 @@ use leasehold_replica::message::{
     RequestId, Value,
 };
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
+use leasehold_wire::comparison::Condition;
+use leasehold_wire::op_result::Result as OpAnswer;
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{
+    Command, Comparison, Delete, Entry, Error, ErrorCode, FailedComparison, Field, Get, KeyValue,
+    Missing, OpResult, Outcome, Path, Put, PutFields, Txn, TxnOp, TxnResult, Version,
+};
 
 const VERSION: Version = Version {
     slot: 300,
@@ -49,7 +55,117 @@ pub fn commands() -> Vec<Command> {
         Op::multi_put(vec![pair("one"), pair("two")]),
         Op::scan("from", "to", 100),
     ];
-    ops.map(|op| Command::session(1 << 63, 9, 5, op)).into()
+    let txns = txns("key", "two").into_iter().map(Op::txn);
+    let ops = ops.into_iter().chain(txns);
+    ops.map(|op| Command::session(1 << 63, 9, 5, op)).collect()
+}
+
+fn listed(operations: impl IntoIterator<Item = Listed>) -> Vec<TxnOp> {
+    operations.into_iter().map(TxnOp::from).collect()
+}
+
+/// Returns an operation of a transaction of each kind.
+fn operations(key: &'static str) -> [Listed; 7] {
+    let field = Field {
+        name: "one".into(),
+        value: "its value".into(),
+    };
+    let (key, value) = (Bytes::from(key), Bytes::from("7"));
+    [
+        Listed::Get(Get { key: key.clone() }),
+        Listed::Put(Put {
+            key: key.clone(),
+            value: value.clone(),
+        }),
+        Listed::Delete(Delete { key: key.clone() }),
+        Listed::PutFields(PutFields {
+            key: key.clone(),
+            fields: vec![field],
+        }),
+        Listed::delete_fields(key.clone(), vec!["one".into(), "two".into()]),
+        Listed::add(key.clone(), -70),
+        Listed::append(key, value),
+    ]
+}
+
+fn comparison(key: &'static str, condition: Condition) -> Comparison {
+    Comparison {
+        key: key.into(),
+        condition: Some(condition),
+    }
+}
+
+/// Returns a comparison of each kind.
+fn comparisons(key: &'static str) -> Vec<Comparison> {
+    let value = || Bytes::from("value");
+    let conditions = [
+        Condition::Present(true),
+        Condition::Version(VERSION),
+        Condition::Equal(value()),
+        Condition::Less(value()),
+        Condition::AtMost(value()),
+        Condition::Greater(value()),
+        Condition::AtLeast(value()),
+        Condition::Present(false),
+    ];
+    let conditions = conditions.into_iter();
+    conditions
+        .map(|condition| comparison(key, condition))
+        .collect()
+}
+
+/// Returns transactions about two keys: one for each kind of comparison and operation, one with all
+/// of them, and one with many operations on one key.
+pub fn txns(key: &'static str, other: &'static str) -> Vec<Txn> {
+    let both = || comparisons(key).into_iter().chain(comparisons(other));
+    let each = operations(key).into_iter().zip(operations(other));
+    let mut txns: Vec<Txn> = (0..)
+        .zip(each)
+        .map(|(number, (one, two))| Txn {
+            comparisons: both().skip(number * 2).take(1).collect(),
+            then: listed([one.clone()]),
+            or_else: listed([two, one]),
+            keep_going: number % 2 == 0,
+        })
+        .collect();
+    txns.push(Txn {
+        comparisons: both().collect(),
+        then: listed(operations(key).into_iter().chain(operations(other))),
+        or_else: listed(operations(other)),
+        keep_going: true,
+    });
+    txns.push(Txn {
+        comparisons: Vec::new(),
+        then: listed(vec![Listed::append(key, "a"); 16]),
+        or_else: listed(vec![Listed::add(other, 1); 20]),
+        keep_going: false,
+    });
+    txns
+}
+
+fn txn_result() -> TxnResult {
+    let value = |value: &'static str| leasehold_wire::Value {
+        value: value.into(),
+        version: Some(VERSION),
+    };
+    let answers = [
+        OpAnswer::Value(value("value")),
+        OpAnswer::Missing(Missing {}),
+        OpAnswer::Count(300),
+        OpAnswer::Number(-300),
+        OpAnswer::Error(Error::new(ErrorCode::NotAnInteger, "why")),
+    ];
+    let answers = answers.into_iter().map(Some);
+    TxnResult {
+        or_else: true,
+        failed: Some(FailedComparison {
+            index: 3,
+            found: Some(value("found")),
+        }),
+        version: Some(VERSION),
+        results: answers.map(|result| OpResult { result }).collect(),
+        abridged: true,
+    }
 }
 
 pub fn outcomes() -> Vec<Outcome> {
@@ -66,6 +182,8 @@ pub fn outcomes() -> Vec<Outcome> {
         Outcome::mismatch(None),
         Outcome::entries(vec![entry("one"), entry("two")]),
         Outcome::error(ErrorCode::NotARecord, "why"),
+        Outcome::error(ErrorCode::NotAnInteger, "why"),
+        Outcome::txn(txn_result()),
     ]
 }
 

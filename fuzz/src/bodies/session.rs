@@ -16,8 +16,9 @@ use leasehold_replica::message::Value;
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::request::Body;
+use leasehold_wire::txn_op::Op as Listed;
 use leasehold_wire::{
-    Command, DecodedRequest, Hello, MAGIC, Outcome, PROBE_KEY, decode_request, split_frame,
+    Command, DecodedRequest, Hello, MAGIC, Outcome, PROBE_KEY, Txn, decode_request, split_frame,
     validate_body,
 };
 use prost::Message as _;
@@ -301,10 +302,37 @@ impl SessionFixture {
 fn assert_allowed(value: &Value, read: &[&str], write: &[&str]) {
     for proposed in value.commands() {
         let command = &proposed.command;
+        if let Some(Op::Txn(txn)) = &command.op {
+            assert_txn_allowed(txn, read, write);
+            continue;
+        }
         let prefixes = if command.is_write() { write } else { read };
         let mut keys = command.keys();
         let allowed = is_probe(command) || keys.all(|key| covers(prefixes, key));
         assert!(allowed, "{command:?} with {read:?}, {write:?}");
+    }
+}
+
+/// Asserts that the client may compare and read every key that the transaction compares or reads,
+/// and write every key that it writes. Only a put tells nothing about the stored value.
+fn assert_txn_allowed(txn: &Txn, read: &[&str], write: &[&str]) {
+    for comparison in &txn.comparisons {
+        let key = &comparison.key;
+        assert!(
+            covers(read, key) && *key != PROBE_KEY,
+            "{txn:?} with {read:?}"
+        );
+    }
+    for operation in txn.operations() {
+        let key = operation.key();
+        let reads = !matches!(operation, Listed::Put(_));
+        let writes = !matches!(operation, Listed::Get(_));
+        let may_read = !reads || covers(read, key);
+        let may_write = !writes || covers(write, key) && *key != PROBE_KEY;
+        assert!(
+            may_read && may_write,
+            "{operation:?} with {read:?}, {write:?}"
+        );
     }
 }
 
@@ -322,6 +350,7 @@ pub mod seeds {
     use prost::Message;
 
     use super::GRANTS;
+    use crate::bodies::samples;
 
     /// Returns sessions for each token. They contain requests of all kinds, both for keys to which
     /// the token has rights and for other keys.
@@ -382,6 +411,8 @@ pub mod seeds {
             Op::get("open/1"),
             Op::delete(key),
         ];
+        let txns = samples::txns(key, "a/1").into_iter().map(Op::txn);
+        let ops = ops.into_iter().chain(txns);
         let commands = (1..).zip(ops).map(|(sequence, op)| {
             let command = if op.is_write() {
                 Command::session(9, sequence, sequence, op)

@@ -1,12 +1,8 @@
 //! Choice of a client's next operation.
-//!
-//! There are three sets of keys. *Hot* keys are few, and all clients of single keys use them often.
-//! *Cold* keys are many. A *group* is a set of a few keys. Several clients send operations on all
-//! keys of a group for a while. After that, no client uses the group again. So the history of a
-//! group is short enough to be judged as a history of transactions.
+
+mod transactions;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_wire::Version;
@@ -14,40 +10,46 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::request::{Belief, OperationKind, OperationRequest, Parts};
+use super::effects::Parts;
+use super::keys::{COLD, COUNTERS, HOT, LISTS, group_keys, is_record};
+use super::request::{Belief, OperationKind, OperationRequest};
 
-/// Hot keys, which clients use often.
-pub const HOT: Range<u64> = 0..48;
-/// Cold keys, which clients rarely use.
-pub const COLD: Range<u64> = 48..2048;
-/// Number of keys in each group.
-pub const GROUP_KEYS: u64 = 4;
-/// The first key of the first group.
-const GROUPS_FROM: u64 = 10_000;
 /// Probability that a client chooses a hot key instead of a cold key.
 const HOT_SHARE: f64 = 0.7;
+/// Probability that a client reads lists and counters instead of hot and cold keys.
+const GROWING_SHARE: f64 = 0.12;
 /// Maximum number of key states that a client remembers.
 const BELIEFS_MAX: usize = 4096;
 
-/// Kinds of operations on hot and cold keys, with their relative frequencies.
-const SINGLE: [(OperationKind, u32); 7] = [
+/// Kinds of operations on single keys, with their relative frequencies.
+const SINGLE: [(OperationKind, u32); 10] = [
     (OperationKind::Get, 44),
-    (OperationKind::Put, 22),
-    (OperationKind::Delete, 6),
-    (OperationKind::Cas, 14),
+    (OperationKind::Put, 20),
+    (OperationKind::Delete, 5),
+    (OperationKind::Cas, 12),
     (OperationKind::Scan, 3),
     (OperationKind::MultiGet, 5),
-    (OperationKind::MultiPut, 6),
+    (OperationKind::MultiPut, 5),
+    (OperationKind::Txn, 16),
+    (OperationKind::Append, 6),
+    (OperationKind::Add, 6),
 ];
 /// Kinds of operations on groups, with their relative frequencies.
-const GROUPED: [(OperationKind, u32); 7] = [
+const GROUPED: [(OperationKind, u32); 8] = [
     (OperationKind::Get, 12),
     (OperationKind::Put, 10),
     (OperationKind::Delete, 4),
     (OperationKind::Cas, 6),
     (OperationKind::Scan, 20),
-    (OperationKind::MultiGet, 23),
-    (OperationKind::MultiPut, 25),
+    (OperationKind::MultiGet, 20),
+    (OperationKind::MultiPut, 16),
+    (OperationKind::Txn, 24),
+];
+/// Kinds of operations on groups that are stored as records, with their relative frequencies.
+const RECORDS: [(OperationKind, u32); 3] = [
+    (OperationKind::Get, 25),
+    (OperationKind::Scan, 10),
+    (OperationKind::Txn, 65),
 ];
 
 /// Returns a random item. The probability of an item is proportional to the item's weight.
@@ -61,17 +63,6 @@ pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
         }
     }
     unreachable!("a number below the sum of the weights falls on one of them")
-}
-
-/// Returns the keys of the group with this ID.
-pub fn group_keys(group: u64) -> Range<u64> {
-    let from = GROUPS_FROM + group * GROUP_KEYS;
-    from..from + GROUP_KEYS
-}
-
-/// Returns the ID of the group to which a key belongs; `None` for a hot or cold key.
-pub fn group_of(key: u64) -> Option<u64> {
-    Some(key.checked_sub(GROUPS_FROM)? / GROUP_KEYS)
 }
 
 /// Groups of keys that clients use at the moment.
@@ -117,7 +108,7 @@ impl KeyGroups {
 /// Set of keys from which a client chooses the keys of its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPool {
-    /// Hot and cold keys.
+    /// Hot and cold keys, lists and counters.
     Single,
     /// Keys of groups.
     Grouped,
@@ -156,10 +147,26 @@ impl Chooser {
 
     /// Chooses the next operation.
     pub fn next(&mut self, groups: &mut KeyGroups) -> OperationRequest {
-        let (kind, keys) = match self.pool {
+        match self.pool {
             KeyPool::Single => self.single(),
-            KeyPool::Grouped => self.grouped(groups),
-        };
+            KeyPool::Grouped => {
+                let group = groups.take(&mut self.rng);
+                let keys: Vec<u64> = group_keys(group).collect();
+                if is_record(group) {
+                    self.on_record(keys)
+                } else {
+                    self.grouped(keys)
+                }
+            }
+        }
+    }
+
+    /// Completes the choice of an operation on registers.
+    fn request(&mut self, kind: OperationKind, keys: Vec<u64>) -> OperationRequest {
+        if kind == OperationKind::Txn {
+            let txn = self.txn(&keys);
+            return OperationRequest::txn(kind, keys, txn);
+        }
         // A compare-and-swap needs a known state of the key. If it is unknown, the key is read
         // instead.
         let known = self.beliefs.get(&keys[0]).copied();
@@ -171,10 +178,9 @@ impl Chooser {
         let writes = kind.is_write() && kind != OperationKind::Delete;
         let values = keys.iter().filter(|_| writes).map(|_| self.value());
         OperationRequest {
-            kind,
             values: values.collect(),
-            keys,
             expected,
+            ..OperationRequest::read(kind, keys)
         }
     }
 
@@ -183,15 +189,32 @@ impl Chooser {
         ValueId(self.values_from | self.values)
     }
 
-    fn single(&mut self) -> (OperationKind, Vec<u64>) {
+    fn single(&mut self) -> OperationRequest {
         let kind = weighted(&SINGLE, &mut self.rng);
         let several = self.rng.random_range(2..5);
+        let reads_growing = self.rng.random_bool(GROWING_SHARE);
         let keys = match kind {
+            OperationKind::Append => {
+                let (keys, txn) = self.append_txn();
+                return OperationRequest::txn(kind, keys, txn);
+            }
+            OperationKind::Add => {
+                let (keys, txn) = self.add_txn();
+                return OperationRequest::txn(kind, keys, txn);
+            }
+            OperationKind::Get if reads_growing => {
+                vec![self.rng.random_range(LISTS.start..COUNTERS.end)]
+            }
+            OperationKind::MultiGet if reads_growing => {
+                let (list, counter) = (LISTS, COUNTERS);
+                vec![self.rng.random_range(list), self.rng.random_range(counter)]
+            }
             OperationKind::MultiGet | OperationKind::MultiPut => self.distinct(several),
+            OperationKind::Txn => self.distinct(several - 1),
             OperationKind::Scan => self.range(),
             _ => vec![self.key()],
         };
-        (kind, keys)
+        self.request(kind, keys)
     }
 
     fn key(&mut self) -> u64 {
@@ -219,11 +242,13 @@ impl Chooser {
         (from..(from + self.rng.random_range(2..12)).min(COLD.end)).collect()
     }
 
-    fn grouped(&mut self, groups: &mut KeyGroups) -> (OperationKind, Vec<u64>) {
-        let mut keys: Vec<u64> = group_keys(groups.take(&mut self.rng)).collect();
+    fn grouped(&mut self, mut keys: Vec<u64>) -> OperationRequest {
         let kind = weighted(&GROUPED, &mut self.rng);
         if kind != OperationKind::Scan {
-            let several = matches!(kind, OperationKind::MultiGet | OperationKind::MultiPut);
+            let several = matches!(
+                kind,
+                OperationKind::MultiGet | OperationKind::MultiPut | OperationKind::Txn
+            );
             let number = if several {
                 self.rng.random_range(2..=keys.len())
             } else {
@@ -232,7 +257,17 @@ impl Chooser {
             keys.shuffle(&mut self.rng);
             keys.truncate(number);
         }
-        (kind, keys)
+        self.request(kind, keys)
+    }
+
+    fn on_record(&mut self, keys: Vec<u64>) -> OperationRequest {
+        match weighted(&RECORDS, &mut self.rng) {
+            OperationKind::Txn => {
+                let txn = self.record_txn(&keys);
+                OperationRequest::txn(OperationKind::Txn, keys, txn)
+            }
+            kind => OperationRequest::read(kind, keys),
+        }
     }
 
     /// Remembers the state of keys after an answer. `versions` are the versions of the values that
@@ -270,6 +305,9 @@ impl Chooser {
 mod tests {
     use std::collections::BTreeSet;
 
+    use leasehold_wire::command::Op;
+
+    use super::super::keys::group_of;
     use super::*;
 
     fn learn_reads(chooser: &mut Chooser, request: &OperationRequest) {
@@ -284,9 +322,9 @@ mod tests {
 
     #[test]
     fn every_kind_is_asked_for_on_keys_of_the_right_sets_and_no_value_twice() {
+        let mut kinds = BTreeSet::new();
         for pool in [KeyPool::Single, KeyPool::Grouped] {
             let mut groups = KeyGroups::new(3, 50);
-            let mut kinds = BTreeSet::new();
             let mut values = BTreeSet::new();
             for client in 0..2 {
                 let mut chooser = Chooser::new(pool, client, 5);
@@ -296,16 +334,55 @@ mod tests {
                     for value in &request.values {
                         assert!(values.insert(*value), "{value:?} is written twice");
                     }
-                    let of_group = |key: &u64| group_of(*key).is_some();
-                    let grouped = request.keys.iter().all(of_group);
+                    let groups: BTreeSet<_> =
+                        request.keys.iter().map(|key| group_of(*key)).collect();
+                    assert_eq!(groups.len(), 1, "{request:?}");
+                    let grouped = groups.iter().all(Option::is_some);
                     assert_eq!(grouped, pool == KeyPool::Grouped, "{request:?}");
                     let distinct: BTreeSet<_> = request.keys.iter().collect();
                     assert_eq!(distinct.len(), request.keys.len(), "{request:?}");
+                    if let Op::Txn(txn) = request.op() {
+                        let named = txn.keys().map(|key| request.key_of(key));
+                        assert!(named.into_iter().all(|key| key.is_some()), "{request:?}");
+                    }
+                    assert_eq!(leasehold_wire::validate_op(&request.op()), Ok(()));
                     learn_reads(&mut chooser, &request);
                 }
             }
-            assert_eq!(kinds.len(), OperationKind::ALL.len(), "{kinds:?}");
         }
+        assert_eq!(kinds.len(), OperationKind::ALL.len(), "{kinds:?}");
+    }
+
+    /// Counts the conditions and operations of all transactions.
+    #[test]
+    fn transactions_have_every_condition_and_operation_in_both_lists() {
+        let mut conditions = BTreeSet::new();
+        let mut operations = [BTreeSet::new(), BTreeSet::new()];
+        let mut numbers_of_keys = BTreeSet::new();
+        for pool in [KeyPool::Single, KeyPool::Grouped] {
+            let mut groups = KeyGroups::new(4, 50);
+            let mut chooser = Chooser::new(pool, 0, 5);
+            for _ in 0..6000 {
+                let request = chooser.next(&mut groups);
+                learn_reads(&mut chooser, &request);
+                let Op::Txn(txn) = request.op() else {
+                    continue;
+                };
+                numbers_of_keys.insert(txn.keys().collect::<BTreeSet<_>>().len());
+                for comparison in &txn.comparisons {
+                    let text = format!("{:?}", comparison.condition);
+                    conditions.insert(text.split('(').nth(1).unwrap_or_default().to_owned());
+                }
+                for (found, list) in operations.iter_mut().zip([&txn.then, &txn.or_else]) {
+                    let ops = list.iter().filter_map(|listed| listed.op.as_ref());
+                    found.extend(ops.map(leasehold_wire::txn_op::Op::name));
+                }
+            }
+        }
+        assert_eq!(conditions.len(), 7, "{conditions:?}");
+        assert_eq!(operations[0].len(), 7, "{operations:?}");
+        assert_eq!(operations[1].len(), 7, "{operations:?}");
+        assert!(numbers_of_keys.contains(&1) && numbers_of_keys.len() > 3);
     }
 
     #[test]

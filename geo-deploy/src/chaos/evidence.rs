@@ -58,6 +58,7 @@ pub fn save(dir: &Path, facts: &RoundFacts, result: &RoundResult) -> anyhow::Res
     write(dir, VIOLATION, words.join("\n\n") + "\n")?;
     facts.record.history.save(&dir.join("history.bin"))?;
     facts.record.grouped().save(&dir.join("groups.bin"))?;
+    write(dir, "ledger.txt", facts.record.ledger.text())?;
     Ok(())
 }
 

@@ -14,27 +14,40 @@ pub enum Falsification {
     StaleRead,
     /// Reads return an earlier value of a key although a later write of the key was acknowledged.
     LostWrite,
+    /// The longest list found has the last acknowledged token twice.
+    RepeatedAppend,
+    /// A read at the end finds a counter to which an acknowledged number was added twice.
+    RepeatedAdd,
 }
 
-/// Falsifies a record. Returns false if the record has no suitable key. A suitable key has two
-/// acknowledged writes, and the second write began after the first had ended.
+/// Falsifies a record. Returns false if the record has no suitable key. For a stale read or a lost
+/// write, a suitable key has two acknowledged writes: the second write began after the first had
+/// ended, and a read that began after both found the second value. For a repetition, a suitable key
+/// has an acknowledged append or addition.
 pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
+    match falsification {
+        Falsification::RepeatedAppend => record.ledger.repeat_append(),
+        Falsification::RepeatedAdd => record.ledger.repeat_addition(),
+        Falsification::StaleRead | Falsification::LostWrite => falsify_write(falsification, record),
+    }
+}
+
+fn falsify_write(falsification: Falsification, record: &mut RoundRecord) -> bool {
     let Some(pair) = last_write_pair(&record.history) else {
         return false;
     };
-    match falsification {
-        Falsification::StaleRead => record.history.push(pair.read()),
-        Falsification::LostWrite => {
-            let lost: History = (record.history.events().iter())
-                .map(|event| pair.lose(event))
-                .collect();
-            record.history = lost;
-        }
+    if falsification == Falsification::StaleRead {
+        record.history.push(pair.read());
+    } else {
+        let events = record.history.events().iter();
+        let lost: History = events.map(|event| pair.lose(event)).collect();
+        record.history = lost;
     }
     true
 }
 
-/// Two acknowledged writes of a key. The second write began after the first had ended.
+/// Two acknowledged writes of a key. The second write began after the first had ended, and a read
+/// that began after both found the new value.
 struct WritePair {
     key: u64,
     old: ValueId,
@@ -47,20 +60,31 @@ struct WritePair {
 /// pair, because many other operations on a hot key happen at about the same time.
 fn last_write_pair(history: &History) -> Option<WritePair> {
     let mut writes: BTreeMap<u64, Vec<(u64, u64, ValueId)>> = BTreeMap::new();
+    let mut read_ns: BTreeMap<(u64, ValueId), u64> = BTreeMap::new();
     for event in history.events() {
-        if let (HistoryAction::Write { value }, Some(end_ns)) = (event.action, event.return_ns) {
-            let of_key = writes.entry(event.key).or_default();
-            of_key.push((event.invoke_ns, end_ns, value));
+        match (event.action, event.return_ns) {
+            (HistoryAction::Write { value }, Some(end_ns)) => {
+                let of_key = writes.entry(event.key).or_default();
+                of_key.push((event.invoke_ns, end_ns, value));
+            }
+            (HistoryAction::Read { value: Some(value) }, _) => {
+                let latest_ns = read_ns.entry((event.key, value)).or_default();
+                *latest_ns = event.invoke_ns.max(*latest_ns);
+            }
+            _ => {}
         }
     }
     writes.into_iter().find_map(|(key, mut of_key)| {
         of_key.sort_unstable();
-        let &(begin_ns, at_ns, new) = of_key.last()?;
-        let before = of_key
-            .iter()
-            .rev()
-            .find(|(_, end_ns, _)| *end_ns < begin_ns);
-        before.map(|&(_, _, old)| WritePair {
+        let is_read_later = |(_, at_ns, new): &&(u64, u64, ValueId)| {
+            read_ns
+                .get(&(key, *new))
+                .is_some_and(|read_ns| read_ns > at_ns)
+        };
+        let &(begin_ns, at_ns, new) = of_key.iter().rev().find(is_read_later)?;
+        let ended = |(_, end_ns, _): &&(u64, u64, ValueId)| *end_ns < begin_ns;
+        let &(_, _, old) = of_key.iter().rev().find(ended)?;
+        Some(WritePair {
             key,
             old,
             new,

@@ -10,9 +10,10 @@ use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Entry, Version};
 use tokio::time::sleep;
 
-use super::chooser::{COLD, HOT, group_keys, group_of};
+use super::effects::Effects;
+use super::keys::{COUNTERS, HOT, LISTS, group_keys, group_of};
 use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
-use super::request::{OperationKind, OperationRequest, Parts};
+use super::request::{OperationKind, OperationRequest};
 use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
@@ -88,8 +89,9 @@ impl FinalCheck<'_> {
                         .map(|entry| (entry.key, entry.value, entry.version)),
                 );
             }
-            for key in HOT {
-                self.read(site, &client, &single(key), record).await?;
+            for key in HOT.chain(LISTS.start..COUNTERS.end) {
+                let get = OperationRequest::read(OperationKind::Get, vec![key]);
+                self.read(site, &client, &get, record).await?;
             }
             dumps.push(dump);
         }
@@ -99,12 +101,10 @@ impl FinalCheck<'_> {
     /// Returns scans that together cover every key that clients may have written.
     fn scans(&self) -> Vec<OperationRequest> {
         let grouped = group_keys(0).start..group_keys(self.groups).start;
-        let all = [HOT.start..COLD.end, grouped];
-        let chunk = |from: u64, end: u64| OperationRequest {
-            kind: OperationKind::Scan,
-            keys: (from..(from + SCAN_KEYS).min(end)).collect(),
-            values: Vec::new(),
-            expected: None,
+        let all = [HOT.start..COUNTERS.end, grouped];
+        let chunk = |from: u64, end: u64| {
+            let keys = from..(from + SCAN_KEYS).min(end);
+            OperationRequest::read(OperationKind::Scan, keys.collect())
         };
         let chunks = |range: std::ops::Range<u64>| {
             let end = range.end;
@@ -144,7 +144,7 @@ impl FinalCheck<'_> {
         let now_ns = began.elapsed().as_nanos() as u64;
         let answer = reply.outcome.result.context("an answer without a result")?;
         match request.effects_of(&answer) {
-            Ok(parts) => by_group(parts).into_iter().for_each(|parts| {
+            Ok(effects) => by_group(effects).into_iter().for_each(|effects| {
                 record.add_final_read(&CompletedOperation {
                     client: READERS_FROM + site as u32,
                     site,
@@ -152,7 +152,7 @@ impl FinalCheck<'_> {
                     kind: request.kind,
                     began_ns,
                     now_ns,
-                    end: OperationOutcome::Answered(parts),
+                    end: OperationOutcome::Answered(effects),
                 });
             }),
             Err(wrong) => record.wrong(wrong.0),
@@ -191,23 +191,16 @@ impl FinalCheck<'_> {
     }
 }
 
-fn single(key: u64) -> OperationRequest {
-    OperationRequest {
-        kind: OperationKind::Get,
-        keys: vec![key],
-        values: Vec::new(),
-        expected: None,
-    }
-}
-
-/// Splits the parts of an operation into several lists: one list for all hot and cold keys, and one
-/// list for each group of keys.
-fn by_group(parts: Parts) -> Vec<Parts> {
+/// Splits the effects of an operation: those on lists and counters, those on all hot and cold keys,
+/// and those on each group of keys.
+fn by_group(effects: Effects) -> Vec<Effects> {
+    let Effects { parts, growths } = effects;
     let of = |(key, _): &(u64, _)| group_of(*key);
-    parts
-        .chunk_by(|a, b| of(a) == of(b))
-        .map(<[_]>::to_vec)
-        .collect()
+    let of_groups = parts.chunk_by(|a, b| of(a) == of(b));
+    let mut split: Vec<Effects> = of_groups.map(|of_group| of_group.to_vec().into()).collect();
+    let parts = Vec::new();
+    split.push(Effects { parts, growths });
+    split
 }
 
 /// Compares the entries and versions of all replicas with those of the first replica. Returns a

@@ -2,7 +2,7 @@
 //!
 //! Hot and cold keys are judged one by one, over the whole round. So an operation on several of
 //! these keys is judged separately for each key. Groups are judged as histories of transactions,
-//! with all keys of a group together. Both kinds of histories include the reads at the end, after
+//! with all keys of a group together. The ledger judges lists and counters. All histories include the reads at the end, after
 //! every replica was killed and restarted. If an acknowledged write was lost, such a read finds an
 //! earlier value.
 
@@ -27,6 +27,10 @@ pub struct Judgement {
     pub transactions: usize,
     /// Number of groups that were judged.
     pub groups: usize,
+    /// Number of reads, appends and additions on lists and counters.
+    pub growths: usize,
+    /// Number of lists and counters that were judged.
+    pub growing_keys: usize,
     /// One reason for each check that had no result, for example that the check took too long.
     pub undecided: Vec<String>,
     /// Descriptions of violations: answers that a correct store could not have given, and histories
@@ -44,6 +48,11 @@ pub fn judge(record: &RoundRecord) -> Judgement {
     for (group, transactions) in &record.groups {
         judged.group(*group, transactions);
     }
+    let ledger = record.ledger.judge();
+    judged.growths = ledger.actions;
+    judged.growing_keys = ledger.keys;
+    judged.undecided.extend(ledger.undecided);
+    judged.violations.extend(ledger.violations);
     judged
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leasehold_client::{Client, ClientOptions, Error};
+use leasehold_client::{Client, ClientOptions, Error, RefusalKind};
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Path, Version};
 use tokio::task::JoinHandle;
@@ -229,10 +229,10 @@ impl Worker {
     ) -> OperationOutcome {
         let done = answer.map(|answer| (request.effects_of(answer), versions(request, answer)));
         match done {
-            Some((Ok(parts), versions)) => {
-                self.chooser.learn(&parts, &versions);
+            Some((Ok(effects), versions)) => {
+                self.chooser.learn(&effects.parts, &versions);
                 self.shared.record.borrow_mut().served(path);
-                OperationOutcome::Answered(parts)
+                OperationOutcome::Answered(effects)
             }
             Some((Err(wrong), _)) => {
                 self.shared.record.borrow_mut().wrong(wrong.0);
@@ -244,14 +244,26 @@ impl Worker {
 
     fn failed(&mut self, request: &OperationRequest, error: &Error) -> OperationOutcome {
         self.chooser.forget(&request.keys);
-        if let Error::Protocol { message, .. } = error {
-            self.shared.record.borrow_mut().wrong(message.clone());
+        if let Some(what) = wrong_error(request, error) {
+            self.shared.record.borrow_mut().wrong(what);
         }
         if error.may_have_taken_effect() && request.kind.is_write() {
             OperationOutcome::Unknown(request.possible_effects())
         } else {
             OperationOutcome::Failed
         }
+    }
+}
+
+/// Returns the description of an error that a correct store cannot cause.
+fn wrong_error(request: &OperationRequest, error: &Error) -> Option<String> {
+    match error {
+        Error::Protocol { message, .. } => Some(message.clone()),
+        Error::Refused {
+            kind: RefusalKind::NotARecord | RefusalKind::NotAnInteger,
+            ..
+        } if !request.may_be_refused() => Some(format!("{request:?} was refused: {error}")),
+        _ => None,
     }
 }
 
@@ -262,6 +274,10 @@ pub fn versions(request: &OperationRequest, answer: &Answer) -> BTreeMap<u64, Ve
         (OperationKind::Get, Answer::Value(found)) => {
             let version = found.version.map(|version| (request.keys[0], version));
             version.into_iter().collect()
+        }
+        (_, Answer::Txn(result)) => {
+            let request = request.txn.as_ref();
+            request.map_or_else(BTreeMap::new, |request| request.versions(result))
         }
         (_, Answer::Entries(entries)) => {
             let found = entries.entries.iter();

@@ -9,11 +9,14 @@
 
 mod chooser;
 mod effect_filter;
+mod effects;
 mod evidence;
 mod falsification;
 mod fault_injector;
 mod final_check;
 mod judge;
+mod keys;
+mod ledger;
 mod load;
 mod record;
 mod request;
@@ -24,6 +27,7 @@ pub mod schedule;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod txn;
 
 use anyhow::bail;
 

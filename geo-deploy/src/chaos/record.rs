@@ -7,8 +7,10 @@ use leasehold_histories::history::{History, HistoryEvent};
 use leasehold_histories::serializability::Transaction;
 use leasehold_wire::Path;
 
-use super::chooser::group_of;
-use super::request::{OperationKind, Parts};
+use super::effects::{Effects, Parts};
+use super::keys::group_of;
+use super::ledger::{GrowthLedger, Span};
+use super::request::OperationKind;
 
 /// Maximum number of unexplained answers that are kept in the record. Even a single unexplained
 /// answer is a violation, because no correct store could have given it.
@@ -17,12 +19,11 @@ const WRONG_MAX: usize = 20;
 /// Outcome of an operation.
 #[derive(Clone, Debug)]
 pub enum OperationOutcome {
-    /// The operation was answered. The parts are the effects on each key that follow from the
-    /// answer.
-    Answered(Parts),
-    /// The operation was not answered. It may have been executed, or may be executed later. The
-    /// parts are the possible effects on each key.
-    Unknown(Parts),
+    /// The operation was answered. The effects follow from the answer.
+    Answered(Effects),
+    /// The operation was not answered. It may have been executed, or may be executed later. For
+    /// each branch that may be executed, the list has the possible effects.
+    Unknown(Vec<Effects>),
     /// The operation failed, and had no effect.
     Failed,
 }
@@ -74,6 +75,16 @@ pub struct CompletedOperation {
     pub end: OperationOutcome,
 }
 
+impl CompletedOperation {
+    fn span(&self, ended_ns: Option<u64>) -> Span {
+        Span {
+            process: self.client,
+            began_ns: self.began_ns,
+            ended_ns,
+        }
+    }
+}
+
 /// Record of a round: the operations of its clients, and their outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRecord {
@@ -81,6 +92,8 @@ pub struct RoundRecord {
     pub history: History,
     /// Operations on the keys of each group. The map's key is the ID of the group.
     pub groups: BTreeMap<u64, Vec<Transaction>>,
+    /// Operations on lists and counters.
+    pub ledger: GrowthLedger,
     /// Numbers of operations, by kind and outcome.
     pub counts: BTreeMap<OperationKind, OutcomeCounts>,
     /// Descriptions of answers that a correct store could not have given in any state.
@@ -131,14 +144,18 @@ impl RoundRecord {
     pub fn add(&mut self, operation: &CompletedOperation) {
         let counts = self.counts.entry(operation.kind).or_default();
         match &operation.end {
-            OperationOutcome::Answered(parts) => {
+            OperationOutcome::Answered(effects) => {
                 counts.answered += 1;
                 self.gaps[operation.site][usize::from(operation.roams)].answered(operation.now_ns);
-                self.append(operation, parts, Some(operation.now_ns));
+                self.add_answered(operation, effects);
             }
-            OperationOutcome::Unknown(parts) => {
+            OperationOutcome::Unknown(branches) => {
                 counts.unknown += 1;
-                self.append(operation, parts, None);
+                for effects in branches {
+                    self.append(operation, &effects.parts, None);
+                }
+                let growths = branches.iter().map(|effects| &effects.growths);
+                self.ledger.add_unanswered(operation.span(None), growths);
             }
             OperationOutcome::Failed => counts.failed += 1,
         }
@@ -154,8 +171,8 @@ impl RoundRecord {
     /// Adds a read that was made after the clients had ended. The read is judged, but is not
     /// included in any count.
     pub fn add_final_read(&mut self, operation: &CompletedOperation) {
-        if let OperationOutcome::Answered(parts) = &operation.end {
-            self.append(operation, parts, Some(operation.now_ns));
+        if let OperationOutcome::Answered(effects) = &operation.end {
+            self.add_answered(operation, effects);
         }
     }
 
@@ -169,6 +186,12 @@ impl RoundRecord {
         if self.wrong.len() < WRONG_MAX {
             self.wrong.push(what);
         }
+    }
+
+    fn add_answered(&mut self, operation: &CompletedOperation, effects: &Effects) {
+        let end_ns = Some(operation.now_ns);
+        self.append(operation, &effects.parts, end_ns);
+        self.ledger.add(operation.span(end_ns), &effects.growths);
     }
 
     fn append(&mut self, operation: &CompletedOperation, parts: &Parts, return_ns: Option<u64>) {

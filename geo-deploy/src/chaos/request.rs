@@ -9,7 +9,10 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Entry, KeyValue, SCAN_ENTRIES_MAX, Version};
 
-use crate::backend::{key_name, value};
+use super::effects::{EffectCollector, Effects, Parts};
+use super::keys::{key_number, stored};
+use super::txn::TxnRequest;
+use crate::backend::key_name;
 
 /// Kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,11 +31,17 @@ pub enum OperationKind {
     MultiGet,
     /// Writes several keys atomically.
     MultiPut,
+    /// Compares, reads and changes keys atomically.
+    Txn,
+    /// Appends to lists, as a transaction.
+    Append,
+    /// Adds to counters, as a transaction.
+    Add,
 }
 
 impl OperationKind {
     /// All kinds of operations.
-    pub const ALL: [OperationKind; 7] = [
+    pub const ALL: [OperationKind; 10] = [
         OperationKind::Get,
         OperationKind::Put,
         OperationKind::Delete,
@@ -40,6 +49,9 @@ impl OperationKind {
         OperationKind::Scan,
         OperationKind::MultiGet,
         OperationKind::MultiPut,
+        OperationKind::Txn,
+        OperationKind::Append,
+        OperationKind::Add,
     ];
 
     /// Returns the name of the kind in summaries.
@@ -52,6 +64,9 @@ impl OperationKind {
             OperationKind::Scan => "scan",
             OperationKind::MultiGet => "multi-get",
             OperationKind::MultiPut => "multi-put",
+            OperationKind::Txn => "txn",
+            OperationKind::Append => "append",
+            OperationKind::Add => "add",
         }
     }
 
@@ -61,7 +76,10 @@ impl OperationKind {
             OperationKind::Put
             | OperationKind::Delete
             | OperationKind::Cas
-            | OperationKind::MultiPut => true,
+            | OperationKind::MultiPut
+            | OperationKind::Txn
+            | OperationKind::Append
+            | OperationKind::Add => true,
             OperationKind::Get | OperationKind::Scan | OperationKind::MultiGet => false,
         }
     }
@@ -77,18 +95,16 @@ pub struct OperationRequest {
     /// Kind of the operation.
     pub kind: OperationKind,
     /// Keys of the operation. For a scan, these are all keys of the range, in ascending order and
-    /// without a gap.
+    /// without a gap. For an operation on a record, these are all keys of its group.
     pub keys: Vec<u64>,
     /// Values to write, one for each key.
     pub values: Vec<ValueId>,
     /// Expected state of the key, for a compare-and-swap. Other kinds of operations ignore this
     /// field.
     pub expected: Belief,
+    /// The transaction, if the operation is one.
+    pub txn: Option<TxnRequest>,
 }
-
-/// Actions of an operation, one for each key. An action is the value that was read, or the write
-/// that was performed.
-pub type Parts = Vec<(u64, HistoryAction)>;
 
 /// Error for an answer that a correct store could not have given in any state. The message contains
 /// the reason.
@@ -96,6 +112,25 @@ pub type Parts = Vec<(u64, HistoryAction)>;
 pub struct UnexplainedAnswer(pub String);
 
 impl OperationRequest {
+    /// Creates an operation without values.
+    pub fn read(kind: OperationKind, keys: Vec<u64>) -> OperationRequest {
+        OperationRequest {
+            kind,
+            keys,
+            values: Vec::new(),
+            expected: None,
+            txn: None,
+        }
+    }
+
+    /// Creates an operation that is a transaction on these keys.
+    pub fn txn(kind: OperationKind, keys: Vec<u64>, txn: TxnRequest) -> OperationRequest {
+        OperationRequest {
+            txn: Some(txn),
+            ..OperationRequest::read(kind, keys)
+        }
+    }
+
     /// Returns the operation in the form in which it is sent.
     pub fn op(&self) -> Op {
         let key = |at: usize| key_name(self.keys[at]);
@@ -118,6 +153,10 @@ impl OperationRequest {
                 };
                 Op::multi_put((0..self.keys.len()).map(entry).collect())
             }
+            OperationKind::Txn | OperationKind::Append | OperationKind::Add => {
+                let txn = self.txn.as_ref().map(|request| request.txn.clone());
+                Op::txn(txn.unwrap_or_default())
+            }
         }
     }
 
@@ -126,37 +165,55 @@ impl OperationRequest {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }
 
+    /// Whether a replica may refuse to execute this operation, whatever the state is.
+    pub fn may_be_refused(&self) -> bool {
+        self.txn.as_ref().is_some_and(TxnRequest::may_be_refused)
+    }
+
     /// Returns all writes of this operation. If the operation was never answered, these writes are
-    /// its possible effects.
-    pub fn possible_effects(&self) -> Parts {
-        self.effects(true)
+    /// its possible effects. For a transaction, there is an entry for each branch.
+    pub fn possible_effects(&self) -> Vec<Effects> {
+        match &self.txn {
+            Some(request) => request.possible_effects(),
+            None => vec![self.effects(true).into()],
+        }
     }
 
     /// Returns the effects of this operation according to its answer.
     ///
     /// # Errors
     /// If the answer does not fit this operation, or contains a value that was never written.
-    pub fn effects_of(&self, answer: &Answer) -> Result<Parts, UnexplainedAnswer> {
+    pub fn effects_of(&self, answer: &Answer) -> Result<Effects, UnexplainedAnswer> {
         match (self.kind, answer) {
-            (OperationKind::Get, Answer::Missing(_)) => Ok(self.found(&BTreeMap::new())),
+            (OperationKind::Get, Answer::Missing(_)) => self.found(&BTreeMap::new()),
             (OperationKind::Get, Answer::Value(found)) => {
-                let id = self.recognise(self.keys[0], &found.value)?;
-                Ok(self.found(&BTreeMap::from([(self.keys[0], id)])))
+                self.found(&BTreeMap::from([(self.keys[0], &found.value)]))
             }
             (OperationKind::Scan | OperationKind::MultiGet, Answer::Entries(entries)) => {
-                Ok(self.found(&self.entries(&entries.entries)?))
+                self.found(&self.entries(&entries.entries)?)
             }
-            (OperationKind::Cas, Answer::Mismatch(_)) => Ok(self.effects(false)),
+            (OperationKind::Cas, Answer::Mismatch(_)) => Ok(self.effects(false).into()),
             (
                 OperationKind::Put
                 | OperationKind::Delete
                 | OperationKind::Cas
                 | OperationKind::MultiPut,
                 Answer::Written(_),
-            ) => Ok(self.effects(true)),
+            ) => Ok(self.effects(true).into()),
+            (
+                OperationKind::Txn | OperationKind::Append | OperationKind::Add,
+                Answer::Txn(result),
+            ) => match &self.txn {
+                Some(request) => (request.effects_of(result)).map_err(|what| self.wrong(what)),
+                None => Err(self.wrong("has no transaction".to_owned())),
+            },
             (
                 OperationKind::Get,
-                Answer::Written(_) | Answer::Mismatch(_) | Answer::Entries(_) | Answer::Error(_),
+                Answer::Written(_)
+                | Answer::Mismatch(_)
+                | Answer::Entries(_)
+                | Answer::Txn(_)
+                | Answer::Error(_),
             )
             | (
                 OperationKind::Scan | OperationKind::MultiGet,
@@ -164,6 +221,7 @@ impl OperationRequest {
                 | Answer::Value(_)
                 | Answer::Missing(_)
                 | Answer::Mismatch(_)
+                | Answer::Txn(_)
                 | Answer::Error(_),
             )
             | (
@@ -172,21 +230,37 @@ impl OperationRequest {
                 | Answer::Missing(_)
                 | Answer::Mismatch(_)
                 | Answer::Entries(_)
+                | Answer::Txn(_)
                 | Answer::Error(_),
             )
             | (
                 OperationKind::Cas,
-                Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_),
+                Answer::Value(_)
+                | Answer::Missing(_)
+                | Answer::Entries(_)
+                | Answer::Txn(_)
+                | Answer::Error(_),
+            )
+            | (
+                OperationKind::Txn | OperationKind::Append | OperationKind::Add,
+                Answer::Written(_)
+                | Answer::Value(_)
+                | Answer::Missing(_)
+                | Answer::Mismatch(_)
+                | Answer::Entries(_)
+                | Answer::Error(_),
             ) => Err(self.wrong(format!("was answered {answer:?}"))),
         }
     }
 
-    fn found(&self, values: &BTreeMap<u64, ValueId>) -> Parts {
-        let read = |key: &u64| {
-            let value = values.get(key).copied();
-            (*key, HistoryAction::Read { value })
-        };
-        self.keys.iter().map(read).collect()
+    /// Returns the effects of a read that found these values, by key.
+    fn found(&self, values: &BTreeMap<u64, &Bytes>) -> Result<Effects, UnexplainedAnswer> {
+        let mut found = EffectCollector::default();
+        for key in &self.keys {
+            let seen = found.see(*key, values.get(key).copied());
+            seen.map_err(|what| self.wrong(what))?;
+        }
+        Ok(found.finish())
     }
 
     /// Returns the writes of this operation; a read has none. `swapped` says whether a
@@ -194,6 +268,8 @@ impl OperationRequest {
     fn effects(&self, swapped: bool) -> Parts {
         match self.kind {
             OperationKind::Get | OperationKind::Scan | OperationKind::MultiGet => Parts::new(),
+            // The effects of a transaction depend on its branch.
+            OperationKind::Txn | OperationKind::Append | OperationKind::Add => Parts::new(),
             OperationKind::Delete => vec![(self.keys[0], HistoryAction::Delete)],
             OperationKind::Cas => {
                 let expected = self.expected.map(|(value, _)| value);
@@ -214,17 +290,17 @@ impl OperationRequest {
         }
     }
 
-    fn entries(&self, entries: &[Entry]) -> Result<BTreeMap<u64, ValueId>, UnexplainedAnswer> {
+    fn entries<'a>(
+        &self,
+        entries: &'a [Entry],
+    ) -> Result<BTreeMap<u64, &'a Bytes>, UnexplainedAnswer> {
         let mut found = BTreeMap::new();
         for entry in entries {
             let Some(key) = self.key_of(&entry.key) else {
                 let key = String::from_utf8_lossy(&entry.key);
                 return Err(self.wrong(format!("found {key}, for which it did not ask")));
             };
-            if found
-                .insert(key, self.recognise(key, &entry.value)?)
-                .is_some()
-            {
+            if found.insert(key, &entry.value).is_some() {
                 return Err(self.wrong(format!("found key {key} twice")));
             }
         }
@@ -234,19 +310,7 @@ impl OperationRequest {
     /// Returns the ID of the key that is stored under `name`; `None` if this operation has no such
     /// key.
     pub fn key_of(&self, name: &Bytes) -> Option<u64> {
-        let digits = std::str::from_utf8(name).ok()?.strip_prefix("key")?;
-        let key = digits.parse().ok()?;
-        (self.keys.contains(&key) && key_name(key) == *name).then_some(key)
-    }
-
-    fn recognise(&self, key: u64, bytes: &Bytes) -> Result<ValueId, UnexplainedAnswer> {
-        let id = ValueId::from_value(bytes).filter(|id| stored(*id) == *bytes);
-        id.ok_or_else(|| {
-            let size = bytes.len();
-            self.wrong(format!(
-                "found {size} bytes at key {key} that no client wrote"
-            ))
-        })
+        key_number(name).filter(|key| self.keys.contains(key))
     }
 
     fn wrong(&self, what: String) -> UnexplainedAnswer {
@@ -260,17 +324,6 @@ impl OperationRequest {
     }
 }
 
-/// Returns the value that is stored for an id. Most values are small, and some are as large as
-/// several pages.
-pub fn stored(id: ValueId) -> Bytes {
-    let mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    let size = match mixed % 64 {
-        0 => 4096 + mixed % 4096,
-        _ => 8 + mixed % 120,
-    };
-    value(id, size as usize)
-}
-
 #[cfg(test)]
 mod tests {
     use leasehold_wire::outcome::Result as Answer;
@@ -282,10 +335,8 @@ mod tests {
 
     fn request(kind: OperationKind, keys: &[u64]) -> OperationRequest {
         OperationRequest {
-            kind,
-            keys: keys.to_vec(),
             values: (1..=keys.len() as u64).map(ValueId).collect(),
-            expected: None,
+            ..OperationRequest::read(kind, keys.to_vec())
         }
     }
 
@@ -308,15 +359,16 @@ mod tests {
             .expect("an answer");
         let read = |value| HistoryAction::Read { value };
         assert_eq!(
-            found,
+            found.parts,
             [
                 (4, read(None)),
                 (5, read(Some(ValueId(9)))),
                 (6, read(None))
             ]
         );
-        assert!(
-            scan.possible_effects().is_empty(),
+        assert_eq!(
+            scan.possible_effects(),
+            [Effects::default()],
             "a read without an answer says nothing"
         );
     }
@@ -345,15 +397,20 @@ mod tests {
             value: ValueId(value),
         };
         let put = request(OperationKind::MultiPut, &KEYS).possible_effects();
-        assert_eq!(put, [(4, write(1)), (5, write(2)), (6, write(3))]);
+        let writes = vec![(4, write(1)), (5, write(2)), (6, write(3))];
+        assert_eq!(put, [Effects::from(writes)]);
         let cas = request(OperationKind::Cas, &[4]);
         let swapped = |swapped| HistoryAction::Cas {
             expected: None,
             new: ValueId(1),
             swapped,
         };
-        assert_eq!(cas.possible_effects(), [(4, swapped(true))]);
+        let swaps = Effects::from(vec![(4, swapped(true))]);
+        assert_eq!(cas.possible_effects(), [swaps]);
         let mismatch = Answer::Mismatch(leasehold_wire::Mismatch { actual: None });
-        assert_eq!(cas.effects_of(&mismatch), Ok(vec![(4, swapped(false))]));
+        assert_eq!(
+            cas.effects_of(&mismatch),
+            Ok(vec![(4, swapped(false))].into())
+        );
     }
 }

@@ -126,7 +126,7 @@ impl ChaosSummary {
                 ran.faults.values().sum::<u64>(),
                 ran.outage.seconds,
                 ran.memory_bytes >> 20,
-                ran.judged.operations + ran.judged.transactions,
+                ran.judged.operations + ran.judged.transactions + ran.judged.growths,
                 verdict(ran)
             )?;
         }

@@ -2,87 +2,22 @@
 //! correct by construction. The judge must accept the answers of this store, and must refuse a
 //! falsified record.
 
-use std::collections::BTreeMap;
+mod store;
 
-use bytes::Bytes;
 use leasehold_histories::history::{HistoryAction, ValueId};
-use leasehold_wire::command::Op;
-use leasehold_wire::{Entry, Outcome, Version};
+use leasehold_wire::TxnResult;
+use leasehold_wire::outcome::Result as Answer;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::chooser::{Chooser, KeyGroups, KeyPool, group_of};
+use super::chooser::{Chooser, KeyGroups, KeyPool};
 use super::falsification::{Falsification, falsify};
 use super::judge::judge;
+use super::keys::{COUNTERS, LISTS, group_of};
 use super::load::versions;
 use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
-use super::request::OperationRequest;
-
-/// Store that executes one operation after the other.
-#[derive(Default)]
-struct Store {
-    keys: BTreeMap<Bytes, (Bytes, Version)>,
-    slot: u64,
-}
-
-impl Store {
-    fn execute(&mut self, op: &Op) -> Outcome {
-        self.slot += 1;
-        let version = Version {
-            slot: self.slot,
-            index: 0,
-        };
-        match op {
-            Op::Get(get) => match self.keys.get(&get.key) {
-                Some((value, version)) => Outcome::value(value.clone(), *version),
-                None => Outcome::missing(),
-            },
-            Op::Put(put) => self.write(&put.key, &put.value, version),
-            Op::Delete(delete) => {
-                self.keys.remove(&delete.key);
-                Outcome::written(version)
-            }
-            Op::Cas(cas) => {
-                let actual = self.keys.get(&cas.key).map(|(_, version)| *version);
-                if actual == cas.expected {
-                    self.write(&cas.key, &cas.value, version)
-                } else {
-                    Outcome::mismatch(actual)
-                }
-            }
-            Op::MultiGet(get) => self.found(get.keys.iter()),
-            Op::MultiPut(put) => {
-                for entry in &put.entries {
-                    self.write(&entry.key, &entry.value, version);
-                }
-                Outcome::written(version)
-            }
-            Op::Scan(scan) => {
-                let range = scan.from.clone()..scan.to.clone();
-                let keys: Vec<Bytes> = self.keys.range(range).map(|(key, _)| key.clone()).collect();
-                self.found(keys.iter())
-            }
-            Op::PutFields(_) => unreachable!("clients do not ask for it"),
-        }
-    }
-
-    fn write(&mut self, key: &Bytes, value: &Bytes, version: Version) -> Outcome {
-        self.keys.insert(key.clone(), (value.clone(), version));
-        Outcome::written(version)
-    }
-
-    fn found<'a>(&self, keys: impl Iterator<Item = &'a Bytes>) -> Outcome {
-        let entry = |key: &Bytes| {
-            let (value, version) = self.keys.get(key)?;
-            Some(Entry {
-                key: key.clone(),
-                value: value.clone(),
-                version: Some(*version),
-            })
-        };
-        Outcome::entries(keys.filter_map(entry).collect())
-    }
-}
+use super::request::{OperationKind, OperationRequest};
+use store::Store;
 
 /// Eight clients with concurrent operations. Some operations are never answered. Of the unanswered
 /// operations, some are executed immediately, some much later, and some never.
@@ -93,6 +28,8 @@ struct World {
     choosers: Vec<Chooser>,
     rng: Pcg64Mcg,
     late: Vec<OperationRequest>,
+    /// Number of operations that the store refused.
+    refused: u32,
     now_ns: u64,
 }
 
@@ -112,6 +49,7 @@ impl World {
             choosers: (0..CLIENTS).map(chooser).collect(),
             rng: Pcg64Mcg::seed_from_u64(seed),
             late: Vec::new(),
+            refused: 0,
             now_ns: 0,
         }
     }
@@ -157,16 +95,59 @@ impl World {
             return OperationOutcome::Unknown(request.possible_effects());
         }
         let outcome = self.store.execute(&request.op());
-        let answer = outcome.result.expect("an answer");
-        let parts = request.effects_of(&answer).expect("a right answer");
-        self.choosers[client as usize].learn(&parts, &versions(request, &answer));
-        OperationOutcome::Answered(parts)
+        let mut answer = outcome.result.expect("an answer");
+        if let Answer::Error(error) = &answer {
+            assert!(request.may_be_refused(), "{request:?}: {error:?}");
+            self.refused += 1;
+            return OperationOutcome::Failed;
+        }
+        if let Answer::Txn(result) = &mut answer
+            && self.rng.random_bool(0.1)
+        {
+            abridge(result, &mut self.rng);
+        }
+        let effects = request.effects_of(&answer).expect("a right answer");
+        self.choosers[client as usize].learn(&effects.parts, &versions(request, &answer));
+        OperationOutcome::Answered(effects)
     }
 }
 
+/// Clears the values in a result, like the answer to a repetition. Sometimes also removes the
+/// results of all operations.
+fn abridge(result: &mut TxnResult, rng: &mut Pcg64Mcg) {
+    use leasehold_wire::op_result::Result as OpAnswer;
+    result.abridged = true;
+    let found = result.failed.iter_mut().filter_map(|it| it.found.as_mut());
+    let read = result
+        .results
+        .iter_mut()
+        .filter_map(|it| match &mut it.result {
+            Some(OpAnswer::Value(value)) => Some(value),
+            _ => None,
+        });
+    found.chain(read).for_each(|it| it.value.clear());
+    if rng.random_bool(0.5) {
+        result.results.clear();
+    }
+}
+
+/// Returns the record of such a world. At the end, each list and counter is read.
 fn world(seed: u64) -> RoundRecord {
     let mut world = World::new(seed);
     (0..1200).for_each(|_| world.step());
+    assert!(world.refused > 3, "{} refusals", world.refused);
+    let keys: Vec<u64> = (LISTS.start..COUNTERS.end).collect();
+    let read = OperationRequest::read(OperationKind::MultiGet, keys);
+    let answer = world.store.execute(&read.op()).result.expect("an answer");
+    world.record.add_final_read(&CompletedOperation {
+        client: CLIENTS,
+        site: 0,
+        roams: false,
+        kind: read.kind,
+        began_ns: world.now_ns + 1,
+        now_ns: world.now_ns + 2,
+        end: OperationOutcome::Answered(read.effects_of(&answer).expect("a right answer")),
+    });
     world.record
 }
 
@@ -178,20 +159,34 @@ fn what_a_right_store_answers_is_accepted() {
         assert_eq!(judged.violations, [""; 0]);
         assert_eq!(judged.undecided, [""; 0]);
         assert!(judged.operations > 7000 && judged.groups > 20, "{judged:?}");
+        assert!(
+            judged.growths > 1000 && judged.growing_keys == 12,
+            "{judged:?}"
+        );
         assert!(record.counts.values().all(|counts| counts.answered > 0));
         assert!(record.total().unknown > 100);
     }
 }
 
 #[test]
-fn a_stale_read_and_a_lost_write_are_noticed() {
-    for falsification in [Falsification::StaleRead, Falsification::LostWrite] {
+fn each_falsification_is_noticed() {
+    for falsification in [
+        Falsification::StaleRead,
+        Falsification::LostWrite,
+        Falsification::RepeatedAppend,
+        Falsification::RepeatedAdd,
+    ] {
         for seed in 0..3 {
             let mut record = world(seed);
             assert!(falsify(falsification, &mut record));
             let judged = judge(&record);
             assert_eq!(judged.violations.len(), 1, "{falsification:?}, seed {seed}");
-            assert!(judged.violations[0].contains("key "), "{judged:?}");
+            let kind = match falsification {
+                Falsification::StaleRead | Falsification::LostWrite => "key ",
+                Falsification::RepeatedAppend => "list ",
+                Falsification::RepeatedAdd => "counter ",
+            };
+            assert!(judged.violations[0].starts_with(kind), "{judged:?}");
         }
     }
 }

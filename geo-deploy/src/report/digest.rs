@@ -17,7 +17,9 @@ impl Class {
     pub(super) fn of(kind: OpKind) -> Class {
         match kind {
             OpKind::Read | OpKind::Scan => Class::Reads,
-            OpKind::Update | OpKind::Insert | OpKind::ReadModifyWrite => Class::Writes,
+            OpKind::Update | OpKind::Insert | OpKind::ReadModifyWrite | OpKind::Txn => {
+                Class::Writes
+            }
         }
     }
 

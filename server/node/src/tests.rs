@@ -913,7 +913,7 @@ fn a_peer_of_another_cluster_is_refused_and_told_why() {
     block_on(async {
         let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
         let hello = leasehold_replica::codec::proto::Hello {
-            magic: 0x4C48_5007,
+            magic: 0x4C48_5008,
             cluster: "prod".to_owned(),
             ..Default::default()
         };
@@ -982,7 +982,7 @@ fn machines_that_fall_silent_are_asked_whether_they_are_there() {
         let client = greeted(&config).await;
         let mut peer = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
         let hello = leasehold_replica::codec::proto::Hello {
-            magic: 0x4C48_5007,
+            magic: 0x4C48_5008,
             cluster: "demo".to_owned(),
             members: 2,
             from: 1,

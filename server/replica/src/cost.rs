@@ -12,7 +12,7 @@
 
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
-use leasehold_wire::{Command, LeaseRequest, Outcome, Path, StatusRequest, outcome};
+use leasehold_wire::{Command, LeaseRequest, Outcome, Path, StatusRequest, Txn, outcome};
 
 use crate::message::{Message, Proposal, Value};
 use crate::size_estimate::command_size_estimate;
@@ -246,7 +246,22 @@ fn of_command(command: &Command) -> Cost {
             ..write(1)
         },
         Some(Op::MultiPut(put)) => write(put.entries.len()),
+        Some(Op::Txn(txn)) => of_txn(txn, bytes),
         None => read,
+    }
+}
+
+/// Returns the cost of a transaction. Both lists count, because it is not known which of them will be
+/// executed.
+fn of_txn(txn: &Txn, bytes: usize) -> Cost {
+    let (writes, reads): (Vec<_>, Vec<_>) = txn.operations().partition(|it| it.is_write());
+    Cost {
+        handling: LOGGED,
+        written: writes.len(),
+        merged: writes.iter().map(|it| it.parts() - 1).sum(),
+        lookups: txn.comparisons.len() + reads.len(),
+        bytes_written: bytes,
+        ..NOTHING
     }
 }
 

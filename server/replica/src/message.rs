@@ -6,10 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use leasehold_leases::demand::TallyReport;
+use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{
     Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot,
 };
-use leasehold_wire::{Command, Outcome, Path};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Outcome, Path, Txn};
 use smallvec::SmallVec;
 
 use super::lease_set::{LeaseAnswer, LeaseSet};
@@ -98,6 +100,20 @@ impl Value {
         }
     }
 
+    /// Returns every key that the commands of the value may write, in order. Readers of these keys
+    /// must be notified of the value. For a transaction, the keys of both lists are returned,
+    /// because the list that will be executed is not known yet (hazard 130).
+    pub fn written_keys(&self) -> impl Iterator<Item = &Key> {
+        let commands = self.commands().iter().map(|proposed| &proposed.command);
+        commands.flat_map(|command| {
+            let counted = match &command.op {
+                Some(Op::Txn(txn)) if off(Rule::H130Lists) => first_writes(txn),
+                _ => usize::MAX,
+            };
+            command.written_keys().take(counted)
+        })
+    }
+
     /// Returns the change of the lease configuration; `None` for commands and for a no-op.
     pub fn config_change(&self) -> Option<&ConfigChange> {
         match self {
@@ -105,6 +121,12 @@ impl Value {
             _ => None,
         }
     }
+}
+
+/// Number of operations of the first list that write.
+fn first_writes(txn: &Txn) -> usize {
+    let operations = txn.then.iter().filter_map(|listed| listed.op.as_ref());
+    operations.filter(|operation| operation.is_write()).count()
 }
 
 /// State of one log of a leader, as the leader reports it.

@@ -2,6 +2,7 @@
 
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
+use prost::Message as _;
 
 use super::action::{Record, StateChanges, StoredValue};
 use super::message::{Batch, Value};
@@ -98,6 +99,7 @@ pub fn command_size_estimate(command: &leasehold_wire::Command) -> usize {
             .iter()
             .map(|e| e.key.len() + e.value.len() + 8)
             .sum(),
+        Some(Op::Txn(txn)) => txn.encoded_len(),
         Some(Op::MultiGet(multi)) => multi.keys.iter().map(|k| k.len() + 4).sum(),
         Some(Op::Get(get)) => get.key.len(),
         Some(Op::Delete(delete)) => delete.key.len(),

@@ -95,6 +95,8 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         renews: 0.0,
         hangs_up: 0.0,
         records: None,
+        txns: 0.0,
+        txn_rewrites: 0.0,
     };
     let second = 1_000_000_000;
     scenario.plan = FaultPlan::isolating(Isolation {

@@ -81,6 +81,7 @@ fn ask(command: &Command) -> String {
         Some(Op::PutFields(_)) => "put fields",
         Some(Op::MultiGet(_)) => "multi-get",
         Some(Op::MultiPut(_)) => "multi-put",
+        Some(Op::Txn(_)) => "txn",
         Some(Op::Scan(_)) => "scan",
         None => "nothing",
     };

@@ -15,7 +15,7 @@ pub type ReplicaName = Arc<str>;
 pub enum OpClass {
     /// Reads and scans.
     Reads,
-    /// Updates and insertions.
+    /// Updates, insertions and transactions.
     Writes,
 }
 
@@ -25,7 +25,7 @@ impl OpClass {
     pub fn of(kind: OpKind) -> Option<OpClass> {
         match kind {
             OpKind::Read | OpKind::Scan => Some(OpClass::Reads),
-            OpKind::Update | OpKind::Insert => Some(OpClass::Writes),
+            OpKind::Update | OpKind::Insert | OpKind::Txn => Some(OpClass::Writes),
             OpKind::ReadModifyWrite => None,
         }
     }

@@ -12,6 +12,7 @@ pub fn kind_name(kind: OpKind) -> &'static str {
         OpKind::Insert => "INSERT",
         OpKind::Scan => "SCAN",
         OpKind::ReadModifyWrite => "READ-MODIFY-WRITE",
+        OpKind::Txn => "TXN",
     }
 }
 

@@ -206,6 +206,7 @@ fn all_kinds() -> impl Iterator<Item = Metric> {
         OpKind::Insert,
         OpKind::Scan,
         OpKind::ReadModifyWrite,
+        OpKind::Txn,
     ];
     let of_kind = |kind| {
         [

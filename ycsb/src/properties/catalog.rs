@@ -46,6 +46,8 @@ pub(super) const KNOWN: &[(&str, PropertyUse)] = &[
     ("insertproportion", Default("0")),
     ("scanproportion", Default("0")),
     ("readmodifywriteproportion", Default("0")),
+    ("txnproportion", Default("0")),
+    ("txnkeys", Default("2")),
     ("requestdistribution", Default("uniform")),
     ("zipfian.constant", Default("0.99")),
     ("permutation", Default("none")),

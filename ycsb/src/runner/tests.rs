@@ -5,7 +5,10 @@ use crate::sample::OpKind;
 use crate::store::{Answer, OpFailure};
 use bytes::Bytes;
 use leasehold_client::RawReply;
-use leasehold_wire::{Entry, Field, Outcome as Reached, Path, Record, Version, command::Op};
+use leasehold_wire::{
+    Entry, FailedComparison, Field, OpResult, Outcome as Reached, Path, Record, Txn, TxnResult,
+    Version, command::Op, comparison::Condition, op_result, outcome, txn_op,
+};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +113,7 @@ impl State {
                 });
                 (Reached::entries(entries.collect()), Path::ReadIndex)
             }
+            Op::Txn(txn) => (self.execute(txn), Path::Log),
             other => panic!("no workload sends {other:?}"),
         };
         RawReply {
@@ -117,6 +121,44 @@ impl State {
             path,
             replica: "CA".into(),
         }
+    }
+}
+
+impl State {
+    /// Executes a transaction as the workloads send it.
+    fn execute(&mut self, txn: Txn) -> Reached {
+        let [comparison] = &txn.comparisons[..] else {
+            panic!("one comparison: {txn:?}");
+        };
+        assert_eq!(comparison.condition, Some(Condition::Present(true)));
+        if !self.records.contains_key(&comparison.key) {
+            let failed = Some(FailedComparison::default());
+            return Reached::txn(TxnResult {
+                or_else: true,
+                failed,
+                ..TxnResult::default()
+            });
+        }
+        let listed = txn.then.into_iter().filter_map(|listed| listed.op);
+        let results = listed.map(|operation| {
+            let op = match operation {
+                txn_op::Op::Get(get) => Op::Get(get),
+                txn_op::Op::Put(put) => Op::Put(put),
+                txn_op::Op::PutFields(put) => Op::PutFields(put),
+                other => panic!("no workload sends {other:?}"),
+            };
+            let result = match self.answer(op).outcome.result {
+                Some(outcome::Result::Value(value)) => op_result::Result::Value(value),
+                _ => op_result::Result::Count(1),
+            };
+            OpResult {
+                result: Some(result),
+            }
+        });
+        Reached::txn(TxnResult {
+            results: results.collect(),
+            ..TxnResult::default()
+        })
     }
 }
 
@@ -335,6 +377,47 @@ async fn a_read_modify_write_updates_whatever_the_read_returned() {
         (outcome.account.succeeded, outcome.account.failed),
         (0, 400)
     );
+}
+
+#[tokio::test]
+async fn a_transaction_reads_one_record_and_writes_others() {
+    let store = Memory::default();
+    let text = "readproportion=0\nupdateproportion=0\ntxnproportion=1\ntxnkeys=4\n\
+                dataintegrity=true";
+    let workload = workload(text);
+    go(&store, &workload, &options(Phase::Load)).await;
+    let loaded = store.state().operations.len();
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    assert_eq!(
+        (outcome.account.succeeded, done(&outcome, OpKind::Txn)),
+        (400, 400)
+    );
+    assert_eq!(returned(&outcome, Metric::Verify, ReturnCode::Ok), 400);
+    for op in &store.state().operations[loaded..] {
+        let Op::Txn(txn) = op else { panic!("{op:?}") };
+        assert_eq!(leasehold_wire::validate_op(op), Ok(()));
+        assert!(matches!(txn.then[0].op, Some(txn_op::Op::Get(_))));
+        let writes = &txn.then[1..];
+        assert_eq!(writes.len(), 3);
+        let merges =
+            |listed: &leasehold_wire::TxnOp| matches!(listed.op, Some(txn_op::Op::PutFields(_)));
+        assert!(writes.iter().all(merges), "{writes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_with_a_record_that_does_not_exist_is_reported_so() {
+    let store = Memory::default();
+    let workload = workload("readproportion=0\nupdateproportion=0\ntxnproportion=1");
+    go(&store, &workload, &options(Phase::Load)).await;
+    store.state().records.pop_last();
+    let before = store.state().records.clone();
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let missing = returned(&outcome, Metric::Done(OpKind::Txn), ReturnCode::NotFound);
+    assert!((1..400).contains(&missing), "{missing}");
+    assert_eq!(outcome.account.failed, missing);
+    assert_eq!(outcome.account.succeeded, 400 - missing);
+    assert_ne!(store.state().records, before, "others were written");
 }
 
 #[tokio::test]

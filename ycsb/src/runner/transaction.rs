@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_wire::{Path, command::Op, outcome};
+use leasehold_wire::{
+    Comparison, Get, Path, Put, PutFields, Txn, TxnOp, command::Op, comparison::Condition,
+    op_result, outcome, txn_op,
+};
 use tokio::time::Instant;
 
 use crate::measurement::{ReplicaName, ReturnCode};
@@ -92,6 +95,7 @@ pub(super) async fn perform<S: KvStore>(
         OpKind::ReadModifyWrite => {
             read_modify_write(store, workload, operation, transaction).await;
         }
+        OpKind::Txn => transact(store, workload, operation, transaction).await,
     }
 }
 
@@ -172,6 +176,51 @@ async fn read_modify_write<S: KvStore>(
     examine(workload, operation, value, transaction);
 }
 
+/// Carries out a transaction: if the record exists, it is read, and the other records are written.
+async fn transact<S: KvStore>(
+    store: &S,
+    workload: &CoreWorkload,
+    operation: &WorkloadOperation,
+    transaction: &mut Transaction,
+) {
+    let key = operation.key.clone();
+    let comparison = Comparison {
+        key: key.clone(),
+        condition: Some(Condition::Present(true)),
+    };
+    let writes = operation.others.iter().map(|(key, payload)| {
+        let key = key.clone();
+        match payload {
+            WritePayload::Record(value) => {
+                let value = value.clone();
+                txn_op::Op::Put(Put { key, value })
+            }
+            WritePayload::Field(field) => {
+                let fields = vec![field.clone()];
+                txn_op::Op::PutFields(PutFields { key, fields })
+            }
+        }
+    });
+    let list = std::iter::once(txn_op::Op::Get(Get { key })).chain(writes);
+    let op = Op::txn(Txn {
+        comparisons: vec![comparison],
+        then: list.map(TxnOp::from).collect(),
+        ..Txn::default()
+    });
+    let answer = request(store, OpKind::Txn, op, transaction).await;
+    // The answer to a repeated transaction may have lost the value.
+    if let Some(outcome::Result::Txn(result)) = answer
+        && !result.abridged
+    {
+        let first = result.results.into_iter().next();
+        let value = match first.and_then(|first| first.result) {
+            Some(op_result::Result::Value(found)) => Some(found.value),
+            _ => None,
+        };
+        examine(workload, operation, Some(value), transaction);
+    }
+}
+
 async fn write<S: KvStore>(
     store: &S,
     operation: &WorkloadOperation,
@@ -229,6 +278,8 @@ fn judge(kind: OpKind, result: Option<&outcome::Result>) -> ReturnCode {
         (OpKind::Read, Some(Is::Missing(_))) => ReturnCode::NotFound,
         (OpKind::Scan, Some(Is::Entries(_))) => ReturnCode::Ok,
         (OpKind::Update | OpKind::Insert, Some(Is::Written(_))) => ReturnCode::Ok,
+        (OpKind::Txn, Some(Is::Txn(result))) if result.or_else => ReturnCode::NotFound,
+        (OpKind::Txn, Some(Is::Txn(_))) => ReturnCode::Ok,
         (_, Some(Is::Error(_))) => ReturnCode::Error,
         _ => ReturnCode::UnexpectedState,
     }

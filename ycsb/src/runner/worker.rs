@@ -346,5 +346,6 @@ fn parts(kind: OpKind) -> &'static [OpKind] {
         OpKind::Insert => &[OpKind::Insert],
         OpKind::Scan => &[OpKind::Scan],
         OpKind::ReadModifyWrite => &[OpKind::Read, OpKind::Update, OpKind::ReadModifyWrite],
+        OpKind::Txn => &[OpKind::Txn],
     }
 }

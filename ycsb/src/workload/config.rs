@@ -1,7 +1,7 @@
 //! Configuration of a core workload. It is read from properties and checked before the run, so that
 //! a workload that has started can run to its end.
 
-use leasehold_wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
+use leasehold_wire::{COMMAND_BYTES_MAX, SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
 
 use crate::generator::{Discrete, LengthHistogram, Uniform, ZIPFIAN_CONSTANT, Zipfian};
 use crate::properties::{Properties, PropertyError};
@@ -60,11 +60,16 @@ pub(super) struct Config {
     pub distribution: Distribution,
     pub order_by_site: bool,
     pub scan_length: Length,
+    /// Number of records of a transaction. One is read, and the others are written.
+    pub txn_keys: usize,
     pub hashed: bool,
     pub part: Part,
     pub zero_padding: usize,
     pub seed: u64,
 }
+
+/// Maximum number of records of a transaction. A replica accepts up to 16 merges in one transaction.
+const TXN_KEYS_MAX: u64 = 16;
 
 const WORKLOADS: [&str; 2] = [
     "site.ycsb.workloads.CoreWorkload",
@@ -83,12 +88,17 @@ impl Config {
             return Err(properties.invalid("fieldlengthdistribution", expected));
         }
         let distribution = distribution(properties)?;
+        let field_names = field_names(properties, longest)?;
+        let record_longest = field_names
+            .iter()
+            .map(|name| record_part(name, longest))
+            .sum();
         Ok(Config {
             records,
             operations: properties.count("operationcount")?,
             insert_start,
             insert_count,
-            field_names: field_names(properties, longest)?,
+            field_names,
             field_length,
             read_all: properties.flag("readallfields")?,
             write_all: properties.flag("writeallfields")?,
@@ -98,6 +108,7 @@ impl Config {
             order_by_site: order_by_site(properties, distribution)?,
             distribution,
             scan_length: scan_length(properties)?,
+            txn_keys: txn_keys(properties, record_longest)?,
             hashed: properties.choice("insertorder", &[("hashed", true), ("ordered", false)])?,
             part: part(properties)?,
             zero_padding: properties
@@ -206,6 +217,28 @@ fn field_names(properties: &Properties, longest: u64) -> Result<Vec<String>, Pro
     Ok((0..count).map(|i| format!("{prefix}{i}")).collect())
 }
 
+/// Returns an upper bound of the bytes of a field in a record. The field has up to `longest` bytes.
+fn record_part(name: &str, longest: u64) -> u64 {
+    longest.saturating_add(name.len() as u64 + 16)
+}
+
+/// Reads the number of records of a transaction. Also checks that a transaction with the longest
+/// possible records fits into a command.
+fn txn_keys(properties: &Properties, record_longest: u64) -> Result<usize, PropertyError> {
+    const KEY_BYTES: u64 = 128;
+    let is_drawn = properties.fraction("txnproportion")? > 0.0;
+    let fitting = COMMAND_BYTES_MAX as u64 / record_longest.saturating_add(KEY_BYTES);
+    let most = if is_drawn {
+        TXN_KEYS_MAX.min(fitting)
+    } else {
+        TXN_KEYS_MAX
+    };
+    let expected =
+        format!("a number from 2 to {most}: a record that is read, and others that are written");
+    let keys = properties.parsed("txnkeys", &expected, |n| (2..=most as usize).contains(n))?;
+    keys.ok_or_else(|| properties.invalid("txnkeys", &expected))
+}
+
 fn kinds(properties: &Properties) -> Result<Discrete<OpKind>, PropertyError> {
     let weights = [
         (properties.fraction("readproportion")?, OpKind::Read),
@@ -216,6 +249,7 @@ fn kinds(properties: &Properties) -> Result<Discrete<OpKind>, PropertyError> {
             properties.fraction("readmodifywriteproportion")?,
             OpKind::ReadModifyWrite,
         ),
+        (properties.fraction("txnproportion")?, OpKind::Txn),
     ];
     Ok(Discrete::new(weights))
 }

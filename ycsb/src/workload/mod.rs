@@ -34,8 +34,11 @@ pub struct WorkloadOperation {
     pub scan_length: u32,
     /// The field to return from a record that is read; `None` means all fields.
     pub read_field: Option<u32>,
-    /// Data that an update, insertion or read-modify-write writes; `None` for other operations.
+    /// Data that an update, insertion or read-modify-write writes to the record; `None` for other
+    /// operations.
     pub write: Option<WritePayload>,
+    /// Keys and data of the other records that a transaction writes.
+    pub others: Vec<(Bytes, WritePayload)>,
 }
 
 /// Data to write.
@@ -242,7 +245,7 @@ impl ThreadWorkload {
     fn operation(&mut self, kind: OpKind, record: u64) -> WorkloadOperation {
         let config = &self.workload.config;
         let key = config.key(record);
-        let (read_all, write_all) = (config.read_all, config.write_all);
+        let read_all = config.read_all;
         let reads = !matches!(kind, OpKind::Update | OpKind::Insert);
         let scan_length = match kind {
             OpKind::Scan => draw(&config.scan_length, &mut self.random) as u32,
@@ -250,10 +253,13 @@ impl ThreadWorkload {
         };
         let read_field = (reads && !read_all).then(|| self.any_field());
         let write = match kind {
-            OpKind::Read | OpKind::Scan => None,
+            OpKind::Read | OpKind::Scan | OpKind::Txn => None,
             OpKind::Insert => Some(self.whole_record(&key)),
-            _ if write_all => Some(self.whole_record(&key)),
-            _ => Some(self.one_field(&key)),
+            OpKind::Update | OpKind::ReadModifyWrite => Some(self.update(&key)),
+        };
+        let others = match kind {
+            OpKind::Txn => self.others(),
+            _ => Vec::new(),
         };
         WorkloadOperation {
             kind,
@@ -262,6 +268,7 @@ impl ThreadWorkload {
             scan_length,
             read_field,
             write,
+            others,
         }
     }
 
@@ -293,6 +300,27 @@ impl ThreadWorkload {
         WritePayload::Record(record::encode(
             (0..count).map(|i| self.field(i, key)).collect(),
         ))
+    }
+
+    /// Returns the data of an update: a whole record, or one field.
+    fn update(&mut self, key: &Bytes) -> WritePayload {
+        if self.workload.config.write_all {
+            self.whole_record(key)
+        } else {
+            self.one_field(key)
+        }
+    }
+
+    /// Chooses the other records that a transaction writes. A record may be chosen several times.
+    fn others(&mut self) -> Vec<(Bytes, WritePayload)> {
+        let count = self.workload.config.txn_keys - 1;
+        let other = || {
+            let record = self.existing_record();
+            let key = self.workload.config.key(record);
+            let payload = self.update(&key);
+            (key, payload)
+        };
+        std::iter::repeat_with(other).take(count).collect()
     }
 
     fn one_field(&mut self, key: &Bytes) -> WritePayload {

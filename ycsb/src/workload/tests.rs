@@ -141,6 +141,29 @@ fn inserts_write_all_fields_and_updates_one() {
 }
 
 #[test]
+fn transactions_read_one_record_and_write_others() {
+    let text = "readproportion=0\nupdateproportion=0.5\ntxnproportion=0.5\ntxnkeys=5";
+    let mut kinds = BTreeMap::new();
+    for operation in draw(&workload(text), 1000) {
+        *kinds.entry(operation.kind).or_insert(0) += 1;
+        let others = match operation.kind {
+            OpKind::Txn => 4,
+            _ => 0,
+        };
+        assert_eq!(operation.others.len(), others);
+        assert_eq!(operation.write.is_none(), operation.kind == OpKind::Txn);
+    }
+    assert!(
+        kinds[&OpKind::Txn] > 400 && kinds[&OpKind::Update] > 400,
+        "{kinds:?}"
+    );
+    let text = format!("{text}\nwriteallfields=true");
+    let all = draw(&workload(&text), 1000).into_iter();
+    let mut written = all.flat_map(|operation| operation.others);
+    assert!(written.all(|(_, payload)| matches!(payload, WritePayload::Record(_))));
+}
+
+#[test]
 fn write_all_and_read_one() {
     let text = "updateproportion=0.5\nwriteallfields=true\nreadallfields=false\nfieldcount=3";
     let mut fields = HashSet::new();
@@ -440,6 +463,13 @@ fn contradictions_are_refused_with_a_reason() {
             "can be read",
         ),
         ("readproportion=1.5", "a number from 0 to 1"),
+        ("txnproportion=-1", "a number from 0 to 1"),
+        ("txnkeys=1", "a number from 2 to 16"),
+        ("txnkeys=17", "a number from 2 to 16"),
+        (
+            "fieldlength=100000\ntxnproportion=0.1\ntxnkeys=5",
+            "a number from 2 to 4",
+        ),
         ("insertorder=sorted", "one of hashed, ordered"),
         ("insertpart=3/2", "load generator I of N"),
         ("insertpart=0/2", "as in 1/2 and 2/2"),

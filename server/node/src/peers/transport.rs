@@ -35,7 +35,7 @@ use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Envelope, Message};
 
 /// Magic number of the protocol between peers: "LHP" and the version of the protocol.
-pub const MAGIC: u32 = 0x4C48_5007;
+pub const MAGIC: u32 = 0x4C48_5008;
 /// Maximum number of bytes that wait for a peer that reads too slowly. A promise with several parts
 /// may exceed this maximum.
 const QUEUE_BYTES_MAX: usize = 64 << 20;

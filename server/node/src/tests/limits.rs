@@ -176,7 +176,7 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
 /// Returns the first message that a replica called `name` sends to another one.
 fn hello_of(name: &str, number: u32) -> BytesMut {
     let hello = leasehold_replica::codec::proto::Hello {
-        magic: 0x4C48_5007,
+        magic: 0x4C48_5008,
         cluster: "demo".to_owned(),
         members: 3,
         from: number,

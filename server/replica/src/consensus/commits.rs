@@ -294,7 +294,7 @@ fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Ou
             Some(Outcome::value(put.value.clone(), version))
         }
         Some(Op::Delete(_)) => Some(Outcome::missing()),
-        Some(Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_)) => None,
+        Some(Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) | Op::Txn(_)) => None,
         Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) | None => None,
     }
 }

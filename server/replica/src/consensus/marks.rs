@@ -74,26 +74,22 @@ impl Hash for Marks {
 impl Marks {
     /// Marks every key that `value` writes.
     pub fn mark(&mut self, slot: Slot, value: &Value) {
-        for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
-            for key in proposed.command.keys() {
-                self.0.entry(key.clone()).or_default().add(slot);
-            }
+        for key in value.written_keys() {
+            self.0.entry(key.clone()).or_default().add(slot);
         }
     }
 
     /// Removes the marks of `slot`. Calls `unmarked` with each key that had such a mark.
     pub fn unmark(&mut self, slot: Slot, value: &Value, mut unmarked: impl FnMut(&Key)) {
-        for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
-            for key in proposed.command.keys() {
-                let Some(slots) = self.0.get_mut(key) else {
-                    continue;
-                };
-                if slots.remove(slot) {
-                    if slots.marked().is_empty() {
-                        self.0.remove(key);
-                    }
-                    unmarked(key);
+        for key in value.written_keys() {
+            let Some(slots) = self.0.get_mut(key) else {
+                continue;
+            };
+            if slots.remove(slot) {
+                if slots.marked().is_empty() {
+                    self.0.remove(key);
                 }
+                unmarked(key);
             }
         }
     }

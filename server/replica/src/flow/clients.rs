@@ -32,10 +32,10 @@ impl Parts {
                     self.writes.submit(step, from, command, 0);
                 }
             }
-            Some(Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_)) => {
+            Some(Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_)) => {
                 self.on_write(step, from, command);
             }
-            None => self.on_write(step, from, command),
+            Some(Op::MultiPut(_) | Op::Txn(_)) | None => self.on_write(step, from, command),
         }
     }
 

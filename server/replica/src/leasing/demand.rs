@@ -5,6 +5,7 @@ use leasehold_leases::demand::{Demand, Tally};
 use leasehold_leases::latency::RoundTrips;
 use leasehold_leases::{Key, ReplicaId, Time};
 use leasehold_wire::Command;
+use smallvec::SmallVec;
 
 use super::Leasing;
 use super::rtt_matrix::RttMatrix;
@@ -66,13 +67,14 @@ impl Leasing {
     /// present strategy does not use the counts, because a later strategy may use them.
     pub fn count_demand(&mut self, command: &Command) {
         let tally = &mut self.demand_tracker.tally;
-        let write = command.is_write();
-        for key in command.keys() {
-            if write {
-                tally.write(key)
-            } else {
-                tally.read(key)
-            }
+        if command.is_write() {
+            // A transaction may name a key several times, but notifies its holders once.
+            let mut written: SmallVec<[&Key; 4]> = command.written_keys().collect();
+            written.sort_unstable();
+            written.dedup();
+            written.into_iter().for_each(|key| tally.write(key));
+        } else {
+            command.keys().for_each(|key| tally.read(key));
         }
     }
 

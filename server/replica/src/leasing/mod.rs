@@ -241,7 +241,7 @@ impl Leasing {
     /// `live` are the promises in force.
     pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
-        let written = command.keys().filter(|_| command.is_write());
+        let written = command.written_keys();
         let views = written.map(|key| self.configs.view(key));
         views.fold(ReplicaSet::EMPTY, |class, view| {
             let promised = live.tag(iter::once(view));

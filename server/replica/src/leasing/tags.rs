@@ -15,9 +15,7 @@ pub struct Tags<'a> {
 impl Tags<'_> {
     /// Returns the tag of an acceptance of `value`.
     pub fn of(&self, value: &Value) -> ReplicaSet {
-        let proposed = value.commands().iter();
-        let writes = proposed.filter(|proposed| proposed.command.is_write());
-        let keys = writes.flat_map(|proposed| proposed.command.keys());
+        let keys = value.written_keys();
         self.live.tag(keys.map(|key| self.configs.view(key)))
     }
 }

@@ -9,9 +9,12 @@ use leasehold_leases::growing::{GrowingIndexMap, GrowingMap};
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Version};
+use leasehold_wire::txn_op::Op as Operation;
+use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Txn, Version};
+use prost::Message as _;
+use smallvec::SmallVec;
 
-use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
+use super::merge::{RECORD_BYTES_MAX, merge, most_work, work_ahead};
 use super::session::{Admission, Sessions};
 use crate::action::{StateChanges, StoredValue};
 use crate::cost;
@@ -21,9 +24,9 @@ use crate::unavailable;
 
 /// Maximum size, in bytes, of all entries in one answer. This maximum leaves 64 KiB of the answer's
 /// frame for the other fields of the answer.
-const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
+pub(super) const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
 /// Maximum number of bytes that an entry takes on the wire in addition to its key and value.
-const ENTRY_OVERHEAD: usize = 64;
+pub(super) const ENTRY_OVERHEAD: usize = 64;
 
 /// Returns the version that a command gives to the values that it writes (hazard 42). The version
 /// consists of the slot and the command's index in its batch. Each command in the log has its own
@@ -222,6 +225,7 @@ impl Kv {
                     self.put(&entry.key, own(&entry.value), version);
                 }
             }
+            Some(Op::Txn(txn)) => return self.txn(version, txn),
             Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) | None => {
                 return Outcome::error(ErrorCode::BadRequest, "the command names no operation");
             }
@@ -229,7 +233,7 @@ impl Kv {
         Outcome::written(version)
     }
 
-    fn put(&mut self, key: &[u8], value: Bytes, version: Version) {
+    pub(super) fn put(&mut self, key: &[u8], value: Bytes, version: Version) {
         if let Some(stored) = self.map.get_mut(key) {
             stored.value = value;
             stored.version = version;
@@ -248,7 +252,7 @@ impl Kv {
         self.touch(key);
     }
 
-    fn delete(&mut self, key: &[u8]) {
+    pub(super) fn delete(&mut self, key: &[u8]) {
         if self.map.remove(key).is_some() {
             self.ordered.remove(key);
         }
@@ -276,23 +280,47 @@ impl Kv {
         self.sessions.check();
     }
 
-    /// Estimates the work of merging fields into the value stored under `key`; 0 if the key is
-    /// absent.
-    pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
-        self.get(key).map_or(0, |stored| {
-            work_ahead(&stored.value) + self.clearing_work(key, stored.value.len())
-        })
+    /// Estimates the work of each merge, and of each other rewrite of a stored value, that a command
+    /// may cause. The work is 0 for a key that is absent. In a transaction, the estimate includes the
+    /// bytes that the transaction itself writes to the key. For a merge that is a command of its own,
+    /// the estimate does not include the fields that the merge adds.
+    pub fn merge_work_ahead(&self, command: &Command) -> SmallVec<[usize; 1]> {
+        let keys: SmallVec<[&Key; 1]> = command.rewritten_keys().collect();
+        let txn = match &command.op {
+            Some(Op::Txn(txn)) => Some(txn),
+            _ => None,
+        };
+        let of_key = |(at, key): (usize, &&Key)| {
+            let added = txn.map_or(0, |txn| added_bytes(txn, key));
+            let again = keys[..at].contains(key);
+            let stored = self.get(key).map_or(0, |stored| {
+                let bytes = stored.value.len();
+                let clearing = if again {
+                    0
+                } else {
+                    self.clearing_work(key, bytes)
+                };
+                work_ahead(&stored.value) + clearing
+            });
+            stored + most_work(added)
+        };
+        keys.iter().enumerate().map(of_key).collect()
     }
 
     /// Returns the extra work of a merge into a record that has not changed since the last batch of
     /// changes; 0 for other merges. The merge needs new memory, because the batch still refers to
     /// the old record.
-    fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
+    pub(super) fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0
         } else {
             cost::clearing(bytes)
         }
+    }
+
+    /// Adds the work of merges.
+    pub(super) fn add_merge_work(&mut self, work: usize) {
+        self.merge_work += work;
     }
 
     /// Returns the cost of all merges since the last call.
@@ -328,9 +356,22 @@ impl Kv {
     }
 }
 
+/// Returns the number of bytes that the operations of a transaction may add to the value of a key.
+fn added_bytes(txn: &Txn, key: &Key) -> usize {
+    let of_key = txn.operations().filter(|operation| operation.key() == key);
+    let bytes = of_key.map(|operation| match operation {
+        Operation::Put(put) => put.value.len(),
+        Operation::Append(append) => append.suffix.len(),
+        Operation::PutFields(put) => put.encoded_len(),
+        Operation::Get(_) | Operation::Delete(_) => 0,
+        Operation::DeleteFields(_) | Operation::Add(_) => 0,
+    });
+    bytes.sum()
+}
+
 /// Copies a value out of its frame. The copy is needed because an arrived value is a slice of its
 /// frame. If the state stored this slice, the whole frame would stay in memory.
-fn own(value: &Bytes) -> Bytes {
+pub(super) fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }
 
@@ -364,7 +405,12 @@ fn too_large() -> Outcome {
 /// Returns the error for a refused merge. A merge is refused if the value is not a record, or if
 /// the record is too large before or after the merge.
 pub(super) fn not_a_record() -> Outcome {
-    Outcome::error(
+    record_error().into()
+}
+
+/// Returns the error of [`not_a_record`].
+pub(super) fn record_error() -> leasehold_wire::Error {
+    leasehold_wire::Error::new(
         ErrorCode::NotARecord,
         "put_fields: the value stored under the key is not a record, or it or the merged record \
          has more than 256 KiB or 1024 fields; write it whole with put",
@@ -444,13 +490,13 @@ mod tests {
         let mut sequence = 1;
         let mut merge = |kv: &mut Kv, key: &'static str, bytes: usize| {
             sequence += 1;
-            let ahead = kv.merge_work_ahead(key.as_bytes());
             let field = leasehold_wire::Field {
                 name: "f".into(),
                 value: vec![b'v'; bytes].into(),
             };
             let op = Op::put_fields(key, vec![field]);
             let command = Command::session(1, sequence, sequence, op);
+            let ahead: usize = kv.merge_work_ahead(&command).iter().sum();
             kv.execute(Slot(sequence), 0, &command);
             (ahead, kv.take_merge_work())
         };
@@ -486,5 +532,166 @@ mod tests {
             restored.take_dirty().is_empty(),
             "nothing was written again"
         );
+    }
+    /// Executes transactions that rewrite a value several times. The estimate must be at least the
+    /// work, and not much more, even if the transaction itself writes the value.
+    #[test]
+    fn the_work_of_a_transaction_is_known_before() {
+        const LARGE: usize = RECORD_BYTES_MAX - 1000;
+        let large = || Bytes::from(vec![b'v'; LARGE]);
+        let record = |fields: usize| Bytes::from([0x0A, 0].repeat(fields));
+        let put = |key: &'static str, value: Bytes| {
+            let key = key.into();
+            Operation::Put(leasehold_wire::Put { key, value })
+        };
+        let append = |key: &'static str| Operation::append(key, "v");
+        let field = leasehold_wire::Field {
+            name: "f".into(),
+            value: "v".into(),
+        };
+        let put_fields = || {
+            Operation::PutFields(leasehold_wire::PutFields {
+                key: "record".into(),
+                fields: vec![field.clone()],
+            })
+        };
+        let remove = || Operation::delete_fields("record", vec!["f".into()]);
+        for operations in [
+            vec![append("large"); 16],
+            vec![append("large"), append("other"), append("large")],
+            vec![append("absent"); 3],
+            [vec![put("absent", large())], vec![append("absent"); 15]].concat(),
+            [vec![put("large", large())], vec![append("large"); 15]].concat(),
+            vec![put_fields(), remove(), put_fields()],
+            vec![
+                put("record", record(900)),
+                put_fields(),
+                remove(),
+                put_fields(),
+            ],
+        ] {
+            let mut kv = Kv::new(&limits());
+            for (number, key) in (1..).zip(["large", "other", "record"]) {
+                let value = if key == "record" { record(30) } else { large() };
+                kv.execute(
+                    Slot(number),
+                    0,
+                    &Command::session(number, 1, 1, Op::put(key, value)),
+                );
+            }
+            kv.take_dirty();
+            let then = operations.iter().cloned().map(Into::into).collect();
+            let txn = Txn {
+                then,
+                ..Txn::default()
+            };
+            let command = Command::session(9, 1, 1, Op::txn(txn));
+            let ahead: usize = kv.merge_work_ahead(&command).iter().sum();
+            let outcome = kv.execute(Slot(9), 0, &command);
+            assert!(matches!(
+                outcome.result,
+                Some(leasehold_wire::outcome::Result::Txn(_))
+            ));
+            let work = kv.take_merge_work();
+            let shown = format!("{} operations: {ahead} for {work}", operations.len());
+            assert!(ahead + 100 >= work && ahead <= 4 * work + 1000, "{shown}");
+        }
+    }
+    fn executed(kv: &mut Kv, slot: u64, txn: Txn) -> Outcome {
+        let command = Command::session(slot, 1, 1, Op::txn(txn));
+        kv.execute(Slot(slot), 0, &command)
+    }
+
+    /// The answer has the value of a failed comparison, values that are read, and an error for each
+    /// of a thousand other operations.
+    #[test]
+    fn the_answer_to_a_transaction_fits_into_a_frame() {
+        const LARGE: usize = leasehold_wire::VALUE_BYTES_MAX;
+        let mut kv = Kv::new(&limits());
+        for (number, bytes) in (1..).zip([LARGE, LARGE, LARGE, 950_000, 1000]) {
+            let op = Op::put(format!("k{number}"), vec![b'v'; bytes]);
+            kv.execute(Slot(number), 0, &Command::session(number, 1, 1, op));
+        }
+        let get = |number: usize| {
+            let key = format!("k{number}").into();
+            Operation::Get(leasehold_wire::Get { key })
+        };
+        let gets = [2, 3, 4, 5, 5, 4].map(get);
+        let rest = vec![Operation::add("k1", 1); leasehold_wire::COMMAND_PARTS_MAX - 7];
+        let comparison = leasehold_wire::Comparison {
+            key: "k1".into(),
+            condition: Some(leasehold_wire::comparison::Condition::Less("".into())),
+        };
+        let txn = Txn {
+            comparisons: vec![comparison],
+            or_else: gets.into_iter().chain(rest).map(Into::into).collect(),
+            keep_going: true,
+            ..Txn::default()
+        };
+        let outcome = executed(&mut kv, 9, txn.clone());
+        let bytes = outcome.encoded_len();
+        assert!(bytes < leasehold_wire::FRAME_BYTES_MAX - 1000, "{bytes}");
+        assert!(bytes > 3 * LARGE + 100_000, "{bytes}");
+        let Some(leasehold_wire::outcome::Result::Txn(result)) = outcome.result else {
+            panic!("it keeps going");
+        };
+        let found = |result: &leasehold_wire::OpResult| match &result.result {
+            Some(leasehold_wire::op_result::Result::Value(value)) => value.value.len(),
+            Some(leasehold_wire::op_result::Result::Error(_)) => 0,
+            other => panic!("{other:?}"),
+        };
+        let found: Vec<usize> = result.results.iter().map(found).collect();
+        assert_eq!(found[..7], [LARGE, LARGE, 0, 1000, 1000, 0, 0]);
+        let stops = Txn {
+            keep_going: false,
+            ..txn
+        };
+        let Some(leasehold_wire::outcome::Result::Error(error)) =
+            executed(&mut kv, 10, stops).result
+        else {
+            panic!("it stops");
+        };
+        assert!(
+            error.message.starts_with("txn.or_else[5]: get: the values"),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn only_what_add_writes_itself_is_a_number() {
+        let mut kv = Kv::new(&limits());
+        let values = [
+            ("0", Some(1)),
+            ("-9223372036854775808", Some(i64::MIN + 1)),
+            ("9223372036854775806", Some(i64::MAX)),
+            ("9223372036854775807", None),
+            ("9223372036854775808", None),
+            ("00000000000000000001", None),
+            ("000000000000000000001", None),
+            ("-0", None),
+            ("+1", None),
+            (" 1", None),
+            ("", None),
+        ];
+        for (number, (value, _)) in (1..).zip(values) {
+            let op = Op::put(format!("k{number}"), value);
+            kv.execute(Slot(number), 0, &Command::session(number, 1, 1, op));
+        }
+        let add = |number: usize| Operation::add(format!("k{number}"), 1).into();
+        let txn = Txn {
+            then: (1..=values.len()).map(add).collect(),
+            keep_going: true,
+            ..Txn::default()
+        };
+        let outcome = executed(&mut kv, 90, txn);
+        let Some(leasehold_wire::outcome::Result::Txn(result)) = outcome.result else {
+            panic!("it keeps going");
+        };
+        let number = |result: &leasehold_wire::OpResult| match &result.result {
+            Some(leasehold_wire::op_result::Result::Number(sum)) => Some(*sum),
+            _ => None,
+        };
+        let sums: Vec<_> = result.results.iter().map(number).collect();
+        assert_eq!(sums, values.map(|(_, sum)| sum));
     }
 }

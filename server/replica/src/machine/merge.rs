@@ -1,7 +1,8 @@
 //! Merges of named fields into a stored record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use leasehold_wire::Field;
 use prost::encoding::{WireType, decode_varint, message};
 
@@ -80,6 +81,36 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
     (fits.then_some(merged), work)
 }
 
+/// Removes the fields with these names from the record `old`. Returns the rest with the number of
+/// removed fields, and the work of reading `old`, in units of `cost::merging`. The rest is `None` if
+/// `old` is no record or is too large.
+pub(super) fn remove_fields(old: &[u8], names: &[Bytes]) -> (Option<(Vec<u8>, usize)>, usize) {
+    if old.len() > RECORD_BYTES_MAX {
+        return (None, 0);
+    }
+    let names: BTreeSet<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let mut left = Vec::with_capacity(old.len());
+    let (mut rest, mut count, mut removed) = (old, 0, 0);
+    while count <= FIELDS_MAX {
+        let here = rest;
+        let Some(name) = take_field(&mut rest) else {
+            break;
+        };
+        count += 1;
+        if names.contains(name) {
+            removed += 1;
+        } else {
+            left.extend(&here[..here.len() - rest.len()]);
+        }
+    }
+    let work = merging(count, old.len());
+    if !rest.is_empty() || count > FIELDS_MAX {
+        return (None, work);
+    }
+    left.shrink_to_fit(); // it is stored without another copy
+    (Some((left, removed)), work)
+}
+
 /// Estimates the maximum cost of a merge into `old`. Only a few fields are counted, because a
 /// caller may need estimates for thousands of requests.
 pub(super) fn work_ahead(old: &[u8]) -> usize {
@@ -92,6 +123,13 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
         few @ ..=FIELDS_COUNTED => merging(few, old.len()),
         _ => merging(FIELDS_MAX, old.len()),
     }
+}
+
+/// Returns the maximum cost of a merge into a record of `bytes` bytes. A field takes at least two
+/// bytes.
+pub(super) fn most_work(bytes: usize) -> usize {
+    let bytes = bytes.min(RECORD_BYTES_MAX);
+    merging((bytes / 2).min(FIELDS_MAX), bytes)
 }
 
 /// Removes the next field from a record, and returns the name of the field. Returns `None` if the

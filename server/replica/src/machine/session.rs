@@ -65,7 +65,7 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// session ends late.
 const EXPIRED_MAX: usize = 1024;
 /// Maximum number of results with which a session costs only as much as one key when it is written
-/// to disk.
+/// to disk. An encoded result counts as several results.
 const RESULTS_OF_ONE: usize = 16;
 /// Maximum number of old sessions that end when one new session opens. This number is more than
 /// one, so that the number of sessions can fall after its maximum was lowered.
@@ -176,7 +176,7 @@ impl Sessions {
         self.touch(client, 1);
     }
 
-    /// Notes that a session has changed and now has this number of results.
+    /// Notes that a session has changed. `results` is the present size of its results.
     fn touch(&mut self, client: u64, results: usize) {
         let cost = results.div_ceil(RESULTS_OF_ONE);
         let counted = self.dirty.entry(client).or_default();
@@ -297,13 +297,13 @@ impl Sessions {
         let acked_below = command.acked_below.min(sequence);
         let step_ms = now_ms - now_ms % STEP_MS;
         let Some(session) = self.by_client.get_mut(&client) else {
-            self.touch(client, 1);
             self.make_room(now_ms);
             let session = Session {
                 acked_below,
                 active_ms: step_ms,
                 results: Results::One(sequence, outcome.into()),
             };
+            self.touch(client, session.results.size());
             self.by_client.insert(client, session);
             self.by_activity.insert((step_ms, client));
             return;
@@ -316,13 +316,13 @@ impl Sessions {
         let results = &mut session.results;
         let is_new = results.insert(sequence, outcome.into(), session.acked_below);
         assert!(is_new || off(Rule::H21Once), "a sequence is executed once");
-        let count = results.len();
+        let size = results.size();
         if session.active_ms != step_ms {
             let before_ms = std::mem::replace(&mut session.active_ms, step_ms);
             self.by_activity.remove(&(before_ms, client));
             self.by_activity.insert((step_ms, client));
         }
-        self.touch(client, count);
+        self.touch(client, size);
     }
 
     /// Cost of the changes since the last call of [`Sessions::take_dirty`]. The unit is the cost of

@@ -6,9 +6,12 @@
 //! The others wait here, round-robin by connection, and other commands overtake them. An origin
 //! knows the size of a record only as it was after the executed slots. Writes that are still in the
 //! log may make the record large.
+//!
+//! A transaction that rewrites stored values counts as a merge of each of these values.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::ops::Add as _;
 
 use bytes::Bytes;
 use leasehold_leases::hashing::SeededState;
@@ -113,22 +116,16 @@ impl Hash for MergeQueues {
     }
 }
 
-/// Returns the key of a merge; `None` for another command.
-fn merged_key(command: &Command) -> Option<&Bytes> {
-    command.as_merge().map(|put| &put.key)
-}
-
 impl MergeQueues {
     /// Returns the cost counted for a command; `None` if it is no merge. `work` is the estimated
     /// cost of the merge. If `many` or more merges of its key wait for an answer, the counted cost
     /// is at least `WORK_MIN_OF_MANY`.
     pub fn cost_of(&self, command: &Command, work: usize, many: usize) -> Option<MergeCost> {
-        let merges = self.by_key.get(merged_key(command)?);
-        let least = if merges.is_some_and(|merges| *merges >= many) {
-            WORK_MIN_OF_MANY
-        } else {
-            WORK_MIN
+        let least = |key| match self.by_key.get(key) {
+            Some(merges) if *merges >= many => WORK_MIN_OF_MANY,
+            Some(_) | None => WORK_MIN,
         };
+        let least = command.rewritten_keys().map(least).reduce(usize::add)?;
         let work = work.max(least);
         let kind = match (command_size_estimate(command), work) {
             (bytes, _) if bytes > SHORT_BYTES_MAX => MergeKind::Long,
@@ -208,13 +205,12 @@ impl MergeQueues {
 
     /// Counts a command that now waits for an answer.
     pub fn count(&mut self, command: &Command) {
-        let Some(key) = merged_key(command) else {
-            return;
-        };
-        match self.by_key.get_mut(key) {
-            Some(merges) => *merges += 1,
-            // The key is copied. A slice would keep its whole frame in memory.
-            None => drop(self.by_key.insert(Bytes::copy_from_slice(key), 1)),
+        for key in command.rewritten_keys() {
+            match self.by_key.get_mut(key) {
+                Some(merges) => *merges += 1,
+                // The key is copied. A slice would keep its whole frame in memory.
+                None => drop(self.by_key.insert(Bytes::copy_from_slice(key), 1)),
+            }
         }
     }
 
@@ -229,16 +225,15 @@ impl MergeQueues {
                 queue.answered += 1
             }
         }
-        let Some(key) = merged_key(command) else {
-            return;
-        };
-        let merges = self
-            .by_key
-            .get_mut(key)
-            .expect("the merges of a key are counted");
-        *merges -= 1;
-        if *merges == 0 {
-            self.by_key.remove(key);
+        for key in command.rewritten_keys() {
+            let merges = self
+                .by_key
+                .get_mut(key)
+                .expect("the merges of a key are counted");
+            *merges -= 1;
+            if *merges == 0 {
+                self.by_key.remove(key);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold_leases::hashing::SeededState;
 use leasehold_leases::{ReplicaId, Slot, Time};
+use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, Outcome, Path};
 
 use super::disconnected::{DisconnectedClients, reply_disconnected};
@@ -292,7 +293,9 @@ impl Writes {
         }
     }
 
-    /// Handles the leader's answers to writes that were executed before.
+    /// Handles the leader's answers to writes that were executed before. An answer to a transaction
+    /// may lack what the session has not kept. Such an answer is ignored: this replica has not
+    /// executed the transaction yet, and will have the whole answer when it does.
     pub fn on_answered(&mut self, step: &mut Step<'_>, answers: Vec<(RequestId, Outcome)>) {
         let answered: HashSet<RequestId, SeededState> =
             answers.iter().map(|(name, _)| *name).collect();
@@ -303,7 +306,8 @@ impl Writes {
             .map(|(session, it)| (it.request, *session));
         let waiting = waiting.filter(|(request, _)| answered.contains(request));
         let mut sessions: HashMap<RequestId, (u64, u64), SeededState> = waiting.collect();
-        for (request, outcome) in answers {
+        let whole = answers.into_iter().filter(|(_, it)| !is_abridged(it));
+        for (request, outcome) in whole {
             let session = sessions.remove(&request);
             if let Some(pending) = session.and_then(|session| self.take_write(&session)) {
                 step.reply(pending.from, Path::Log, outcome);
@@ -413,4 +417,9 @@ impl Writes {
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);
         mine.filter(|proposed| self.awaits(proposed)).count()
     }
+}
+
+/// Returns true if the outcome of a transaction lacks what its session has not kept.
+fn is_abridged(outcome: &Outcome) -> bool {
+    matches!(&outcome.result, Some(Answer::Txn(result)) if result.abridged)
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::fast::FixedState;
 use leasehold_leases::{Key, Slot};
 
+use super::written;
 use leasehold_replica::message::{LogId, Value};
 
 /// Values that were chosen, by log and slot.
@@ -38,7 +39,7 @@ impl ChosenValues {
         }
         values[index] = Some(value.clone());
         for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
-            for key in proposed.command.keys() {
+            for key in written(&proposed.command) {
                 match self.newest.get_mut(key) {
                     Some(newest) => *newest = slot.max(*newest),
                     None => {

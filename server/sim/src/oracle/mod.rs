@@ -34,7 +34,9 @@ mod unsent;
 mod unwritable;
 
 use leasehold_leases::{Key, ReplicaId, Slot};
-use leasehold_wire::Command;
+use leasehold_wire::command::Op;
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{Command, TxnOp};
 use smallvec::SmallVec;
 
 pub use agreement::AgreementOracle;
@@ -442,11 +444,33 @@ fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
     })
 }
 
-/// Returns the keys that a value writes. A key that is written several times is returned several
-/// times.
+/// Returns the keys that a value writes or may write. A key that is written several times is
+/// returned several times.
 fn writes(value: &Value) -> impl Iterator<Item = &Key> {
     let writes = value.commands().iter().filter(|p| p.command.is_write());
-    writes.flat_map(|proposed| proposed.command.keys())
+    writes.flat_map(|proposed| written(&proposed.command))
+}
+
+/// Returns the keys that a write writes or may write. Each list of a transaction may be executed.
+fn written(command: &Command) -> SmallVec<[&Key; 4]> {
+    let Some(Op::Txn(txn)) = &command.op else {
+        return command.keys().collect();
+    };
+    let lists = txn.then.iter().chain(&txn.or_else);
+    lists.filter_map(written_by_one).collect()
+}
+
+/// Returns the key that an operation of a transaction writes, if there is one.
+fn written_by_one(listed: &TxnOp) -> Option<&Key> {
+    match listed.op.as_ref()? {
+        Listed::Get(_) => None,
+        Listed::Put(op) => Some(&op.key),
+        Listed::Delete(op) => Some(&op.key),
+        Listed::PutFields(op) => Some(&op.key),
+        Listed::DeleteFields(op) => Some(&op.key),
+        Listed::Add(op) => Some(&op.key),
+        Listed::Append(op) => Some(&op.key),
+    }
 }
 
 /// Returns the keys that a read names. A scan names no keys, because it may read any key.

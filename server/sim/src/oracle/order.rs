@@ -6,6 +6,8 @@
 //!
 //! This is judged by the version in the answer. The answer for a deleted key has no version.
 
+use std::collections::BTreeSet;
+
 use leasehold_leases::{Ballot, Slot};
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
@@ -102,6 +104,10 @@ fn is_multi(value: &Value) -> bool {
     let mut commands = value.commands().iter().map(|proposed| &proposed.command);
     commands.any(|command| match &command.op {
         Some(Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_)) => true,
+        Some(Op::Txn(txn)) => {
+            let keys: BTreeSet<_> = txn.keys().collect();
+            keys.len() > 1
+        }
         Some(Op::Get(_) | Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_)) => false,
         None => false,
     })

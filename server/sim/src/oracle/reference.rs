@@ -2,6 +2,10 @@
 //! cluster. It implements the protocol (§1 "Sessions", §7), and shares no code with the state
 //! machine of replicas.
 
+mod txn;
+
+pub(super) use txn::may_be_repeated;
+
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
@@ -198,6 +202,16 @@ impl ReferenceMachine {
                     self.put(&entry.key, entry.value.clone(), version);
                 }
             }
+            Some(Op::Txn(txn)) => {
+                let mut after = self.entries.clone();
+                return match txn::execute(&mut after, version, txn) {
+                    Ok(result) => {
+                        self.entries = after;
+                        Outcome::txn(result)
+                    }
+                    Err(outcome) => outcome,
+                };
+            }
             Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) | None => {
                 return Outcome::error(ErrorCode::BadRequest, "");
             }
@@ -214,22 +228,9 @@ impl ReferenceMachine {
         }
     }
 
-    /// Returns the record under `key` after `fields` are merged into it; `None` if the stored value
-    /// is not a record.
     fn merged(&self, key: &Key, fields: &[Field]) -> Option<Bytes> {
-        let mut record = match self.entries.get(key) {
-            Some((value, _)) => Fields::decode(value.clone()).ok()?,
-            None => Fields::default(),
-        };
-        for field in fields {
-            let mut known = record.fields.iter_mut();
-            match known.find(|known| known.name == field.name) {
-                Some(known) => known.value = field.value.clone(),
-                None => record.fields.push(field.clone()),
-            }
-        }
-        let merged = record.encode_to_vec();
-        (merged.len() <= VALUE_BYTES_MAX).then(|| merged.into())
+        let value = self.entries.get(key).map(|(value, _)| value);
+        merged(value, fields)
     }
 
     /// Returns the answer to a read; `None` if the answer is too long to be predicted.
@@ -259,13 +260,37 @@ impl ReferenceMachine {
                 let within = from.take_while(|(key, _)| scan.to.is_empty() || **key < scan.to);
                 entries.extend(within.take(scan.limit as usize).map(entry));
             }
-            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => {
-                return None;
-            }
+            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) => return None,
+            Op::MultiPut(_) | Op::Txn(_) => return None,
         }
         let bytes: usize = entries.iter().map(|e| e.key.len() + e.value.len()).sum();
         (bytes <= ANSWER_BYTES_MAX).then(|| Outcome::entries(entries))
     }
+}
+
+/// Returns the record that is stored as `value`; `None` if the value is not a record.
+fn record(value: &Bytes) -> Option<Fields> {
+    let record = Fields::decode(value.clone()).ok()?;
+    // Other encodings, and unknown fields, make no record.
+    (record.encode_to_vec() == *value).then_some(record)
+}
+
+/// Returns the record `value` after `fields` are merged into it; `None` if the value is not a
+/// record.
+fn merged(value: Option<&Bytes>, fields: &[Field]) -> Option<Bytes> {
+    let mut record = match value {
+        Some(value) => record(value)?,
+        None => Fields::default(),
+    };
+    for field in fields {
+        let mut known = record.fields.iter_mut();
+        match known.find(|known| known.name == field.name) {
+            Some(known) => known.value = field.value.clone(),
+            None => record.fields.push(field.clone()),
+        }
+    }
+    let merged = record.encode_to_vec();
+    (merged.len() <= VALUE_BYTES_MAX).then(|| merged.into())
 }
 
 #[cfg(test)]

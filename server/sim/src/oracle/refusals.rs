@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 use leasehold_leases::Slot;
 use leasehold_wire::outcome::Result as Answer;
-use leasehold_wire::{Command, ErrorCode, Outcome, Version};
+use leasehold_wire::{Command, ErrorCode, Outcome, TxnResult, Version};
 
 use super::{Verdict, WriteId, ensure, id};
 use leasehold_replica::Replica;
@@ -90,7 +90,13 @@ impl RefusalOracle {
             return Ok(());
         };
         match &outcome.result {
-            Some(Answer::Written(version)) => self.takes_effect(identity, Slot(version.slot)),
+            Some(
+                Answer::Written(version)
+                | Answer::Txn(TxnResult {
+                    version: Some(version),
+                    ..
+                }),
+            ) => self.takes_effect(identity, Slot(version.slot)),
             Some(Answer::Error(error)) if error.code() == ErrorCode::SessionExpired => {
                 self.refuses(node, executed, identity)
             }

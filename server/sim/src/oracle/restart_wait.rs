@@ -12,7 +12,7 @@ use leasehold_leases::promise::Promise;
 use leasehold_leases::{Incarnation, LeaseMessage, ReplicaSet, Time};
 
 use super::promises::Promises;
-use super::{StepContext, Verdict, Vote, WorldSnapshot, ensure, id, rewritten};
+use super::{StepContext, Verdict, Vote, WorldSnapshot, ensure, id, rewritten, writes};
 use leasehold_replica::Replica;
 use leasehold_replica::action::Record;
 use leasehold_replica::message::{Envelope, LogId, Message, Value};
@@ -181,9 +181,9 @@ impl RestartWaitOracle {
     }
 }
 
+/// Whether a value may change a key. A transaction of reads changes none.
 fn has_write(value: &Value) -> bool {
-    let mut commands = value.commands().iter();
-    commands.any(|proposed| proposed.command.is_write())
+    writes(value).next().is_some()
 }
 
 /// Returns the time, in ns, for which a holder may rely on a promise, counted from the sending of

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use foldhash::fast::FixedState;
 use leasehold_leases::Slot;
 use leasehold_wire::command::Op;
+use leasehold_wire::op_result::Result as OpAnswer;
 use leasehold_wire::outcome::Result as Answer;
-use leasehold_wire::{Command, ErrorCode, Outcome, Version};
+use leasehold_wire::{Command, ErrorCode, Outcome, TxnResult, Version};
 
-use super::reference::{Effect, ReferenceMachine};
+use super::reference::{Effect, ReferenceMachine, may_be_repeated};
 use super::{ChosenValues, Verdict, ensure, id};
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::message::{LogId, Proposal, Value};
@@ -80,6 +81,8 @@ pub struct SessionOracle {
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
     /// Logged reads of each replica's clients that the replica has not executed yet.
     reads: Vec<VecDeque<LoggedRead>>,
+    /// Number of times that a copy of each write has reached a replica.
+    requests: HashMap<(u64, u64), u32, FixedState>,
     /// Number of answers compared.
     pub checks: u64,
 }
@@ -92,6 +95,7 @@ impl SessionOracle {
             clients: HashMap::default(),
             pending: vec![HashMap::default(); n],
             reads: vec![VecDeque::new(); n],
+            requests: HashMap::default(),
             checks: 0,
         }
     }
@@ -100,7 +104,11 @@ impl SessionOracle {
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         let request = match &command.op {
             Some(Op::Get(_)) | None => return, // never in the log
-            Some(op) if op.is_write() => PendingRequest::Write(command.client, command.sequence),
+            Some(op) if op.is_write() => {
+                let (client, sequence) = (command.client, command.sequence);
+                *self.requests.entry((client, sequence)).or_default() += 1;
+                PendingRequest::Write(client, sequence)
+            }
             Some(op) => PendingRequest::Read(op.clone()),
         };
         self.pending[node].insert(from, request);
@@ -283,6 +291,13 @@ impl SessionOracle {
 
     fn wrote(&mut self, node: usize, client: u64, sequence: u64, outcome: &Outcome) -> Verdict {
         self.checks += 1;
+        let is_abridged = matches!(&outcome.result, Some(Answer::Txn(it)) if it.abridged);
+        ensure!(
+            NAME,
+            !is_abridged || self.requests.get(&(client, sequence)) > Some(&1),
+            "{:?} answers ({client}, {sequence}) without its values, but it was requested once",
+            id(node)
+        );
         let of = self.clients.entry(client).or_default();
         if is_no_room(outcome) {
             // The answer was given after an execution. A later copy may still be executed.
@@ -305,7 +320,7 @@ impl SessionOracle {
         if let Some((_, before)) = earlier {
             ensure!(
                 NAME,
-                same(before, outcome),
+                same(before, outcome) || same(outcome, before),
                 "{:?} answers ({client}, {sequence}) with {outcome:?}, after {before:?}",
                 id(node)
             );
@@ -320,6 +335,13 @@ impl SessionOracle {
             ),
             // It was executed so long ago that its result has been forgotten.
             None if of.has_taken_effect(sequence) => {}
+            None if matches!(outcome.result, Some(Answer::Txn(_))) => ensure!(
+                NAME,
+                false,
+                "{:?} answers the transaction ({client}, {sequence}) with {outcome:?} before it is \
+                 executed anywhere",
+                id(node)
+            ),
             None => of.early_answers.push((sequence, outcome.clone())),
         }
         Ok(())
@@ -452,12 +474,30 @@ fn code(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Whether two outcomes are equal. Errors are compared by their codes.
-fn same(a: &Outcome, b: &Outcome) -> bool {
-    match (code(a), code(b)) {
-        (None, None) => a == b,
-        (a, b) => a == b,
+/// Whether `answer` is an answer with the outcome `known`. Errors are compared by their codes. The
+/// answer to a repeated transaction may lack what a session does not keep.
+fn same(known: &Outcome, answer: &Outcome) -> bool {
+    match (&known.result, &answer.result) {
+        (Some(Answer::Txn(known)), Some(Answer::Txn(answer))) => {
+            let (known, answer) = (without_texts(known), without_texts(answer));
+            known == answer || (answer.abridged && may_be_repeated(&known, &answer))
+        }
+        _ => match (code(known), code(answer)) {
+            (None, None) => known == answer,
+            (known, answer) => known == answer,
+        },
     }
+}
+
+/// Returns a result without the texts of its errors.
+fn without_texts(result: &TxnResult) -> TxnResult {
+    let mut bare = result.clone();
+    for result in &mut bare.results {
+        if let Some(OpAnswer::Error(error)) = &mut result.result {
+            error.message.clear();
+        }
+    }
+    bare
 }
 
 #[cfg(test)]

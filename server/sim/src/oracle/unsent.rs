@@ -111,7 +111,7 @@ impl UnsentOracle {
         at.fresh.push(identity);
         let write = at.writes.entry(identity).or_insert(WriteState {
             location: LOCAL,
-            is_merge: command.as_merge().is_some(),
+            is_merge: command.rewritten_keys().next().is_some(),
             requests: 0,
             since_ns: 0,
             forwarded: None,

@@ -2,13 +2,15 @@
 
 use leasehold_histories::history::HistoryAction;
 use leasehold_leases::Key;
+use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
-use leasehold_wire::{ErrorCode, Outcome};
+use leasehold_wire::{ErrorCode, Outcome, Txn, TxnResult};
 use rand::RngExt as _;
 
 use super::choose::{key, version_of};
 use super::operations::{Operation, Parts};
 use super::record_shape::is_rest;
+use super::txns::put_keys;
 use super::{ClientWorkload, SILENT_AT_FIRST};
 use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
@@ -40,6 +42,11 @@ impl ClientWorkload {
     fn answered(&mut self, operation: &Operation, reply: &ClientReply, world: &mut World) {
         self.recorder.answered += 1;
         *self.recorder.paths.entry(reply.path).or_default() += 1;
+        if let (Some(Op::Txn(txn)), Some(Answer::Txn(result))) =
+            (&operation.command.op, &reply.outcome.result)
+        {
+            return self.answered_txn(operation, txn, result, world);
+        }
         let mut parts = Parts::new();
         for (k, did) in &operation.ops {
             let Some(action) = self.chooser.answered(*k, *did, &reply.outcome) else {
@@ -65,6 +72,23 @@ impl ClientWorkload {
         self.recorder.push(operation, parts, Some(world.now_ns()));
     }
 
+    fn answered_txn(
+        &mut self,
+        operation: &Operation,
+        txn: &Txn,
+        result: &TxnResult,
+        world: &mut World,
+    ) {
+        if let Some(version) = result.version {
+            let freshness = &mut world.oracles.freshness;
+            let written = Outcome::written(version);
+            put_keys(txn, result).for_each(|key| freshness.wrote(key, &written));
+        }
+        let seen = &mut self.clients[operation.client].seen;
+        let parts = self.chooser.answered_txn(txn, result, seen);
+        self.recorder.push(operation, parts, Some(world.now_ns()));
+    }
+
     /// Handles the refusal of a write. If the session of the write has ended, the client begins a
     /// new session.
     ///
@@ -77,7 +101,7 @@ impl ClientWorkload {
         };
         if error.code() != ErrorCode::SessionExpired {
             if operation.sent > 1 || !unavailable::is_unsent(outcome) {
-                return self.recorder.leave_open(&operation);
+                return self.leave_open(&operation);
             }
             self.recorder.refused += 1;
             return;
@@ -89,7 +113,7 @@ impl ClientWorkload {
             self.fall_silent(index, SILENT_AT_FIRST, world);
         }
         if operation.sent > 1 {
-            return self.recorder.leave_open(&operation);
+            return self.leave_open(&operation);
         }
         self.recorder.refused += 1;
         if !operation.again {

@@ -9,7 +9,7 @@ use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
-use leasehold_wire::{KeyValue, Outcome, VALUE_BYTES_MAX, Version};
+use leasehold_wire::{Field, KeyValue, Outcome, VALUE_BYTES_MAX, Version};
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 use smallvec::smallvec;
@@ -17,8 +17,9 @@ use smallvec::smallvec;
 use super::load::ClientLoad;
 use super::operations::Parts;
 use super::record_shape::{self, RecordShape};
+use super::txns::PLAIN_KEYS;
 
-/// Maximum number of keys of a run.
+/// Maximum number of keys of a run that the checkers judge.
 pub(super) const KEYS_MAX: u64 = 16;
 /// Range of sizes of large values, in bytes.
 const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
@@ -34,7 +35,7 @@ pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>
 pub fn key(number: u64) -> Key {
     static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let name = |k| &*String::leak(format!("key{k:04}"));
-        (0..KEYS_MAX).map(name).collect()
+        (0..KEYS_MAX + PLAIN_KEYS).map(name).collect()
     });
     Key::from_static(NAMES[number as usize].as_bytes())
 }
@@ -71,20 +72,54 @@ impl Chooser {
 
     /// Returns a value that was never written before: its name and its bytes.
     fn value(&mut self) -> (ValueId, Bytes) {
-        let value = self.name();
-        if let Some(records) = &self.records {
-            return (value, records.whole(value));
+        if self.large == 0 {
+            return self.small_value();
         }
-        if self.large > 0 && self.rng.random::<bool>() {
+        let value = self.name();
+        if self.rng.random::<bool>() {
             self.large -= 1;
             return (value, value.to_value(self.rng.random_range(LARGE_BYTES)));
         }
+        (value, self.bytes_of(value))
+    }
+
+    /// Returns a value that was never written before and is not large: its name and its bytes.
+    pub(super) fn small_value(&mut self) -> (ValueId, Bytes) {
+        let value = self.name();
+        match &self.records {
+            Some(records) => (value, records.whole(value)),
+            None => (value, self.bytes_of(value)),
+        }
+    }
+
+    fn bytes_of(&mut self, value: ValueId) -> Bytes {
         self.bytes.extend_from_slice(&value.to_bytes());
-        (value, self.bytes.split().freeze())
+        self.bytes.split().freeze()
+    }
+
+    /// Shape of the records, if the values are records; otherwise `None`.
+    pub(super) fn records(&self) -> Option<&RecordShape> {
+        self.records.as_ref()
+    }
+
+    /// Returns the fields of a merge that was never requested before.
+    pub(super) fn merged_fields(&mut self) -> Vec<Field> {
+        let value = self.name();
+        let merged = |records: &RecordShape| records.merged(value, &mut self.rng);
+        self.records.as_ref().map(merged).unwrap_or_default()
+    }
+
+    /// Returns the value that stored bytes have for the register `k`.
+    pub(super) fn register_value(&self, k: u64, stored: &[u8]) -> Option<ValueId> {
+        match &self.records {
+            Some(records) => records.register_value(k, stored),
+            None => Some(ValueId::of_value(stored)),
+        }
     }
 
     /// Returns the next operation of a client, and the effects of the operation. `seen` contains
-    /// the versions and values that the client has seen.
+    /// the versions and values that the client has seen. The effects of a transaction depend on its
+    /// answer; none are returned.
     pub fn choose(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let (op, mut parts) = self.choose_any(load, seen);
         if self.records.is_some() {
@@ -96,6 +131,9 @@ impl Chooser {
     fn choose_any(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let k = self.rng.random_range(0..load.keys);
         let read = HistoryAction::Read { value: None };
+        if load.txns > 0.0 && self.rng.random::<f64>() < load.txns {
+            return (Op::txn(self.txn(load, seen)), Parts::new());
+        }
         if load.rare > 0.0 && self.rng.random::<f64>() < load.rare {
             return self.choose_rare(load, seen, k);
         }
@@ -120,10 +158,7 @@ impl Chooser {
     /// Returns the effect that an answered operation had on key `k`; `None` if the operation
     /// failed, or if the answer says nothing about this key.
     pub fn answered(&self, k: u64, did: HistoryAction, outcome: &Outcome) -> Option<HistoryAction> {
-        let found = |stored: &Bytes| match &self.records {
-            Some(records) => records.register_value(k, stored),
-            None => Some(ValueId::of_value(stored)),
-        };
+        let found = |stored: &Bytes| self.register_value(k, stored);
         match (did, outcome.result.as_ref()?) {
             (HistoryAction::Read { .. }, Answer::Value(value)) => Some(HistoryAction::Read {
                 value: found(&value.value),
@@ -155,7 +190,7 @@ impl Chooser {
             }
             (
                 HistoryAction::Read { .. },
-                Answer::Written(_) | Answer::Mismatch(_) | Answer::Error(_),
+                Answer::Written(_) | Answer::Mismatch(_) | Answer::Error(_) | Answer::Txn(_),
             )
             | (
                 HistoryAction::Write { .. } | HistoryAction::Delete,
@@ -163,11 +198,16 @@ impl Chooser {
                 | Answer::Missing(_)
                 | Answer::Mismatch(_)
                 | Answer::Entries(_)
-                | Answer::Error(_),
+                | Answer::Error(_)
+                | Answer::Txn(_),
             )
             | (
                 HistoryAction::Cas { .. },
-                Answer::Value(_) | Answer::Missing(_) | Answer::Entries(_) | Answer::Error(_),
+                Answer::Value(_)
+                | Answer::Missing(_)
+                | Answer::Entries(_)
+                | Answer::Error(_)
+                | Answer::Txn(_),
             ) => None,
         }
     }
@@ -214,5 +254,6 @@ pub(super) fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
         Answer::Value(value) => value.version,
         Answer::Entries(all) => all.entries.iter().find(|e| e.key == key(k))?.version,
         Answer::Written(_) | Answer::Missing(_) | Answer::Mismatch(_) | Answer::Error(_) => None,
+        Answer::Txn(_) => None,
     }
 }

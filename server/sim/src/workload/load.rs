@@ -47,6 +47,10 @@ pub struct ClientLoad {
     pub hangs_up: f64,
     /// Shape of the records, if the values are records; otherwise `None`.
     pub records: Option<RecordShape>,
+    /// Fraction of requests that are transactions.
+    pub txns: f64,
+    /// Fraction of transactions that may rewrite stored values.
+    pub txn_rewrites: f64,
 }
 
 /// Maximum number of large values in a run. All large values together fit into the 16 MiB of
@@ -80,6 +84,9 @@ const RENEW: f64 = 0.4;
 /// Fraction of runs in which connections of clients end.
 const HANG_UP: f64 = 0.35;
 const HANG_UP_SALT: u64 = 0x4a_9697;
+/// Fraction of runs with transactions.
+const TXNS: f64 = 0.4;
+const TXNS_SALT: u64 = 0x7c5_41d2;
 
 impl ClientLoad {
     /// Draws the load of a run.
@@ -116,6 +123,8 @@ impl ClientLoad {
             renews: 0.0,
             hangs_up: 0.0,
             records: None,
+            txns: 0.0,
+            txn_rewrites: 0.0,
         }
     }
 
@@ -137,6 +146,8 @@ impl ClientLoad {
             renews: 0.0,
             hangs_up: 0.0,
             records: None,
+            txns: 0.0,
+            txn_rewrites: 0.0,
         }
     }
 
@@ -153,22 +164,34 @@ impl ClientLoad {
         }
     }
 
-    /// Draws whether clients' connections end, and whether values are records. Each draw uses its
-    /// own random generator, so it does not influence the seed's other draws.
+    /// Draws whether clients' connections end, whether values are records, and whether there are
+    /// transactions. Each draw uses its own random generator, so it does not influence the seed's
+    /// other draws.
     pub fn draw_apart(&mut self, seed: u64) {
         self.records = RecordShape::draw(seed);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
         if rng.random::<f64>() < HANG_UP {
             self.hangs_up = [0.01, 0.05, 0.2][rng.random_range(0..3)];
         }
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ TXNS_SALT);
+        if rng.random::<f64>() < TXNS {
+            self.txns = [0.03, 0.15, 0.5][rng.random_range(0..3)];
+            self.txn_rewrites = [0.1, 0.6][rng.random_range(0..2)];
+        }
     }
 
-    /// Limits the merges of clients to `per_s` a second on average, so that the number of waiting
+    /// Limits the merges of clients and their transactions that rewrite values to `per_s` a second on
+    /// average, so that the number of waiting
     /// merges stays bounded. Merges that arrive in a burst still have to wait.
     pub(in super::super) fn limit_merges(&mut self, per_s: f64) {
-        let puts_per_s = f64::from(self.rate) * (1.0 - self.reads);
+        let rate = f64::from(self.rate);
+        let mut per_s = per_s;
+        if self.txns > 0.0 {
+            per_s /= 2.0;
+            self.txn_rewrites = self.txn_rewrites.min(per_s / (rate * self.txns));
+        }
         if let Some(records) = &mut self.records {
-            records.limit(per_s / puts_per_s);
+            records.limit(per_s / (rate * (1.0 - self.reads)));
         }
     }
 

@@ -9,6 +9,8 @@
 //! history also omits a write if a replica reports it as unsent and no other replica has received
 //! it.
 //!
+//! In some runs, clients send transactions of every kind (`txns`).
+//!
 //! In some runs, values are records (`record_shape`), and many puts merge one field into them. In
 //! some runs, clients' connections end now and then (`hang_up`).
 
@@ -20,6 +22,7 @@ mod load;
 mod operations;
 mod record_shape;
 mod recorder;
+mod txns;
 
 use leasehold_histories::history::HistoryAction;
 use leasehold_wire::command::Op;
@@ -242,7 +245,7 @@ impl ClientWorkload {
         let operation = self.end(id)?;
         world.note_fault(FaultKind::Abandon);
         world.oracles.liveness.abandoned(id);
-        self.recorder.leave_open(&operation);
+        self.leave_open(&operation);
         Some(operation.client)
     }
 
@@ -296,6 +299,10 @@ impl ClientWorkload {
                 HistoryAction::Delete => freshness.deletes(&key(*k)),
                 _ => {}
             }
+        }
+        if let Some(Op::Txn(txn)) = &command.op {
+            let freshness = &mut world.oracles.freshness;
+            txns::deleted_keys(txn).for_each(|key| freshness.deletes(key));
         }
         world.oracles.liveness.requested(id, world.now_ns());
         let operation = Operation {
@@ -367,8 +374,25 @@ impl ClientWorkload {
     pub fn finish(&mut self) {
         for id in 1..=self.operations.begun() {
             if let Some(operation) = self.operations.end(id) {
-                self.recorder.push(&operation, operation.ops.clone(), None);
+                self.push_open(&operation);
             }
+        }
+    }
+
+    /// Records an operation with an unknown outcome: the operation may be executed at any time, or
+    /// never.
+    fn leave_open(&mut self, operation: &Operation) {
+        self.recorder.unknown += 1;
+        self.push_open(operation);
+    }
+
+    fn push_open(&mut self, operation: &Operation) {
+        if let Some(Op::Txn(txn)) = &operation.command.op {
+            for parts in self.chooser.open_txn(txn) {
+                self.recorder.push(operation, parts, None);
+            }
+        } else {
+            self.recorder.push(operation, operation.ops.clone(), None);
         }
     }
 }

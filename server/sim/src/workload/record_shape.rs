@@ -150,7 +150,7 @@ fn field(name: Bytes, value: Bytes) -> Field {
 }
 
 /// Returns the key that histories use for the rest of the record under `key`.
-fn rest_of(key: u64) -> u64 {
+pub(super) fn rest_of(key: u64) -> u64 {
     key + KEYS_MAX
 }
 
@@ -162,7 +162,7 @@ pub(super) fn is_rest(key: u64) -> bool {
 /// Adds to `parts` the effects that `op` has on the rest of records. A compare-and-swap that fails
 /// does not affect the rest.
 pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
-    if op.as_merge().is_some() {
+    if matches!(op, Op::PutFields(_)) {
         return;
     }
     for (key, did) in parts.clone() {

@@ -48,16 +48,12 @@ impl HistoryRecorder {
         }
     }
 
-    /// Records an operation with an unknown outcome: the operation may be executed at any time, or
-    /// never.
-    pub(super) fn leave_open(&mut self, operation: &Operation) {
-        self.unknown += 1;
-        self.push(operation, operation.ops.clone(), None);
-    }
-
-    /// Records the effects of an operation. `return_ns` is the time of the answer; `None` if the
-    /// operation may be executed at any time, or never.
+    /// Records the effects of an operation, unless there are none. `return_ns` is the time of the
+    /// answer; `None` if the operation may be executed at any time, or never.
     pub(super) fn push(&mut self, operation: &Operation, parts: Parts, return_ns: Option<u64>) {
+        if parts.is_empty() {
+            return;
+        }
         let process = (operation.client * self.window + operation.lane) as u32;
         let invoke_ns = operation.began_ns;
         for (key, action) in &parts {

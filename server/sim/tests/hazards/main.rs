@@ -23,6 +23,7 @@ mod reads;
 mod restarts;
 mod sessions;
 mod transfer;
+mod txns;
 mod windows;
 mod work;
 mod writes;

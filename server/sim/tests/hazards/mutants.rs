@@ -40,6 +40,7 @@ directed! {
     H31Sure: writes::h31_what_execution_may_refuse_is_not_answered_at_commit;
     H33Wiped: joining::h33_a_wiped_replica_does_not_vote;
     H34LastMulti: writes::h34_a_single_key_write_does_not_overtake_a_multi_key_one;
+    H34TxnReads: txns::h34_a_write_does_not_overtake_a_transaction_that_compares_its_key;
     H36Blockers: leases::h36_a_holder_that_answers_but_cannot_persist_is_excluded;
     H36Blockers: leases::h36_a_replica_whose_storage_is_full_gives_back_and_refuses;
     H37Life: reads::h37_a_forwarded_answer_of_an_earlier_life_is_no_answer;
@@ -61,6 +62,10 @@ directed! {
     H113Tag: accepts::h113_the_leaders_vote_carries_the_promises_of_its_sending;
     H121Sessions: checkpoints::h121_sessions_are_flushed_with_the_rest;
     H125Members: compaction::h125_entries_stay_until_every_member_has_flushed_them;
+    H130Lists: txns::h130_readers_are_notified_of_the_keys_of_both_lists;
+    H131Whole: txns::h131_a_transaction_that_fails_changes_nothing;
+    H132Earlier: txns::h132_an_operation_sees_those_before_it;
+    H133Abridged: txns::h133_a_repeated_transaction_says_that_its_values_were_not_kept;
     H81Leaps: forged::h81_a_round_near_the_limit_wedges_nobody;
     H81Leaps: forged::h81_an_incarnation_that_leaps_does_not_silence_its_peer;
     H81Leaps: forged::h81_log_time_that_leaps_is_not_accepted;

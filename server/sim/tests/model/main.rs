@@ -2,7 +2,8 @@
 //! replicas are the ones that serve clients, not a model of them.
 //!
 //! # What is explored
-//! There are three replicas, one key, one client that writes, and one that reads. A fixed schedule
+//! There are three replicas, one key, one client that writes, and one that reads. In one scope, the
+//! write is a transaction that compares a second key, which the reading client writes. A fixed schedule
 //! elects r0, puts the configuration in force and makes promises. From there, every possible next
 //! event is explored, in every order: a packet arrives, a write becomes durable, a state is
 //! flushed, a clock ticks, a replica crashes and restarts, another replica campaigns, or a client
@@ -138,6 +139,9 @@ fn mutants_are_caught() {
         (H03Drift, all.any_order()),
         (H09LeaderTag, fixed.one_grantor()),
         (H10LeaderMarks, leader.any_order()),
+        (H34TxnReads, all.txn()),
+        (H34TxnReads, quorum.txn()),
+        (H130Lists, fixed.txn()),
         (H11Tags, quorum.any_order()),
         (H15RestartWait, fixed.crash(1)),
         (H26Proposed, none.any_order()),

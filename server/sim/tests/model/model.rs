@@ -11,7 +11,7 @@ use leasehold_replica::message::{Envelope, LogId, Message};
 use leasehold_wire::{Outcome, Path};
 use stateright::{Model, Property};
 
-use super::clients::KEY;
+use super::clients::{KEY, writes_key};
 use super::node::{self, Node, ReactionContext, Reactions, Stimulus};
 use super::scenario::{N, Scenario, TICK};
 use super::world::{Action, World};
@@ -34,6 +34,10 @@ pub enum Milestone {
     /// A write was acknowledged that some holder of the key does not know. This is allowed because
     /// the holder's lease has ended.
     WrittenWithoutHolder,
+    /// A transaction was answered that has written the key.
+    TxnWrote,
+    /// A transaction was answered that has found the other key.
+    TxnFoundOther,
     /// A read was answered under a lease immediately.
     Local,
     /// A read was answered under a lease after it had waited for a write in flight.
@@ -64,9 +68,11 @@ pub enum Milestone {
 }
 
 /// Every milestone.
-pub const MILESTONES: [Milestone; 15] = [
+pub const MILESTONES: [Milestone; 17] = [
     Milestone::Written,
     Milestone::WrittenWithoutHolder,
+    Milestone::TxnWrote,
+    Milestone::TxnFoundOther,
     Milestone::Local,
     Milestone::Held,
     Milestone::Forwarded,
@@ -233,9 +239,21 @@ impl Leasehold {
     /// was served.
     pub fn note_answer(&self, world: &World, node: usize, path: Path, outcome: &Outcome) {
         use leasehold_wire::outcome::Result as Answer;
+        if let Some(Answer::Txn(result)) = &outcome.result {
+            self.reach(if result.or_else {
+                Milestone::TxnWrote
+            } else {
+                Milestone::TxnFoundOther
+            });
+            return;
+        }
         if let Some(Answer::Written(version)) = &outcome.result {
             self.reach(Milestone::Written);
             let slot = Slot(version.slot);
+            let value = world.replica(node).entry(LogId::Commands, slot);
+            if !value.is_some_and(writes_key) {
+                return;
+            }
             let knows = |holder: ReplicaId| {
                 let replica = world.replica(holder.index());
                 replica.executed() >= slot || replica.marks_on(KEY.as_bytes()).contains(&slot)
@@ -291,9 +309,7 @@ impl Leasehold {
                 let first = reader.executed().next().0;
                 let last = other.highest_accepted().0;
                 (first..=last).map(Slot).all(|slot| {
-                    let writes = other
-                        .entry(LogId::Commands, slot)
-                        .is_some_and(|value| !value.commands().is_empty());
+                    let writes = other.entry(LogId::Commands, slot).is_some_and(writes_key);
                     !writes
                         || !other.is_committed(LogId::Commands, slot)
                         || reader.marks_on(key).contains(&slot)

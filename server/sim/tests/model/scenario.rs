@@ -22,6 +22,10 @@ const NEVER: Duration = Duration::from_secs(80_000);
 pub enum Step {
     Read(usize),
     Write(usize),
+    /// A transaction that writes the key if it does not find the other key.
+    Txn(usize),
+    /// A write of the other key.
+    WriteOther(usize),
 }
 
 impl Step {
@@ -29,6 +33,7 @@ impl Step {
     pub fn node(self) -> usize {
         match self {
             Step::Read(node) | Step::Write(node) => node,
+            Step::Txn(node) | Step::WriteOther(node) => node,
         }
     }
 }

@@ -107,7 +107,8 @@ impl Strategy {
     /// Returns the milestones that must be reached by at least one exploration of this strategy.
     fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
         use Milestone::*;
-        let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
+        let mut seen = vec![Written, TxnWrote, TxnFoundOther];
+        seen.extend([ReadIndex, Elected, ReadAfterElection]);
         seen.extend([Truncated, RestartedTruncated]);
         // A candidate that is a sole holder has accepted every write that others execute.
         if self.name() != Strategy::fixed().name() {
@@ -175,6 +176,20 @@ impl Strategy {
     pub fn any_order(&self) -> Scenario {
         let mut scenario = self.scenario("packets in any order", Clocks::Free);
         scenario.order = Order::Any;
+        scenario
+    }
+
+    /// Returns a scenario with a transaction that compares one key and writes another. The reading
+    /// client first writes the compared key, and then reads the other. Packets arrive in any order,
+    /// and no clock ticks.
+    pub fn txn(&self) -> Scenario {
+        let mut scenario = self.any_order();
+        scenario.name = format!("{}: transaction that compares another key", self.name());
+        scenario.programs = [
+            vec![Step::Txn(self.writer)],
+            vec![Step::WriteOther(self.writer), Step::Read(self.reader)],
+        ];
+        scenario.horizon = 0;
         scenario
     }
 
@@ -267,6 +282,9 @@ impl Strategy {
     /// Returns all explorations, which take minutes.
     pub fn long(&self) -> Vec<Scenario> {
         let mut all = vec![self.drift(), self.any_order(), self.one_grantor()];
+        let mut with_ticks = self.txn();
+        with_ticks.horizon = self.any_order().horizon;
+        all.push(with_ticks);
         all.extend((0..N).map(|node| self.crash(node)));
         all.push(self.ballot());
         all.extend([self.both(), self.unsynced(), self.truncation()]);
@@ -289,7 +307,7 @@ impl Strategy {
         let orders = [self.any_order(), self.one_grantor()];
         orders
             .into_iter()
-            .chain([crash, ballot, truncation])
+            .chain([crash, ballot, truncation, self.txn()])
             .collect()
     }
 }

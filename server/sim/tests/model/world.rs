@@ -10,7 +10,7 @@ use leasehold_leases::{ReplicaId, ReplicaSet, Slot, fingerprint};
 use leasehold_replica::Replica;
 use leasehold_replica::message::{Envelope, LogId, Message};
 
-use super::clients::{Clients, KEY};
+use super::clients::{Clients, KEY, writes_key};
 use super::model::{Leasehold, LeasesOfNode};
 use super::node::{Node, Packet, ReactionContext, Stimulus};
 use super::scenario::{Clocks, N, Order, Scenario};
@@ -386,7 +386,7 @@ impl World {
         }
         self.judge_votes(model, node, &reaction.sent);
         for (to, path, outcome) in &reaction.answers {
-            if let Err(what) = self.clients.answered(*to, outcome) {
+            if let Err(what) = self.clients.answered(&model.scenario, *to, outcome) {
                 self.violation = Some(Violation::Linearizability(what));
             }
             let origin = model.scenario.origin(*to);
@@ -405,7 +405,7 @@ impl World {
         let granted: ReplicaSet = model.holders.iter().filter(is_granted).collect();
         let writes = |slot: Slot| {
             let value = replica.entry(LogId::Commands, slot);
-            value.is_some_and(|value| !value.commands().is_empty())
+            value.is_some_and(writes_key)
         };
         let messages = sent.iter().flat_map(|(_, packet)| &packet.messages);
         let mut votes = messages.flat_map(|envelope| votes_of(&envelope.message));

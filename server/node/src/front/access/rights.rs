@@ -4,14 +4,16 @@
 //! A right covers the keys that begin with a prefix. The right *read* is for requests that reveal
 //! stored data, and *write* is for requests that change data. A request that does both needs both
 //! rights. This includes a compare-and-swap, because its answer contains a version, and the merging
-//! of fields, because merging fails if the value is not a record. The right *admin* is for the
+//! of fields, because merging fails if the value is not a record. In a transaction, comparisons
+//! reveal stored data, and so does every operation but a put. The right *admin* is for the
 //! cluster: the holders of keys, the demand of clients, and changes of leases and of the leader. It
 //! includes no right to any key.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
-use leasehold_wire::{Error, ErrorCode, PROBE_KEY, Scan, StatusRequest};
+use leasehold_wire::txn_op::Op as Operation;
+use leasehold_wire::{Error, ErrorCode, PROBE_KEY, Scan, StatusRequest, Txn};
 
 /// Maximum number of bytes of a key that are quoted in a message. Longer keys are cut off.
 const QUOTED_BYTES: usize = 64;
@@ -136,9 +138,52 @@ fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
             entries.try_for_each(|entry| writes(rights, "multi_put", &entry.key))
         }
         Op::Scan(scan) => check_scan(rights, scan),
+        Op::Txn(txn) => check_txn(rights, txn),
     }
 }
 
+/// Checks the rights for a transaction. Every key of both lists counts, whichever list will be
+/// executed. The error names the comparison or the operation.
+fn check_txn(rights: &Rights, txn: &Txn) -> Result<(), Error> {
+    for (index, comparison) in txn.comparisons.iter().enumerate() {
+        let named = check_unreserved("a comparison", &comparison.key)
+            .and_then(|()| reads(rights, "a comparison", &comparison.key));
+        named.map_err(|error| within(&format!("txn.comparisons[{index}]"), error))?;
+    }
+    for (list, operations) in [("then", &txn.then), ("or_else", &txn.or_else)] {
+        for (index, listed) in operations.iter().enumerate() {
+            let place = || format!("txn.{list}[{index}]");
+            let Some(operation) = &listed.op else {
+                let error = denied("an entry without an operation is allowed to nobody");
+                return Err(within(&place(), error));
+            };
+            check_listed(rights, operation)
+                .map_err(|error| within(&format!("{}.{}", place(), operation.name()), error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks the rights for an operation of a transaction. The result of every write but a put depends
+/// on the stored value. So such a write needs the right to read, too.
+fn check_listed(rights: &Rights, operation: &Operation) -> Result<(), Error> {
+    let (name, key) = (operation.name(), operation.key());
+    if operation.is_write() {
+        check_unreserved(name, key)?;
+    }
+    if operation.is_read() {
+        reads(rights, name, key)?;
+    }
+    if operation.is_write() {
+        changes(rights, name, key)?;
+    }
+    Ok(())
+}
+
+/// Adds the place of a part of a transaction to an error about this part.
+fn within(place: &str, error: Error) -> Error {
+    denied(format!("{place}: {}", error.message))
+}
 fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
     if rights.read.contain_range(&scan.from, &scan.to) {
         return Ok(());
@@ -198,6 +243,11 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
 /// Checks the rights for a put. A put to the probe key is always refused, because clients read this
 /// key to check whether a replica responds. After such a put, every client would receive the value.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
+    check_unreserved(what, key)?;
+    changes(rights, what, key)
+}
+
+fn check_unreserved(what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         let key = quoted(key);
         return Err(denied(format!(
@@ -205,7 +255,7 @@ fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
              another"
         )));
     }
-    changes(rights, what, key)
+    Ok(())
 }
 
 fn changes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {

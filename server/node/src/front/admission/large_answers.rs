@@ -83,6 +83,7 @@ fn bytes(response: &Response) -> usize {
                 .map(|entry| entry.key.len() + entry.value.len())
                 .sum()
         }
+        Some(outcome::Result::Txn(result)) => prost::Message::encoded_len(result),
         _ => 0,
     }
 }
@@ -97,6 +98,32 @@ mod tests {
     fn value(request: u64, bytes: usize) -> Response {
         let outcome = Outcome::value(Bytes::from(vec![7; bytes]), Version::default());
         Response::answer(request, Path::Unspecified, outcome)
+    }
+
+    /// Returns the answer to a transaction that found a value of `bytes` bytes.
+    fn txn(request: u64, bytes: usize) -> Response {
+        let found = leasehold_wire::Value {
+            value: vec![7; bytes].into(),
+            version: Some(Version::default()),
+        };
+        let failed = leasehold_wire::FailedComparison {
+            index: 0,
+            found: Some(found),
+        };
+        let outcome = Outcome::txn(leasehold_wire::TxnResult {
+            failed: Some(failed),
+            ..Default::default()
+        });
+        Response::answer(request, Path::Unspecified, outcome)
+    }
+
+    #[test]
+    fn a_round_encodes_some_large_answers_to_transactions() {
+        let mut answers = LargeAnswers::default();
+        let mut passed = |request, bytes| answers.admit(1, txn(request, bytes)).is_some();
+        assert!(passed(1, BYTES_PER_ITERATION));
+        assert!(!passed(2, SMALL_BYTES) && passed(3, SMALL_BYTES / 2));
+        assert_eq!(round(&mut answers), [(1, 2)]);
     }
 
     /// Takes the answers that one event-loop iteration sends. Returns the connection and the

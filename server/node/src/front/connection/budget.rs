@@ -42,7 +42,7 @@ pub(crate) struct Budget {
     pub(crate) unread: Rc<UnreadBytes>,
     /// Expected sizes of answers, by kind of request. They are estimated from the answers to all
     /// clients.
-    pub(super) expected: [Cell<usize>; 3],
+    pub(super) expected: [Cell<usize>; 4],
     /// Expected number of entries in the answer to a Scan or MultiGet. It is estimated from the
     /// answers to all clients.
     pub(super) expected_entries: Cell<usize>,

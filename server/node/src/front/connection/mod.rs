@@ -35,10 +35,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_leases::hashing::SeededState;
+use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
+use leasehold_wire::txn_op::Op as Listed;
 use leasehold_wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, Path, ReadOp, Request, Response, VALUE_BYTES_MAX,
-    encode_response, outcome,
+    Error, ErrorCode, FRAME_BYTES_MAX, Path, ReadOp, Request, Response, Txn, TxnOp,
+    VALUE_BYTES_MAX, encode_response, outcome,
 };
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -67,7 +69,12 @@ const UNREAD_PAUSE: usize = 1 << 20;
 /// Minimum charge of a request, in bytes. It is also the minimum expected size of an answer.
 const SMALL_BYTES: usize = 4 << 10;
 /// Maximum sizes of answers in bytes, by kind. The kinds are those of [`Connection::expected`].
-const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
+const ANSWER_BYTES_MAX: [usize; 4] = [
+    VALUE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX,
+];
 /// Lower bound for the expected size of an answer on a new connection, in bytes.
 const USUAL_BYTES: usize = 64 << 10;
 /// Lower bound for the expected number of entries in an answer to a Scan or MultiGet on a new
@@ -93,9 +100,9 @@ pub(crate) struct Connection {
     /// Keys for which clients have requested hints. The map is indexed by request number.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
     /// Expected size, in bytes, of an answer of each kind; `None` before the first answer of the
-    /// kind. The three kinds are the answers to a Get, to a Scan or MultiGet, and to a request for
-    /// all ranges of leases or for the demand.
-    expected: [Cell<Option<usize>>; 3],
+    /// kind. The four kinds are the answers to a Get, to a Scan or MultiGet, to a request for all
+    /// ranges of leases or for the demand, and to a Txn.
+    expected: [Cell<Option<usize>>; 4],
     /// Expected number of entries in the answer to a Scan or MultiGet. `None` before the first such
     /// answer.
     expected_entries: Cell<Option<usize>>,
@@ -132,6 +139,15 @@ struct ExpectedAnswer {
     /// Likely size of the answer. This size also depends on the sizes of the answers on all other
     /// connections.
     likely: usize,
+}
+
+impl ExpectedAnswer {
+    fn at_most(self, bytes: usize) -> ExpectedAnswer {
+        ExpectedAnswer {
+            charged: self.charged.min(bytes),
+            likely: self.likely.min(bytes),
+        }
+    }
 }
 
 impl Connection {
@@ -203,9 +219,10 @@ impl Connection {
         let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
         let cost = self.cost(request);
         let parts = cost.parts();
-        let most = cost
-            .and_passing(bytes)
-            .and_answering(answer.likely, usize::MAX);
+        let cost = cost.and_passing(bytes);
+        // The answer to a transaction may be long, but that makes no other write wait.
+        let is_large_write = is_write && cost.executing() > SMALL_WRITE;
+        let most = cost.and_answering(answer.likely, usize::MAX);
         let likely = most.and_answering(0, self.likely_entries());
         // Scans that find little may be followed by one that finds much. The reads with guessed
         // charges cost at most one more round of work together.
@@ -215,7 +232,6 @@ impl Connection {
         } else {
             (most, 0)
         };
-        let is_large_write = is_write && cost.executing() > SMALL_WRITE;
         let charged = bytes + answer.charged.max(parts * ENTRY_BYTES);
         self.account.charge(
             request.id,
@@ -293,7 +309,10 @@ impl Connection {
         match command.as_read() {
             Some(ReadOp::Get(_)) => self.expect(0),
             Some(ReadOp::MultiGet(_) | ReadOp::Scan(_)) => self.expect(1),
-            None => ExpectedAnswer::default(),
+            None => match &command.op {
+                Some(Op::Txn(txn)) => self.expect(3).at_most(answer_values_max(txn)),
+                _ => ExpectedAnswer::default(),
+            },
         }
     }
 
@@ -331,6 +350,7 @@ impl Connection {
                 self.learn(1, bytes);
                 self.learn_entries(found.entries.len());
             }
+            Some(outcome::Result::Txn(_)) => self.learn(3, bytes),
             _ => {}
         }
         let status = response.status.as_ref();
@@ -555,6 +575,21 @@ impl Connection {
             self.capacity.notified().await;
         }
     }
+}
+
+/// Returns the maximum size of the values in the answer to a transaction, in bytes. The answer has
+/// the values that one of the lists gets. If a comparison failed, the answer also has the value that
+/// the comparison found.
+fn answer_values_max(txn: &Txn) -> usize {
+    let gets = |list: &[TxnOp]| {
+        let gets = list
+            .iter()
+            .filter(|it| matches!(it.op, Some(Listed::Get(_))));
+        gets.count()
+    };
+    let compared = usize::from(!txn.comparisons.is_empty());
+    let values = gets(&txn.then).max(compared + gets(&txn.or_else));
+    (values * VALUE_BYTES_MAX).min(FRAME_BYTES_MAX)
 }
 
 fn out_of_order(id: u64) -> Error {

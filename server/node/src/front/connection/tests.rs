@@ -149,6 +149,100 @@ async fn short_answers_are_paid_for_by_number_alone() {
     assert_eq!(many, (16 << 20) / SMALL_BYTES as u64);
 }
 
+fn txn(compared: usize, then: usize, or_else: usize) -> Op {
+    let get = || Listed::Get(leasehold_wire::Get { key: "k".into() }).into();
+    let comparison = leasehold_wire::Comparison {
+        key: "k".into(),
+        condition: Some(leasehold_wire::comparison::Condition::Present(true)),
+    };
+    let put = Listed::append("k", "v").into();
+    let gets = |count| (0..count).map(|_| get());
+    Op::txn(Txn {
+        comparisons: vec![comparison; compared],
+        then: gets(then).chain([put]).collect(),
+        or_else: gets(or_else).collect(),
+        keep_going: false,
+    })
+}
+
+fn executed(id: u64, bytes: usize) -> Response {
+    let value = leasehold_wire::Value {
+        value: vec![7; bytes].into(),
+        version: Some(Version::default()),
+    };
+    let result = leasehold_wire::op_result::Result::Value(value);
+    let outcome = Outcome::txn(leasehold_wire::TxnResult {
+        results: vec![leasehold_wire::OpResult {
+            result: Some(result),
+        }],
+        ..Default::default()
+    });
+    Response::answer(id, Path::Log, outcome)
+}
+
+/// The answer to a transaction has the values that one list gets, and the value that a failed
+/// comparison finds.
+#[tokio::test]
+async fn transactions_are_charged_the_most_there_could_be_until_their_answers_are_known() {
+    let budget = budget(Limits::default());
+    for (compared, then, or_else, most) in [
+        (0, 0, 0, (16 << 20) / SMALL_BYTES as u64),
+        (3, 0, 0, 16),
+        (1, 1, 0, 16),
+        (1, 0, 1, 8),
+        (0, 3, 2, 6),
+        (0, 2, 3, 6),
+        (1, 900, 0, 4),
+    ] {
+        let (connection, _client) = connection(1, &budget).await;
+        let admitted = let_in(&connection, || txn(compared, then, or_else));
+        assert_eq!(admitted, most, "{compared} {then} {or_else}");
+        (1..=admitted).for_each(|id| answer(&connection, &executed(id, 10)));
+        assert_eq!(budget.charged.get(), 0);
+    }
+    let (connection, _client) = connection(1, &budget).await;
+    for id in 1..20 {
+        connection.charge(&request(id, txn(1, 1, 1)), 20).unwrap();
+        answer(&connection, &executed(id, 10));
+    }
+    let many = let_in(&connection, || txn(1, 1, 1));
+    assert_eq!(many, (16 << 20) / SMALL_BYTES as u64, "answers are short");
+    let last = 19 + many;
+    (20..last).for_each(|id| answer(&connection, &executed(id, 10)));
+    answer(&connection, &executed(last, 1 << 19));
+    let few = let_in(&connection, || txn(1, 1, 1));
+    assert!(few <= 32, "{few}: answers are long");
+}
+
+/// A large write waits for other large writes. A transaction is no large write only because its
+/// answer may be long.
+#[tokio::test]
+async fn a_short_transaction_is_no_large_write() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let is_large = |id, op| {
+        connection
+            .charge(&request(id, op), 20)
+            .unwrap()
+            .is_large_write
+    };
+    assert!(!is_large(1, txn(3, 4, 4)));
+    assert!(is_large(2, puts(20)));
+    assert!(!is_large(3, puts(5)));
+}
+
+/// Returns a transaction with this number of puts.
+fn puts(count: usize) -> Op {
+    let put = leasehold_wire::Put {
+        key: "k".into(),
+        value: "v".into(),
+    };
+    Op::txn(Txn {
+        then: vec![Listed::Put(put).into(); count],
+        ..Txn::default()
+    })
+}
+
 #[tokio::test]
 async fn numbers_of_requests_rise() {
     let budget = budget(Limits::default());

@@ -11,7 +11,13 @@ use leasehold_leases::{
     LeaseParams, Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, UnlistedHolders,
 };
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Entry, ErrorCode, KeyValue, Outcome, Path, Version};
+use leasehold_wire::comparison::Condition;
+use leasehold_wire::op_result::Result as OpAnswer;
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{
+    Command, Comparison, Delete, Entry, Error, ErrorCode, FailedComparison, Field, Get, KeyValue,
+    Missing, OpResult, Outcome, Path, Put, PutFields, Txn, TxnOp, TxnResult, Version,
+};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -64,6 +70,90 @@ pub(super) fn version() -> impl Strategy<Value = Version> {
     (number(), any::<u32>()).prop_map(|(slot, index)| Version { slot, index })
 }
 
+fn comparison() -> impl Strategy<Value = Comparison> {
+    let condition = prop_oneof![
+        version().prop_map(Condition::Version),
+        any::<bool>().prop_map(Condition::Present),
+        key().prop_map(Condition::Equal),
+        key().prop_map(Condition::Less),
+        key().prop_map(Condition::AtMost),
+        key().prop_map(Condition::Greater),
+        key().prop_map(Condition::AtLeast),
+    ];
+    (key(), condition).prop_map(|(key, condition)| Comparison {
+        key,
+        condition: Some(condition),
+    })
+}
+
+fn txn_op() -> impl Strategy<Value = TxnOp> {
+    let field = (key(), key()).prop_map(|(name, value)| Field { name, value });
+    let operation = prop_oneof![
+        key().prop_map(|key| Listed::Get(Get { key })),
+        (key(), key()).prop_map(|(key, value)| Listed::Put(Put { key, value })),
+        key().prop_map(|key| Listed::Delete(Delete { key })),
+        (key(), vec(field, 1..4))
+            .prop_map(|(key, fields)| Listed::PutFields(PutFields { key, fields })),
+        (key(), vec(key(), 1..4)).prop_map(|(k, names)| Listed::delete_fields(k, names)),
+        (key(), any::<i64>()).prop_map(|(k, delta)| Listed::add(k, delta)),
+        (key(), key()).prop_map(|(k, suffix)| Listed::append(k, suffix)),
+    ];
+    operation.prop_map(TxnOp::from)
+}
+
+fn txn() -> impl Strategy<Value = Txn> {
+    let parts = (
+        vec(comparison(), 0..3),
+        vec(txn_op(), 1..4),
+        vec(txn_op(), 0..4),
+        any::<bool>(),
+    );
+    parts.prop_map(|(comparisons, then, or_else, keep_going)| Txn {
+        comparisons,
+        then,
+        or_else,
+        keep_going,
+    })
+}
+
+fn value() -> impl Strategy<Value = leasehold_wire::Value> {
+    (key(), version()).prop_map(|(value, version)| leasehold_wire::Value {
+        value,
+        version: Some(version),
+    })
+}
+
+fn txn_result() -> impl Strategy<Value = TxnResult> {
+    let failed = (any::<u32>(), option::of(value()));
+    let failed = failed.prop_map(|(index, found)| FailedComparison { index, found });
+    let error = Error::new(ErrorCode::NotAnInteger, "no number");
+    let result = prop_oneof![
+        value().prop_map(OpAnswer::Value),
+        Just(OpAnswer::Missing(Missing {})),
+        any::<u64>().prop_map(OpAnswer::Count),
+        any::<i64>().prop_map(OpAnswer::Number),
+        Just(OpAnswer::Error(error)),
+    ];
+    let result = result.prop_map(|result| OpResult {
+        result: Some(result),
+    });
+    let parts = (
+        option::of(failed),
+        option::of(version()),
+        vec(result, 0..4),
+        any::<(bool, bool)>(),
+    );
+    parts.prop_map(
+        |(failed, version, results, (or_else, abridged))| TxnResult {
+            or_else,
+            failed,
+            version,
+            results,
+            abridged,
+        },
+    )
+}
+
 fn command() -> impl Strategy<Value = Command> {
     let op = prop_oneof![
         key().prop_map(Op::get),
@@ -76,6 +166,7 @@ fn command() -> impl Strategy<Value = Command> {
             Op::multi_put(pairs.into_iter().map(entry).collect())
         }),
         (key(), key(), 1..100u32).prop_map(|(from, to, limit)| Op::scan(from, to, limit)),
+        txn().prop_map(Op::txn),
     ];
     (1..u64::MAX, op).prop_map(|(client, op)| Command::session(client, 7, 3, op))
 }
@@ -95,6 +186,7 @@ pub(super) fn outcome() -> impl Strategy<Value = Outcome> {
             Outcome::entries(found.into_iter().map(entry).collect())
         }),
         Just(Outcome::error(ErrorCode::Unavailable, "no leader")),
+        txn_result().prop_map(Outcome::txn),
     ]
 }
 

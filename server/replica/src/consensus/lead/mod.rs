@@ -8,8 +8,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 use leasehold_wire::Command;
+use leasehold_wire::command::Op;
 use smallvec::SmallVec;
 
 use crate::machine::Sessions;
@@ -134,7 +136,7 @@ impl Leadership {
     /// slot, up to and including this one, that may hold a multi-key command.
     pub fn note_multi(&mut self, slot: Slot, value: &Value) -> Slot {
         let mut commands = value.commands().iter();
-        if commands.any(|proposed| proposed.command.is_multi()) {
+        if commands.any(|proposed| is_multi(&proposed.command)) {
             self.last_multi = slot;
         }
         self.last_multi
@@ -213,5 +215,20 @@ impl Leadership {
             "last_multi is below the next slot"
         );
         self.queue.check();
+    }
+}
+
+/// Whether a command concerns several keys. For a transaction, the keys that it compares or reads
+/// count like those that it writes. If they did not, a later blind write of a compared key could be
+/// answered before the transaction commits. A client that knows of this write could then still read
+/// the old values of the keys that the transaction writes (hazard 34).
+fn is_multi(command: &Command) -> bool {
+    match &command.op {
+        Some(Op::Txn(txn)) if off(Rule::H34TxnReads) => {
+            let mut written = txn.written_keys();
+            let first = written.next();
+            written.any(|key| Some(key) != first)
+        }
+        _ => command.is_multi(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_wire::command::Op;
 use leasehold_wire::{UNACKNOWLEDGED_MAX, Version};
 
-use super::results::CompactOutcome;
+use super::results::{COMPACT_BYTES, CompactOutcome};
 use super::*;
 use crate::machine::kv::not_a_record;
 
@@ -330,7 +330,7 @@ fn a_session_takes_at_most_200_bytes() {
 /// The limit of 24 bytes holds for each result, even if the client acknowledges results late.
 #[test]
 fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
-    assert_eq!(size_of::<(u64, CompactOutcome)>(), 24);
+    assert_eq!(size_of::<(u64, CompactOutcome)>(), COMPACT_BYTES);
     let mut sessions = lasting(LONG_MS, 0);
     for sequence in 1..=10 * UNACKNOWLEDGED_MAX {
         let acked_below = sequence.saturating_sub(UNACKNOWLEDGED_MAX).max(1);
@@ -340,9 +340,10 @@ fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
             _ => Outcome::written(Version::default()),
         };
         sessions.record(&write(7, sequence, acked_below), 0, outcome);
-        let Some(Results::Many(all)) = sessions.by_client.get(&7).map(|it| &it.results) else {
+        let Some(Results::Many(many)) = sessions.by_client.get(&7).map(|it| &it.results) else {
             continue;
         };
+        let all = &many.all;
         assert!(all.len() as u64 <= UNACKNOWLEDGED_MAX + 1 && all.capacity() <= 82);
         let small = all
             .iter()
@@ -371,4 +372,28 @@ fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
     }
     assert_eq!(sessions.dirty_cost(), 5);
     assert_eq!(sessions.take_dirty().len(), 1);
+}
+
+#[test]
+fn sessions_with_results_of_transactions_weigh_more_when_they_are_written_down() {
+    let mut sessions = lasting(LONG_MS, 0);
+    let result = |count: usize| {
+        let one = leasehold_wire::op_result::Result::Count(1);
+        let one = leasehold_wire::OpResult { result: Some(one) };
+        Outcome::txn(leasehold_wire::TxnResult {
+            results: vec![one; count],
+            ..Default::default()
+        })
+    };
+    sessions.record(&write(7, 1, 1), 0, result(1));
+    assert_eq!(sessions.dirty_cost(), 1);
+    sessions.record(&write(8, 1, 1), 0, result(240));
+    let long = sessions.dirty_cost() - 1;
+    assert!((2..=3).contains(&long), "{long}");
+    // All results together are bounded, and so is the cost.
+    for sequence in 2..=64 {
+        sessions.record(&write(8, sequence, 1), 0, result(240));
+    }
+    let most = sessions.dirty_cost() - 1;
+    assert!(most > long && most <= 5 + 5 * 1024 / (RESULTS_OF_ONE * COMPACT_BYTES));
 }

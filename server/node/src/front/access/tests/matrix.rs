@@ -3,8 +3,13 @@
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
+use leasehold_wire::comparison::Condition;
 use leasehold_wire::request::Body;
-use leasehold_wire::{KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, StatusRequest};
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{
+    Comparison, Delete, Field, Get, KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, Put, PutFields,
+    StatusRequest, Txn, TxnOp,
+};
 
 use crate::front::access::tokens::{Digest, TokenEntry};
 
@@ -179,6 +184,11 @@ pub(crate) enum Kind {
     MultiGet,
     MultiPut,
     Scan,
+    /// A transaction with a comparison.
+    Compare,
+    /// A transaction without comparisons. The kind is that of the first operation in its lists.
+    Then(ListedKind),
+    OrElse(ListedKind),
     BareStatus,
     Holders,
     HottestKey,
@@ -188,7 +198,39 @@ pub(crate) enum Kind {
     Lease,
 }
 
-pub(crate) const KINDS: [Kind; 15] = [
+/// Kinds of the operations of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ListedKind {
+    Get,
+    Put,
+    Delete,
+    PutFields,
+    DeleteFields,
+    Add,
+    Append,
+}
+
+const LISTED_KINDS: [ListedKind; 7] = [
+    ListedKind::Get,
+    ListedKind::Put,
+    ListedKind::Delete,
+    ListedKind::PutFields,
+    ListedKind::DeleteFields,
+    ListedKind::Add,
+    ListedKind::Append,
+];
+
+/// Returns every kind of requests, in ascending order.
+pub(crate) fn kinds() -> Vec<Kind> {
+    let listed = LISTED_KINDS.into_iter();
+    let listed = listed.flat_map(|kind| [Kind::Then(kind), Kind::OrElse(kind)]);
+    let mut all: Vec<Kind> = KINDS.into_iter().chain(listed).collect();
+    all.sort();
+    all
+}
+
+/// Kinds of requests. The kinds of transactions without comparisons are omitted.
+const KINDS: [Kind; 16] = [
     Kind::Get,
     Kind::Put,
     Kind::Delete,
@@ -197,6 +239,7 @@ pub(crate) const KINDS: [Kind; 15] = [
     Kind::MultiGet,
     Kind::MultiPut,
     Kind::Scan,
+    Kind::Compare,
     Kind::BareStatus,
     Kind::Holders,
     Kind::HottestKey,
@@ -219,6 +262,11 @@ pub(crate) fn kind(body: &Body) -> Kind {
             Op::MultiGet(_) => Kind::MultiGet,
             Op::MultiPut(_) => Kind::MultiPut,
             Op::Scan(_) => Kind::Scan,
+            Op::Txn(txn) if !txn.comparisons.is_empty() => Kind::Compare,
+            Op::Txn(txn) => match (&txn.then[..], &txn.or_else[..]) {
+                ([first, ..], _) => Kind::Then(listed_kind(first)),
+                ([], rest) => Kind::OrElse(listed_kind(&rest[0])),
+            },
         },
         Body::Status(StatusRequest {
             holders,
@@ -235,6 +283,86 @@ pub(crate) fn kind(body: &Body) -> Kind {
         Body::Move(_) => Kind::Move,
         Body::Lease(_) => Kind::Lease,
     }
+}
+
+/// Returns the kind of an operation of a transaction. The match is exhaustive, as in [`kind`].
+fn listed_kind(listed: &TxnOp) -> ListedKind {
+    match listed.op.as_ref().unwrap() {
+        Listed::Get(_) => ListedKind::Get,
+        Listed::Put(_) => ListedKind::Put,
+        Listed::Delete(_) => ListedKind::Delete,
+        Listed::PutFields(_) => ListedKind::PutFields,
+        Listed::DeleteFields(_) => ListedKind::DeleteFields,
+        Listed::Add(_) => ListedKind::Add,
+        Listed::Append(_) => ListedKind::Append,
+    }
+}
+
+/// Returns an operation of a transaction.
+fn listed(kind: ListedKind, key: &Bytes) -> TxnOp {
+    let (key, value) = (key.clone(), Bytes::from("v"));
+    let field = Field {
+        name: "f".into(),
+        value: value.clone(),
+    };
+    let operation = match kind {
+        ListedKind::Get => Listed::Get(Get { key }),
+        ListedKind::Put => Listed::Put(Put { key, value }),
+        ListedKind::Delete => Listed::Delete(Delete { key }),
+        ListedKind::PutFields => Listed::PutFields(PutFields {
+            key,
+            fields: vec![field],
+        }),
+        ListedKind::DeleteFields => Listed::delete_fields(key, vec![value]),
+        ListedKind::Add => Listed::add(key, 1),
+        ListedKind::Append => Listed::append(key, value),
+    };
+    operation.into()
+}
+
+fn comparison(key: &Bytes) -> Comparison {
+    Comparison {
+        key: key.clone(),
+        condition: Some(Condition::Present(true)),
+    }
+}
+
+/// Returns transactions about two keys: each kind of operation on `first` with a get of `second` in
+/// the same list and in the other list, and comparisons of both keys.
+pub(crate) fn txns(first: &Bytes, second: &Bytes) -> Vec<Body> {
+    let txn = |txn: Txn| command(Op::txn(txn));
+    let get = || listed(ListedKind::Get, second);
+    let mut all = vec![
+        txn(Txn {
+            comparisons: vec![comparison(first)],
+            then: vec![get()],
+            ..Txn::default()
+        }),
+        txn(Txn {
+            comparisons: vec![comparison(second), comparison(first)],
+            or_else: vec![listed(ListedKind::Put, first)],
+            ..Txn::default()
+        }),
+    ];
+    for kind in LISTED_KINDS {
+        let operation = || listed(kind, first);
+        let lists = [
+            (vec![operation()], vec![]),
+            (vec![], vec![operation()]),
+            (vec![operation(), get()], vec![]),
+            (vec![operation()], vec![get()]),
+            (vec![], vec![operation(), get()]),
+            (vec![get()], vec![get(), operation()]),
+        ];
+        all.extend(lists.map(|(then, or_else)| {
+            txn(Txn {
+                then,
+                or_else,
+                ..Txn::default()
+            })
+        }));
+    }
+    all
 }
 
 fn command(op: Op) -> Body {
@@ -283,6 +411,10 @@ pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
         Body::Move(MoveRequest { to: "CA".into() }),
         Body::Lease(LeaseRequest::default()),
     ];
+    let probe = Bytes::from_static(PROBE_KEY.as_bytes());
+    bodies.extend(txns(key, key));
+    bodies.extend(txns(key, &probe));
+    bodies.extend(txns(&probe, key));
     bodies.extend((0..16).map(|bits| {
         Body::Status(StatusRequest {
             holders: bits & 1 != 0,
@@ -369,8 +501,27 @@ impl Oracle {
             }
             Op::Put(_) | Op::Delete(_) | Op::MultiPut(_) => (false, true),
             Op::Cas(_) | Op::PutFields(_) => (true, true),
+            Op::Txn(txn) => return self.allows_txn(txn),
         };
         named.all(|key| (!tells || reads(key)) && (!changes || writes(key)))
+    }
+
+    fn allows_txn(&self, txn: &Txn) -> bool {
+        let reads = |key: &Bytes| covers(&self.role.read, key);
+        let writes = |key: &Bytes| covers(&self.role.write, key) && *key != PROBE_KEY;
+        let compares = |key: &Bytes| reads(key) && *key != PROBE_KEY;
+        let executes = |listed: &TxnOp| match listed.op.as_ref().unwrap() {
+            Listed::Get(get) => reads(&get.key),
+            Listed::Put(put) => writes(&put.key),
+            Listed::Delete(Delete { key }) => reads(key) && writes(key),
+            Listed::PutFields(put) => reads(&put.key) && writes(&put.key),
+            Listed::DeleteFields(delete) => reads(&delete.key) && writes(&delete.key),
+            Listed::Add(add) => reads(&add.key) && writes(&add.key),
+            Listed::Append(append) => reads(&append.key) && writes(&append.key),
+        };
+        txn.comparisons.iter().all(|it| compares(&it.key))
+            && txn.then.iter().all(executes)
+            && txn.or_else.iter().all(executes)
     }
 
     /// Whether the role may make a scan. The first key must always be readable, even if the range

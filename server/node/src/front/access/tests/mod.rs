@@ -6,10 +6,12 @@ use std::path::Path;
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
+use leasehold_wire::comparison::Condition;
 use leasehold_wire::request::Body;
-use leasehold_wire::{Error, ErrorCode, MultiPut, StatusRequest};
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{Error, ErrorCode, MultiPut, PROBE_KEY, StatusRequest, Txn, TxnOp};
 
-use self::matrix::{KINDS, Oracle, Role, Standing, bodies_about, keys, kind, scans, words};
+use self::matrix::{Oracle, Role, Standing, bodies_about, keys, kind, kinds, scans, words};
 use super::AuthState;
 use super::rights::{Keys, Rights, check};
 use super::table::{Principal, TokenTable};
@@ -55,23 +57,23 @@ fn compare(oracle: &Oracle, role: &Role, rights: &Rights, body: &Body) {
 /// prefix.
 #[test]
 fn requests_about_keys_are_allowed_as_the_brute_force_says() {
-    let mut kinds = Vec::new();
+    let mut found = Vec::new();
     for prefix in keys(2) {
         for role in Role::all_over(&prefix) {
             let (oracle, rights) = (Oracle::new(&role), rights(&role));
             for key in keys(3) {
                 for body in bodies_about(&key) {
                     compare(&oracle, &role, &rights, &body);
-                    kinds.push(kind(&body));
+                    found.push(kind(&body));
                 }
-                kinds.sort();
-                kinds.dedup();
+                found.sort();
+                found.dedup();
             }
         }
     }
-    kinds.push(matrix::Kind::Scan);
-    kinds.sort();
-    assert_eq!(kinds, KINDS, "every kind of request");
+    found.push(matrix::Kind::Scan);
+    found.sort();
+    assert_eq!(found, kinds(), "every kind of request");
 }
 
 #[test]
@@ -85,6 +87,9 @@ fn requests_about_several_keys_need_a_right_to_each() {
                     let pair = [first, second].map(Bytes::clone);
                     compare(&oracle, &role, &rights, &matrix::multi_get(&pair));
                     compare(&oracle, &role, &rights, &matrix::multi_put(&pair));
+                    for body in matrix::txns(first, second) {
+                        compare(&oracle, &role, &rights, &body);
+                    }
                 }
             }
         }
@@ -244,6 +249,102 @@ fn a_refusal_names_what_was_asked_and_nothing_else() {
         assert!(!error.message.contains("buried"), "{}", error.message);
         assert!(!error.message.contains("gold"), "{}", error.message);
         assert!(error.message.len() < 300, "{}", error.message);
+    }
+}
+
+/// A refused transaction is told which of its parts needs the right, even in the list that would
+/// not be executed.
+#[test]
+fn a_refused_transaction_is_told_the_part_that_was_refused() {
+    let role = Role {
+        read: vec!["seen/".into(), PROBE_KEY.into()],
+        write: vec!["seen/".into(), "blind/".into(), PROBE_KEY.into()],
+        ..Role::named("narrow")
+    };
+    let listed = |operation: Listed| TxnOp::from(operation);
+    let put = |key: &'static str| {
+        let (key, value) = (key.into(), "gold".into());
+        listed(Listed::Put(leasehold_wire::Put { key, value }))
+    };
+    let get = |key: &'static str| listed(Listed::Get(leasehold_wire::Get { key: key.into() }));
+    let compared = |keys: &[&'static str]| {
+        let comparison = |key: &&'static str| leasehold_wire::Comparison {
+            key: (*key).into(),
+            condition: Some(Condition::Equal("gold".into())),
+        };
+        keys.iter().map(comparison).collect()
+    };
+    let txn = |comparisons, then, or_else| Txn {
+        comparisons,
+        then,
+        or_else,
+        keep_going: false,
+    };
+    for (txn, expected) in [
+        (
+            txn(
+                compared(&["seen/a", "blind/a"]),
+                vec![put("seen/a")],
+                vec![],
+            ),
+            Some(
+                "txn.comparisons[1]: a comparison of \"blind/a\" needs the right to read this key",
+            ),
+        ),
+        (
+            txn(compared(&[PROBE_KEY]), vec![put("seen/a")], vec![]),
+            Some("txn.comparisons[0]: a comparison of \"\\x00leasehold client"),
+        ),
+        (
+            txn(
+                compared(&["seen/a"]),
+                vec![put("seen/a"), put("shut")],
+                vec![],
+            ),
+            Some("txn.then[1].put: put of \"shut\" needs the right to write this key"),
+        ),
+        (
+            txn(
+                vec![],
+                vec![put("blind/a")],
+                vec![put("blind/a"), put(PROBE_KEY)],
+            ),
+            Some("txn.or_else[1].put: put of \"\\x00leasehold client"),
+        ),
+        (
+            txn(
+                vec![],
+                vec![put("blind/a")],
+                vec![listed(Listed::append("blind/a", "x"))],
+            ),
+            Some("txn.or_else[0].append: append of \"blind/a\" needs the right to read this key"),
+        ),
+        (
+            txn(vec![], vec![get("blind/a")], vec![]),
+            Some("txn.then[0].get: get of \"blind/a\" needs the right to read this key"),
+        ),
+        (
+            txn(vec![], vec![TxnOp::default()], vec![]),
+            Some("txn.then[0]: an entry without an operation"),
+        ),
+        // A get of the reserved key needs a right, as in a multi-get of several keys.
+        (txn(vec![], vec![get(PROBE_KEY)], vec![]), None),
+        (txn(vec![], vec![put("blind/a")], vec![get("seen/a")]), None),
+    ] {
+        let found = check(&rights(&role), &Body::Command(Op::txn(txn.clone()).into()));
+        match (found, expected) {
+            (Ok(()), None) => {}
+            (Err(error), Some(expected)) => {
+                let message = &error.message;
+                assert!(message.starts_with(expected), "{message}");
+                assert!(
+                    !message.contains("gold") && message.len() < 300,
+                    "{message}"
+                );
+                assert_eq!(error.code(), ErrorCode::PermissionDenied);
+            }
+            (found, _) => panic!("{txn:?}: {found:?}"),
+        }
     }
 }
 
