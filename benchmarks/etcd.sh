@@ -31,36 +31,19 @@ cargo build --release --locked --quiet --manifest-path benchmarks/etcd/Cargo.tom
 puts=$(realpath "${ETCD_TARGET_DIR:-target/etcd}/release/etcd-puts")
 source benchmarks/lib/site.sh
 source benchmarks/lib/ratios.sh
+source benchmarks/lib/etcd.sh
 
 pairs=${PAIRS:-8}
 seconds=${SECONDS_EACH:-3}
-export ETCDCTL_API=3
 start_site leasehold "$first_port" "${DURABILITY:-sync}"
 
-endpoint() { echo "http://127.0.0.1:$((first_port + 300 + $1))"; }
-peer() { echo "http://127.0.0.1:$((first_port + 400 + $1))"; }
-members=$(for ((i = 0; i < replicas; i++)); do echo "e$i=$(peer "$i")"; done | paste -sd,)
-endpoints=$(for ((i = 0; i < replicas; i++)); do endpoint "$i"; done | paste -sd,)
-for ((i = 0; i < replicas; i++)); do
-    etcd --name "e$i" --data-dir "$work/e$i" --initial-cluster "$members" --initial-cluster-state new \
-        --listen-peer-urls "$(peer "$i")" --initial-advertise-peer-urls "$(peer "$i")" \
-        --listen-client-urls "$(endpoint "$i")" --advertise-client-urls "$(endpoint "$i")" >"$work/e$i.log" 2>&1 &
-    pids+=($!)
-done
-leader=
-for _ in $(seq 50); do
-    # "ENDPOINT, ID, version, size, is leader, ..."
-    leader=$(etcdctl --endpoints "$endpoints" endpoint status 2>/dev/null | awk -F', ' '$5 == "true" { print $1 }' || true)
-    [ -n "$leader" ] && break
-    sleep 0.2
-done
-[ -n "$leader" ] || { echo "etcd has no leader:" >&2; tail -n 3 "$work"/e*.log >&2; exit 1; }
+start_etcd
 
 # Loads one program. Prints puts a second, and p50 and p99 in us. With a rate, the loop is open.
 run() { # program connections [rate]
     local open=()
     if [ "$1" = etcd ]; then
-        "$puts" "$leader" "$2" "$seconds" 64 ${3:+"$3"}
+        "$puts" "$etcd_leader" "$2" "$seconds" 64 ${3:+"$3"}
     else
         connections=$2
         [ -z "${3:-}" ] || open=(-p target="$3" -p measurement.interval=intended)
