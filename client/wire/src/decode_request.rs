@@ -34,9 +34,11 @@ pub enum DecodedRequest {
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
 /// Maximum number of fields of a request, including the fields of all messages inside it. It allows
-/// five fields for each part, and 64 other fields. A comparison of versions has this many: the
-/// comparison itself, its key, the version, and two numbers.
-const FIELDS_MAX: usize = 5 * COMMAND_PARTS_MAX + 64;
+/// three fields for each part (the part itself and two fields in it), and 64 other fields.
+const FIELDS_MAX: usize = 3 * COMMAND_PARTS_MAX + 64;
+/// Maximum number of fields of a request with a transaction. A comparison of versions has five
+/// fields: the comparison itself, its key, the version, and two numbers.
+const TXN_FIELDS_MAX: usize = FIELDS_MAX + 2 * COMMAND_PARTS_MAX;
 
 const REQUEST_ID: u32 = 1;
 const REQUEST_COMMAND: u32 = 2;
@@ -141,6 +143,7 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 /// up. Superfluous fields are also counted, because the decoder would merge or skip each of them.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
+        most: FIELDS_MAX,
         left: FIELDS_MAX + 1,
         parts: [0; OPERATIONS.len()],
         txn_parts: 0,
@@ -152,6 +155,8 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
 
 /// Counter of the parts and fields of a request.
 struct PartCounter {
+    /// Maximum number of fields of this request.
+    most: usize,
     /// Number of fields that may still be counted.
     left: usize,
     /// Number of parts counted so far, for each of [`OPERATIONS`].
@@ -199,6 +204,8 @@ impl PartCounter {
     }
 
     fn txn(&mut self, txn: &[u8]) -> Result<(), DecodeError> {
+        self.left += TXN_FIELDS_MAX - self.most;
+        self.most = TXN_FIELDS_MAX;
         self.each(txn, |count, field, part| {
             if field == TXN_COMPARISONS {
                 count.txn_parts += 1;
@@ -279,7 +286,7 @@ impl PartCounter {
         let txn = (self.txn_parts > COMMAND_PARTS_MAX)
             .then(|| too_many_txn_parts(self.txn_parts, COMMAND_PARTS_MAX));
         let operation = operation.or(txn);
-        operation.or_else(|| (self.left == 0).then(|| too_many_fields(FIELDS_MAX)))
+        operation.or_else(|| (self.left == 0).then(|| too_many_fields(self.most)))
     }
 }
 
@@ -574,7 +581,7 @@ mod tests {
             is_refused(request_of(0x42, wrapped(0x12, full.clone())));
             is_refused(request_of(0x52, wrapped(0x0A, full.clone())));
             // Each of many entries has a few fields too many.
-            let entry = wrapped(0x0A, full[..10].to_vec());
+            let entry = wrapped(0x0A, full[..8].to_vec());
             is_refused(request_of(0x52, entry.repeat(COMMAND_PARTS_MAX)));
         }
     }
