@@ -314,7 +314,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "txns",
-        what: "clients keep 2,000 transactions in flight, each of which puts four keys blindly",
+        what: "clients keep 48,000 transactions in flight, each of which puts four keys blindly",
         seconds: 12,
         memory_mib: 256.0,
         judged: JudgedLatency::Nothing,

@@ -18,15 +18,15 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::Figures;
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Number of connections to each replica.
+/// Number of connections to each replica in attacks with small transactions.
 const CONNECTIONS: u64 = 4;
-/// Number of small transactions that are in flight on each connection. In clusters of three
-/// replicas, about as many are in flight together as in the attack `writers`.
-const SMALL_IN_FLIGHT: u64 = 170;
+/// Number of small transactions that are in flight on each connection. It is as high as the number
+/// of merges in the attack `merges`.
+const SMALL_IN_FLIGHT: u64 = 4_000;
 /// Number of keys of a small transaction.
 const SMALL_KEYS: u64 = 4;
-/// Number of clients that send long transactions, all to one replica. They have as many keys in
-/// flight as those of the attack `multi-puts`.
+/// Number of clients that send long transactions. They send as many keys as in the attack
+/// `multi-puts`.
 const WRITERS: u64 = 4;
 /// Number of long transactions that are in flight on each connection.
 const LONG_IN_FLIGHT: u64 = 8 * 10;
@@ -37,8 +37,8 @@ const LARGE_BYTES: usize = 250_000;
 /// Number and size of the fields of a large record.
 const RECORD: (usize, usize) = (1_020, 240);
 /// Number of transactions with rewrites that are in flight on each connection. Together they
-/// rewrite as many values as the merges of the attack `merges`.
-const REWRITES_IN_FLIGHT: u64 = 4_000 / TXN_REWRITES_MAX as u64;
+/// rewrite as many values as the attack `merges`.
+const REWRITES_IN_FLIGHT: u64 = SMALL_IN_FLIGHT / TXN_REWRITES_MAX as u64;
 /// Number of values that are compared.
 const COMPARED: u64 = 8;
 /// Number of comparisons that are in flight on each connection.
@@ -65,10 +65,9 @@ fn put(key: String, value: Bytes) -> Listed {
     Listed::Put(Put { key, value })
 }
 
-/// Keeps requests in flight on connections to these replicas.
+/// Keeps requests in flight on connections to every replica.
 async fn flood(
     target: &Target,
-    replicas: &[String],
     connections: u64,
     in_flight: u64,
     make: impl Fn(u64, Lane) -> Request + Copy + 'static,
@@ -76,7 +75,7 @@ async fn flood(
     let end = target.end();
     let answers = Rc::new(Answers::default());
     let one = |number: u64| {
-        let address = replicas[number as usize % replicas.len()].clone();
+        let address = target.clients[number as usize % target.clients.len()].clone();
         let make = move |lane: Lane| make(number, lane);
         tokio::task::spawn_local(pipeline(address, end, in_flight, answers.clone(), make))
     };
@@ -86,43 +85,29 @@ async fn flood(
 
 /// Sends small transactions that write several keys blindly, to every replica.
 pub async fn blind(target: &Target) -> anyhow::Result<Figures> {
-    let replicas = &target.clients[..];
-    let connections = CONNECTIONS * replicas.len() as u64;
-    flood(
-        target,
-        replicas,
-        connections,
-        SMALL_IN_FLIGHT,
-        |client, lane| {
-            let first = (client * 31 + lane.id) * SMALL_KEYS;
-            let key = |number: u64| format!("blind-{}", (first + number * 7919) % 10_000);
-            let puts = (0..SMALL_KEYS).map(|number| put(key(number), "v".into()));
-            request(&lane, client, txn(puts))
-        },
-    )
+    let connections = CONNECTIONS * target.clients.len() as u64;
+    flood(target, connections, SMALL_IN_FLIGHT, |client, lane| {
+        let first = (client * 31 + lane.id) * SMALL_KEYS;
+        let key = |number: u64| format!("blind-{}", (first + number * 7919) % 10_000);
+        let puts = (0..SMALL_KEYS).map(|number| put(key(number), "v".into()));
+        request(&lane, client, txn(puts))
+    })
     .await
 }
 
-/// Sends transactions with as many operations as are allowed to one replica: puts of tiny values, and
-/// additions.
+/// Sends transactions with as many operations as are allowed: puts of tiny values, and additions.
 pub async fn long(target: &Target) -> anyhow::Result<Figures> {
-    flood(
-        target,
-        &target.clients[..1],
-        WRITERS,
-        LONG_IN_FLIGHT,
-        |client, lane| {
-            let first = lane.lane * COMMAND_PARTS_MAX as u64;
-            let operations = (first..first + COMMAND_PARTS_MAX as u64).map(|number| {
-                let key = format!("long-{client}-{number:x}");
-                match number % 2 {
-                    0 => put(key, "v".into()),
-                    _ => Listed::add(key, 1),
-                }
-            });
-            request(&lane, client, txn(operations))
-        },
-    )
+    flood(target, WRITERS, LONG_IN_FLIGHT, |client, lane| {
+        let first = lane.lane * COMMAND_PARTS_MAX as u64;
+        let operations = (first..first + COMMAND_PARTS_MAX as u64).map(|number| {
+            let key = format!("long-{client}-{number:x}");
+            match number % 2 {
+                0 => put(key, "v".into()),
+                _ => Listed::add(key, 1),
+            }
+        });
+        request(&lane, client, txn(operations))
+    })
     .await
 }
 
@@ -165,26 +150,19 @@ async fn write_all(target: &Target, ops: impl Iterator<Item = Op>) -> anyhow::Re
 /// Sends transactions that rewrite as many large values as are allowed. Half of the values are
 /// appended to, and fields are merged into the others, which are records.
 pub async fn rewrites(target: &Target) -> anyhow::Result<Figures> {
-    let replicas = &target.clients[..];
-    let connections = CONNECTIONS * replicas.len() as u64;
-    flood(
-        target,
-        replicas,
-        connections,
-        REWRITES_IN_FLIGHT,
-        |client, lane| {
-            let first = (client + lane.id) * TXN_REWRITES_MAX as u64;
-            let operations = (first..first + TXN_REWRITES_MAX as u64).map(|number| {
-                if number.is_multiple_of(2) {
-                    return Listed::append(value_key(number / 2), "");
-                }
-                let fields = vec![field("merged".to_owned(), "m".into())];
-                let key = record_key(number / 2).into();
-                Listed::PutFields(PutFields { key, fields })
-            });
-            request(&lane, client, txn(operations))
-        },
-    )
+    let connections = CONNECTIONS * target.clients.len() as u64;
+    flood(target, connections, REWRITES_IN_FLIGHT, |client, lane| {
+        let first = (client + lane.id) * TXN_REWRITES_MAX as u64;
+        let operations = (first..first + TXN_REWRITES_MAX as u64).map(|number| {
+            if number.is_multiple_of(2) {
+                return Listed::append(value_key(number / 2), "");
+            }
+            let fields = vec![field("merged".to_owned(), "m".into())];
+            let key = record_key(number / 2).into();
+            Listed::PutFields(PutFields { key, fields })
+        });
+        request(&lane, client, txn(operations))
+    })
     .await
 }
 
@@ -202,25 +180,18 @@ pub async fn prepare_comparisons(target: &Target) -> anyhow::Result<Figures> {
 /// Sends transactions to every replica, each of which compares a large value with a short one. The
 /// comparison fails, so the answer contains the large value.
 pub async fn comparisons(target: &Target) -> anyhow::Result<Figures> {
-    let replicas = &target.clients[..];
-    let connections = CONNECTIONS * replicas.len() as u64;
-    flood(
-        target,
-        replicas,
-        connections,
-        COMPARED_IN_FLIGHT,
-        |client, lane| {
-            let comparison = Comparison {
-                key: compared_key(client + lane.id).into(),
-                condition: Some(Condition::Less("c".into())),
-            };
-            let txn = Txn {
-                comparisons: vec![comparison],
-                ..txn([put("never".to_owned(), "v".into())].into_iter())
-            };
-            request(&lane, client, txn)
-        },
-    )
+    let connections = CONNECTIONS * target.clients.len() as u64;
+    flood(target, connections, COMPARED_IN_FLIGHT, |client, lane| {
+        let comparison = Comparison {
+            key: compared_key(client + lane.id).into(),
+            condition: Some(Condition::Less("c".into())),
+        };
+        let txn = Txn {
+            comparisons: vec![comparison],
+            ..txn([put("never".to_owned(), "v".into())].into_iter())
+        };
+        request(&lane, client, txn)
+    })
     .await
 }
 
