@@ -28,6 +28,10 @@ const VALUE_OVERHEAD: usize = 64;
 const KEPT_VALUES_BYTES: usize = 256;
 /// Maximum length of a result that a session keeps, in bytes.
 const KEPT_BYTES: usize = 1024;
+/// Maximum length of a result that a session always keeps, in bytes.
+const SHORT_BYTES: usize = 64;
+/// Maximum number of bytes by which the outcome is longer than its result.
+const OUTCOME_BYTES: usize = 8;
 /// Maximum length of the text of an error, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -207,10 +211,13 @@ fn parse(value: &[u8]) -> Option<i64> {
 /// Returns true if `answer` may be the answer to a repeated transaction with the result `known`.
 /// The texts of errors have been removed from both. The session has not kept the values if they are
 /// long together. It has kept no results of operations if these are long even without the values.
-/// If it has many later results, it may have kept neither.
+/// If it has many later results, it may have kept neither. It always keeps short results.
 pub(in super::super) fn may_be_repeated(known: &TxnResult, answer: &TxnResult) -> bool {
     let mut kept = known.clone();
-    let shortest = answer.results.is_empty() && value_bytes(answer) == 0;
+    let is_error = |it: &&OpResult| matches!(it.result, Some(Answer::Error(_)));
+    let texts = known.results.iter().filter(is_error).count() * TEXT_BYTES_MAX;
+    let may_be_shortened = known.encoded_len() + OUTCOME_BYTES + texts > SHORT_BYTES;
+    let shortest = may_be_shortened && answer.results.is_empty() && value_bytes(answer) == 0;
     let long = shortest || value_bytes(&kept) > KEPT_VALUES_BYTES;
     if long {
         let found = kept.failed.iter_mut().filter_map(|it| it.found.as_mut());
@@ -221,8 +228,6 @@ pub(in super::super) fn may_be_repeated(known: &TxnResult, answer: &TxnResult) -
             }
         }
     }
-    let is_error = |it: &&OpResult| matches!(it.result, Some(Answer::Error(_)));
-    let texts = kept.results.iter().filter(is_error).count() * TEXT_BYTES_MAX;
     let too_long = kept.encoded_len() + texts > KEPT_BYTES;
     if (shortest || too_long) && answer.results.is_empty() {
         kept.results = Vec::new();
