@@ -131,7 +131,7 @@ pub enum Error {
     /// once, and must not be repeated.
     #[error("executed: {}", executed(*.held, *.version))]
     Executed {
-        /// Whether all comparisons of the transaction held.
+        /// True if all comparisons of the transaction held.
         held: bool,
         /// Version of every value that was written; `None` if nothing was written.
         version: Option<Version>,

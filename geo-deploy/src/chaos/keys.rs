@@ -61,7 +61,7 @@ pub fn group_of(key: u64) -> Option<u64> {
     Some(key.checked_sub(GROUPS_FROM)? / GROUP_KEYS)
 }
 
-/// Whether a group is stored as a record.
+/// Returns true if a group is stored as a record.
 pub fn is_record(group: u64) -> bool {
     group % RECORD_EVERY == RECORD_EVERY - 1
 }

@@ -167,7 +167,7 @@ struct Branch {
     effects: EffectCollector,
     /// Version of the values that the transaction wrote.
     version: Option<Version>,
-    /// Whether values are left out of the answer.
+    /// True if values are left out of the answer.
     abridged: bool,
 }
 
@@ -358,8 +358,8 @@ impl Branch {
 /// Length of a token in a list, in bytes.
 const TOKEN: u64 = super::keys::TOKEN_BYTES as u64;
 
-/// Whether a condition holds for a value; `None` stands for a key that does not exist. A condition
-/// on the version counts as true for any value.
+/// Returns true if a condition holds for a value. `None` stands for a key that does not exist. A
+/// condition on the version counts as true for any value.
 fn holds(condition: &Condition, value: Option<&Bytes>) -> bool {
     match condition {
         Condition::Version(_) => value.is_some(),

@@ -16,7 +16,7 @@ const KEYS: u64 = 10_000;
 
 #[derive(Clone)]
 struct TxnLoad {
-    /// Whether the address is that of an etcd member.
+    /// True if the address is that of an etcd member.
     is_etcd: bool,
     address: String,
     connections: u64,

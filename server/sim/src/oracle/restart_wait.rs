@@ -181,7 +181,7 @@ impl RestartWaitOracle {
     }
 }
 
-/// Whether a value may change a key. A transaction of reads changes none.
+/// Returns true if a value may change a key. A transaction of reads changes none.
 fn has_write(value: &Value) -> bool {
     writes(value).next().is_some()
 }

@@ -474,8 +474,8 @@ fn code(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Whether `answer` is an answer with the outcome `known`. Errors are compared by their codes. The
-/// answer to a repeated transaction may lack what a session does not keep.
+/// Returns true if `answer` is an answer with the outcome `known`. Errors are compared by their
+/// codes. The answer to a repeated transaction may lack what a session does not keep.
 fn same(known: &Outcome, answer: &Outcome) -> bool {
     match (&known.result, &answer.result) {
         (Some(Answer::Txn(known)), Some(Answer::Txn(answer))) => {

@@ -26,7 +26,7 @@ pub const KEY: &str = "k";
 /// Key that only the scope with a transaction uses.
 const OTHER: &str = "c";
 
-/// Whether a value in the log may write [`KEY`].
+/// Returns true if a value in the log may write [`KEY`].
 pub fn writes_key(value: &Value) -> bool {
     let mut commands = value.commands().iter().map(|proposed| &proposed.command);
     commands.any(|command| command.keys().any(|key| key == KEY))
@@ -40,7 +40,7 @@ struct Client {
     /// The command that has no answer yet: (replica to which it was sent, newest value that any
     /// client knew at that time); `None` if there is no such command.
     open: Option<(u8, u8)>,
-    /// Whether the write of the other key had been acknowledged when the open command was sent.
+    /// True if the write of the other key had been acknowledged when the open command was sent.
     after_other: bool,
     /// Whether a replica ended before it answered the client's command, so that the client never
     /// learns the outcome.
@@ -55,11 +55,11 @@ pub struct Clients {
     begun: u8,
     /// Newest value that was acknowledged to, or read by, any client.
     newest: u8,
-    /// Whether the write of the other key was acknowledged.
+    /// True if the write of the other key was acknowledged.
     other_acknowledged: bool,
-    /// Whether the transaction must not write, because it comes after the write of the other key.
+    /// True if the transaction must not write, because it comes after the write of the other key.
     must_not_write: bool,
-    /// Whether the transaction has found the other key.
+    /// True if the transaction has found the other key.
     found_other: bool,
 }
 
@@ -72,8 +72,8 @@ impl Clients {
         at.open.is_none() && !at.lost && usize::from(at.sent) < program.len()
     }
 
-    /// Whether every command with a judged answer was answered, or will never be answered. The
-    /// answers to writes are not judged, except those to transactions.
+    /// Returns true if every command with a judged answer was answered, or will never be answered.
+    /// The answers to writes are not judged, except those to transactions.
     pub fn done(&self, scenario: &Scenario) -> bool {
         let judged = |step: &Step| matches!(step, Step::Read(_) | Step::Txn(_));
         (0..scenario.programs.len()).all(|client| {

@@ -218,10 +218,10 @@ impl Leadership {
     }
 }
 
-/// Whether a command concerns several keys. For a transaction, the keys that it compares or reads
-/// count like those that it writes. If they did not, a later blind write of a compared key could be
-/// answered before the transaction commits. A client that knows of this write could then still read
-/// the old values of the keys that the transaction writes (hazard 34).
+/// Returns true if a command concerns several keys. For a transaction, the keys that it compares or
+/// reads count like those that it writes. If they did not, a later blind write of a compared key
+/// could be answered before the transaction commits. A client that knows of this write could then
+/// still read the old values of the keys that the transaction writes (hazard 34).
 fn is_multi(command: &Command) -> bool {
     match &command.op {
         Some(Op::Txn(txn)) if off(Rule::H34TxnReads) => {
