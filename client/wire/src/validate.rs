@@ -8,8 +8,8 @@ use super::request::Body;
 use super::txn_op::Op as Operation;
 use super::{
     Command, Comparison, DeleteFields, Error, ErrorCode, FRAME_BYTES_MAX, KEY_BYTES_MAX, KeyValue,
-    LeaseRequest, NAME_BYTES_MAX, NODES_MAX, Put, PutFields, Scan, Txn, TxnOp, VALUE_BYTES_MAX,
-    comparison::Condition,
+    LeaseRequest, NAME_BYTES_MAX, NODES_MAX, PROBE_KEY, Put, PutFields, Scan, Txn, TxnOp,
+    VALUE_BYTES_MAX, comparison::Condition,
 };
 
 /// Maximum number of entries that one Scan may request.
@@ -39,8 +39,8 @@ pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
 /// Refuses a request that every replica would refuse, regardless of the client. A command is
 /// refused if [`validate`] refuses it, or if it has more than [`COMMAND_PARTS_MAX`] parts. A write
-/// is refused if its session would have to keep too many results. An operator's request is refused
-/// if its names or keys are too long.
+/// is refused if its session would have to keep too many results, or if it writes the reserved key
+/// [`PROBE_KEY`]. An operator's request is refused if its names or keys are too long.
 ///
 /// # Errors
 /// The same errors as [`validate`]. The message does not quote fields that are too long.
@@ -48,6 +48,7 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     match body {
         Some(Body::Command(command)) => {
             validate_parts(command, COMMAND_PARTS_MAX)?;
+            command.op.as_ref().map_or(Ok(()), check_unreserved)?;
             check_unacknowledged(command)
         }
         Some(Body::Status(request)) => check_size("status.key", request.key.len(), KEY_BYTES_MAX),
@@ -84,7 +85,59 @@ fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
 /// # Errors
 /// The same errors as [`validate`].
 pub fn validate_op(op: &Op) -> Result<(), Error> {
-    check_op(op, COMMAND_PARTS_MAX)
+    check_op(op, COMMAND_PARTS_MAX)?;
+    check_unreserved(op)
+}
+
+/// Refuses writes and comparisons of the reserved key [`PROBE_KEY`]. Clients read this key to check
+/// whether a replica responds. After a write of it, every client would receive the value each time.
+/// A delete outside a transaction is allowed, because older versions accepted writes of the key.
+fn check_unreserved(op: &Op) -> Result<(), Error> {
+    match op {
+        Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) | Op::Delete(_) => Ok(()),
+        Op::Put(put) => check_unreserved_key("put.key", &put.key),
+        Op::Cas(cas) => check_unreserved_key("cas.key", &cas.key),
+        Op::PutFields(put) => check_unreserved_key("put_fields.key", &put.key),
+        Op::MultiPut(put) => {
+            let mut entries = put.entries.iter();
+            entries
+                .try_for_each(|entry| check_unreserved_key("multi_put.entries[].key", &entry.key))
+        }
+        Op::Txn(txn) => check_unreserved_in_txn(txn),
+    }
+}
+
+fn check_unreserved_in_txn(txn: &Txn) -> Result<(), Error> {
+    for (index, comparison) in txn.comparisons.iter().enumerate() {
+        check_unreserved_key("key", &comparison.key)
+            .map_err(|error| within(error, "comparisons", index))?;
+    }
+    for (name, list) in [("then", &txn.then), ("or_else", &txn.or_else)] {
+        for (index, listed) in list.iter().enumerate() {
+            let written = listed.op.as_ref().filter(|operation| operation.is_write());
+            let Some(operation) = written else { continue };
+            if operation.key() == PROBE_KEY {
+                let error = reserved(&format!("{}.key", operation.name()));
+                return Err(within(error, name, index));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_unreserved_key(field: &str, key: &[u8]) -> Result<(), Error> {
+    if key == PROBE_KEY.as_bytes() {
+        Err(reserved(field))
+    } else {
+        Ok(())
+    }
+}
+
+fn reserved(field: &str) -> Error {
+    bad_request(format!(
+        "{field} is {PROBE_KEY:?}: clients check with this key whether a replica responds, so it can \
+         be neither written nor compared; use another key"
+    ))
 }
 
 fn check_op(op: &Op, parts_max: usize) -> Result<(), Error> {

@@ -95,6 +95,81 @@ fn a_refusal_names_the_field_the_finding_and_the_limit() {
     }
 }
 
+/// Clients read the reserved key to check whether a replica responds. Nothing may be written under
+/// it, whichever list of a transaction is executed.
+#[test]
+fn the_reserved_key_is_neither_written_nor_compared() {
+    let key = || Bytes::from(PROBE_KEY);
+    let comparison = Comparison {
+        key: key(),
+        condition: Some(Condition::Present(false)),
+    };
+    let put = |key: Bytes| {
+        Operation::Put(Put {
+            key,
+            value: "v".into(),
+        })
+    };
+    let txn = |operations: Vec<Operation>| {
+        Op::txn(Txn {
+            or_else: operations.into_iter().map(TxnOp::from).collect(),
+            ..Txn::default()
+        })
+    };
+    let compared = Op::txn(Txn {
+        comparisons: vec![comparison],
+        then: vec![put("k".into()).into()],
+        ..Txn::default()
+    });
+    let of_second = KeyValue {
+        key: key(),
+        value: "v".into(),
+    };
+    for (op, field) in [
+        (Op::put(PROBE_KEY, "v"), "put.key"),
+        (Op::cas(PROBE_KEY, "v", None), "cas.key"),
+        (
+            Op::put_fields(PROBE_KEY, vec![field("f", 1)]),
+            "put_fields.key",
+        ),
+        (
+            Op::multi_put(vec![entry("k", 1), of_second]),
+            "multi_put.entries[].key",
+        ),
+        (compared, "txn.comparisons[0].key"),
+        (
+            txn(vec![put("k".into()), put(key())]),
+            "txn.or_else[1].put.key",
+        ),
+        (
+            txn(vec![Operation::Delete(Delete { key: key() })]),
+            "txn.or_else[0].delete.key",
+        ),
+        (
+            txn(vec![Operation::append(PROBE_KEY, "v")]),
+            "txn.or_else[0].append.key",
+        ),
+    ] {
+        let of_client = validate_op(&op).unwrap_err();
+        let command = Command::session(1, 1, 1, op);
+        assert_eq!(validate(&command), Ok(()), "logs may contain it");
+        let refused = validate_body(Some(&Body::Command(command))).unwrap_err();
+        let expected = format!("{field} is {PROBE_KEY:?}: clients check");
+        assert!(refused.message.starts_with(&expected), "{refused:?}");
+        assert_eq!(refused, of_client);
+        assert_eq!(refused.code(), ErrorCode::BadRequest);
+    }
+    for op in [
+        Op::get(PROBE_KEY),
+        Op::multi_get(vec![key()]),
+        Op::delete(PROBE_KEY),
+        txn(vec![Operation::Get(Get { key: key() })]),
+    ] {
+        let command = Command::session(1, 1, 1, op);
+        assert_eq!(validate_body(Some(&Body::Command(command))), Ok(()));
+    }
+}
+
 #[test]
 fn a_write_needs_a_session_and_a_read_does_not() {
     assert_eq!(validate(&Op::get("k").into()), Ok(()));

@@ -117,9 +117,7 @@ fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
     match op {
         Op::Get(get) => gets(rights, "get", &get.key),
         Op::Put(put) => writes(rights, "put", &put.key),
-        // Deleting under the reserved key is allowed, too: a value may date from before the
-        // reservation.
-        Op::Delete(delete) => changes(rights, "delete", &delete.key),
+        Op::Delete(delete) => writes(rights, "delete", &delete.key),
         Op::Cas(cas) => {
             reads(rights, "cas", &cas.key).and_then(|()| writes(rights, "cas", &cas.key))
         }
@@ -146,9 +144,8 @@ fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
 /// executed. The error names the comparison or the operation.
 fn check_txn(rights: &Rights, txn: &Txn) -> Result<(), Error> {
     for (index, comparison) in txn.comparisons.iter().enumerate() {
-        let named = check_unreserved("a comparison", &comparison.key)
-            .and_then(|()| reads(rights, "a comparison", &comparison.key));
-        named.map_err(|error| within(&format!("txn.comparisons[{index}]"), error))?;
+        reads(rights, "a comparison", &comparison.key)
+            .map_err(|error| within(&format!("txn.comparisons[{index}]"), error))?;
     }
     for (list, operations) in [("then", &txn.then), ("or_else", &txn.or_else)] {
         for (index, listed) in operations.iter().enumerate() {
@@ -168,14 +165,11 @@ fn check_txn(rights: &Rights, txn: &Txn) -> Result<(), Error> {
 /// on the stored value. So such a write needs the right to read, too.
 fn check_listed(rights: &Rights, operation: &Operation) -> Result<(), Error> {
     let (name, key) = (operation.name(), operation.key());
-    if operation.is_write() {
-        check_unreserved(name, key)?;
-    }
     if operation.is_read() {
         reads(rights, name, key)?;
     }
     if operation.is_write() {
-        changes(rights, name, key)?;
+        writes(rights, name, key)?;
     }
     Ok(())
 }
@@ -240,25 +234,7 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Checks the rights for a put. A put to the probe key is always refused, because clients read this
-/// key to check whether a replica responds. After such a put, every client would receive the value.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
-    check_unreserved(what, key)?;
-    changes(rights, what, key)
-}
-
-fn check_unreserved(what: &str, key: &[u8]) -> Result<(), Error> {
-    if key == PROBE_KEY.as_bytes() {
-        let key = quoted(key);
-        return Err(denied(format!(
-            "{what} of {key}: clients look for replicas with this key, and nobody writes it; use \
-             another"
-        )));
-    }
-    Ok(())
-}
-
-fn changes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if rights.write.contain(key) {
         Ok(())
     } else {

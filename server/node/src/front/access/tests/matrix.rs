@@ -490,9 +490,7 @@ impl Oracle {
     fn allows_op(&self, op: &Op) -> bool {
         let mut named = op.keys();
         let reads = |key: &Bytes| covers(&self.role.read, key);
-        let is_delete = matches!(op, Op::Delete(_));
-        let may_write = |key: &Bytes| is_delete || *key != PROBE_KEY;
-        let writes = |key: &Bytes| covers(&self.role.write, key) && may_write(key);
+        let writes = |key: &Bytes| covers(&self.role.write, key);
         let (tells, changes) = match op {
             Op::Scan(scan) => return self.allows_scan(&scan.from, &scan.to),
             Op::Get(_) | Op::MultiGet(_) => {
@@ -508,8 +506,7 @@ impl Oracle {
 
     fn allows_txn(&self, txn: &Txn) -> bool {
         let reads = |key: &Bytes| covers(&self.role.read, key);
-        let writes = |key: &Bytes| covers(&self.role.write, key) && *key != PROBE_KEY;
-        let compares = |key: &Bytes| reads(key) && *key != PROBE_KEY;
+        let writes = |key: &Bytes| covers(&self.role.write, key);
         let executes = |listed: &TxnOp| match listed.op.as_ref().unwrap() {
             Listed::Get(get) => reads(&get.key),
             Listed::Put(put) => writes(&put.key),
@@ -519,7 +516,7 @@ impl Oracle {
             Listed::Add(add) => reads(&add.key) && writes(&add.key),
             Listed::Append(append) => reads(&append.key) && writes(&append.key),
         };
-        txn.comparisons.iter().all(|it| compares(&it.key))
+        txn.comparisons.iter().all(|it| reads(&it.key))
             && txn.then.iter().all(executes)
             && txn.or_else.iter().all(executes)
     }
