@@ -10,7 +10,7 @@ use crate::cost::merging;
 
 /// Maximum size, in bytes, of a record into which fields are merged. The size is limited because
 /// every replica reads the whole record for each merge, and thousands of merges may arrive at once.
-pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
+pub const RECORD_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of fields of a record into which fields are merged.
 const FIELDS_MAX: usize = 1024;
 /// Maximum number of fields that [`work_ahead`] counts. A record with more fields is assumed to

@@ -18,6 +18,7 @@ use super::step::Step;
 use crate::cost::{self, Request};
 
 pub use kv::{Kv, version_of};
+pub use merge::RECORD_BYTES_MAX;
 pub use session::{Admission, InFlightBound, Sessions};
 
 /// Factor by which the estimated cost of a merge is multiplied. The product is the part of a slot's

@@ -1,11 +1,13 @@
 //! Large answers to clients. Each event-loop iteration encodes only a limited number of bytes of
 //! them.
 //!
-//! Thousands of small requests for large values may arrive in one event-loop iteration. The values
-//! are in the replica's own state and take no additional memory until they are encoded. So an
-//! iteration encodes only some bytes of large answers. The other large answers wait for later
-//! iterations, which serve connections round-robin. Small answers overtake them. The delay harms no
-//! read: its value was the newest at some moment after the request had arrived.
+//! Thousands of small requests for large values may arrive in one event-loop iteration. Most values
+//! are in the replica's own state and take no additional memory until they are encoded. Values that
+//! a transaction writes and then gets may be in its answer alone, so their memory is charged in
+//! full ([`connection`](crate::front::connection)). An iteration encodes only some bytes of large
+//! answers. The other large answers wait for later iterations, which serve connections round-robin.
+//! Small answers overtake them. The delay harms no read: its value was the newest at some moment
+//! after the request had arrived.
 
 use leasehold_wire::{Response, outcome};
 
