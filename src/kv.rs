@@ -39,7 +39,7 @@ Examples:
 To copy all data from a cluster at old1 and old2 to a cluster at new1 and new2:
   leasehold kv --address old1:8001,old2:8001 --ca old-ca.pem export data.jsonl
   leasehold kv --address new1:8001,new2:8001 --ca new-ca.pem import data.jsonl
-If the export is cut off, repeat it with --resume. If the import is cut off, its message names the --from-line \
+If the export is cut off, repeat it with --resume: until it is complete, the file is called data.jsonl.part. If the import is cut off, its message names the --from-line \
 for the next attempt. For a copy of one moment, stop all writers during the export. To copy without a file:
   set -o pipefail; leasehold kv … export - | leasehold kv … import -
 
@@ -82,15 +82,16 @@ pub struct KvArgs {
         allow_negative_numbers = true
     )]
     timeout: f64,
-    /// Also says how the request was served, how long it took, and the value's version
+    /// Also says how the request was served, how long it took, and the value's version. No effect on `import`
     #[arg(short, long, global = true)]
     verbose: bool,
     /// Keys and values are hexadecimal digits, in arguments and in the output. Files and standard input are
-    /// read as they are
+    /// read as they are. `export` writes the digits as key_hex and value_hex. No effect on `import`
     #[arg(long, global = true, conflicts_with = "escapes")]
     hex: bool,
-    /// Arguments may have the escapes \n, \t, \r, \\, \xff (a byte) and \u{1b} (a character). The output
-    /// always has them. Files and standard input are read as they are
+    /// Arguments may have the escapes \n, \t, \r, \\, \xff (a byte) and \u{1b} (a character). Printed keys
+    /// and values have them, too, except in JSON. Files and standard input are read as they are. No effect
+    /// on `import`
     #[arg(long, global = true)]
     escapes: bool,
     #[command(subcommand)]

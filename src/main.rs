@@ -142,7 +142,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Texts of replicas and files may contain any characters.
-            let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+            let must_escape =
+                |letter| terminal::is_unprintable(letter) && !['\n', '\t'].contains(&letter);
             let words = terminal::escaped(describe_error(&error).as_bytes(), must_escape);
             terminal::note!("leasehold: {words}");
             status(&error)

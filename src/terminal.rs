@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
+use anyhow::Context as _;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 pub use leasehold_ycsb::output::{is_closed, print_bytes};
 use leasehold_ycsb::runner::Shortfall;
@@ -89,6 +90,23 @@ pub fn log() -> WorkerGuard {
         .with_env_filter(filter)
         .init();
     guard
+}
+
+/// Prints bytes in another thread, which waits if the reader is slow. Meanwhile this thread keeps
+/// connections alive.
+pub async fn print_in_background(bytes: Vec<u8>) -> anyhow::Result<()> {
+    let printed = tokio::task::spawn_blocking(move || print_bytes(&bytes)).await;
+    printed.context("printing")
+}
+
+/// Returns true for characters that a terminal obeys instead of showing them: control characters,
+/// and the characters of Unicode that begin a line or change the direction of the text.
+pub fn is_unprintable(letter: char) -> bool {
+    let obeyed = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}'];
+    letter.is_control()
+        || obeyed.contains(&letter)
+        || ('\u{202a}'..='\u{202e}').contains(&letter)
+        || ('\u{2066}'..='\u{2069}').contains(&letter)
 }
 
 /// Converts bytes to text. Two kinds of content are replaced by escape sequences: bytes that are

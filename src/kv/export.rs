@@ -1,11 +1,14 @@
 //! `leasehold kv export`.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 
 use super::json;
 use super::notation::Notation;
@@ -15,7 +18,10 @@ use super::range::KeysLeft;
 use super::replica::Asked;
 use super::scan::KeyPartArgs;
 use crate::connector::Connector;
-use crate::terminal::{Interrupted, interrupted, is_closed, note, print_bytes};
+use crate::terminal::{Interrupted, interrupted, is_closed, print_in_background};
+
+/// Extension that the name of the file has until the export is complete.
+const UNFINISHED: &str = ".part";
 
 /// Length of the part at the end of a file that is read first to find the last line.
 const TAIL_BYTES: u64 = 64 << 10;
@@ -26,13 +32,14 @@ const LAST_LINES_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Args)]
 pub struct ExportArgs {
-    /// The new file; `-`: standard output
+    /// The new file; `-`: standard output. Until the export is complete, the name of the file ends with
+    /// .part
     #[arg(default_value = "-")]
     file: PathBuf,
     #[command(flatten)]
     part: KeyPartArgs,
-    /// Continues an unfinished export: removes an incomplete last line, and begins after the last key of
-    /// the file. Give the same --prefix and --after as the first time, because the file does not contain
+    /// Continues an unfinished export: removes an incomplete last line of FILE.part, and begins after the
+    /// last key. Give the same --prefix and --after as the first time, because the file does not contain
     /// them
     #[arg(long)]
     resume: bool,
@@ -62,7 +69,7 @@ impl ExportArgs {
         let (mut to, range) = if self.is_standard_output() {
             (Destination::StandardOutput, range)
         } else {
-            let (file, range) = self.open(range)?;
+            let (file, range) = UnfinishedFile::open(&self.file, self.resume, range)?;
             (Destination::File(file), range)
         };
         let mut pages = Pages::new(range, None);
@@ -80,11 +87,11 @@ impl ExportArgs {
         if is_closed() {
             bail!("the reader of standard output has closed it: the output is not complete");
         }
-        note!("{}", progress.describe());
+        progress.conclude(ended.is_ok());
         let advice = match to {
             Destination::StandardOutput => "the output is not complete".to_owned(),
-            Destination::File(_) => {
-                let file = self.file.display();
+            Destination::File(file) => {
+                let file = file.path.display();
                 format!("{file} is not complete; the same command with --resume goes on")
             }
         };
@@ -93,30 +100,78 @@ impl ExportArgs {
             None => Interrupted(format!("interrupted: {advice}")).into(),
         })
     }
+}
 
-    /// Opens the file. Returns the keys that are still to be exported, too.
-    fn open(&self, range: Option<KeysLeft>) -> anyhow::Result<(File, Option<KeysLeft>)> {
-        let name = self.file.display();
+/// File of an export that is not complete yet. No other export can write it.
+struct UnfinishedFile {
+    file: File,
+    path: PathBuf,
+    /// Name of the file when the export is complete.
+    complete: PathBuf,
+}
+
+impl UnfinishedFile {
+    /// Creates the file, or opens it if an unfinished export is continued. Returns the keys that are
+    /// still to be exported, too.
+    fn open(
+        complete: &Path,
+        continues: bool,
+        range: Option<KeysLeft>,
+    ) -> anyhow::Result<(UnfinishedFile, Option<KeysLeft>)> {
+        let name = complete.display();
+        if complete.symlink_metadata().is_ok() {
+            bail!("{name} exists and is not overwritten; name a new file");
+        }
+        let mut path = OsString::from(complete);
+        path.push(UNFINISHED);
+        let path = PathBuf::from(path);
+        let name = path.display();
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        if self.resume {
-            match options.open(&self.file) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                opened => {
-                    let mut file = opened.with_context(|| format!("opening {name}"))?;
-                    let range = go_on(&mut file, range).with_context(|| name.to_string())?;
-                    return Ok((file, range));
-                }
+        let opened = if continues {
+            options.open(&path)
+        } else {
+            Err(ErrorKind::NotFound.into())
+        };
+        let opened = match opened {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                options.create_new(true).open(&path)
             }
-        }
-        match options.create_new(true).open(&self.file) {
+            opened => opened,
+        };
+        let mut file = match opened {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                bail!(
-                    "{name} exists and is not overwritten; name a new file, or continue it with --resume"
-                )
+                bail!("{name} is an unfinished export; continue it with --resume, or remove it")
             }
-            created => Ok((created.with_context(|| format!("creating {name}"))?, range)),
+            opened => opened.with_context(|| format!("opening {name}"))?,
+        };
+        // Some file systems have no locks.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            bail!("{name} is being written by another export");
         }
+        let range = go_on(&mut file, range).with_context(|| name.to_string())?;
+        let complete = complete.to_owned();
+        let unfinished = UnfinishedFile {
+            file,
+            path,
+            complete,
+        };
+        Ok((unfinished, range))
+    }
+
+    /// Waits until everything that was written is on the disk, and gives the file its name. An
+    /// existing file is not overwritten.
+    fn complete(&self) -> anyhow::Result<()> {
+        self.file.sync_all().context("writing")?;
+        let (from, to) = (&self.path, &self.complete);
+        let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // Some file systems do not know this flag.
+            Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_err() => {
+                std::fs::rename(from, to)
+            }
+            renamed => renamed.map_err(Into::into),
+        };
+        renamed.with_context(|| format!("renaming {} to {}", from.display(), to.display()))
     }
 }
 
@@ -184,25 +239,22 @@ fn last_line(file: &mut File) -> anyhow::Result<(Option<Vec<u8>>, u64)> {
 /// The place to which lines are written.
 enum Destination {
     StandardOutput,
-    File(File),
+    File(UnfinishedFile),
 }
 
 impl Destination {
     async fn write(&mut self, lines: Vec<u8>) -> anyhow::Result<()> {
         match self {
-            // Another thread waits for a slow reader, and this one keeps the connection alive.
-            Destination::StandardOutput => tokio::task::spawn_blocking(move || print_bytes(&lines))
-                .await
-                .context("printing"),
-            Destination::File(file) => file.write_all(&lines).context("writing"),
+            Destination::StandardOutput => print_in_background(lines).await,
+            Destination::File(to) => to.file.write_all(&lines).context("writing"),
         }
     }
 
-    /// Waits until everything that was written is on the disk.
-    fn sync(&self) -> anyhow::Result<()> {
+    /// Ends the output after everything was written.
+    fn complete(&self) -> anyhow::Result<()> {
         match self {
             Destination::StandardOutput => Ok(()),
-            Destination::File(file) => file.sync_all().context("writing"),
+            Destination::File(file) => file.complete(),
         }
     }
 }
@@ -226,7 +278,7 @@ async fn copy(
         }
         progress.add(entries.len(), bytes);
     }
-    to.sync()
+    to.complete()
 }
 
 #[cfg(test)]

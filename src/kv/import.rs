@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use self::lines::{LineBatch, LineBatchReader};
 use super::progress::CopyProgress;
 use crate::connector::Connector;
-use crate::terminal::{Interrupted, interrupted, note};
+use crate::terminal::{Interrupted, interrupted};
 
 mod lines;
 
@@ -59,7 +59,9 @@ impl ImportArgs {
         };
         let ended = import.run(batches).await;
         import.progress.clear();
-        note!("{}", import.progress.describe());
+        import
+            .progress
+            .conclude(matches!(ended, Ok(Ended::Finished)));
         let line = import.first_unwritten;
         let advice =
             format!("all lines before line {line} are written; go on with --from-line {line}");

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::notation::{Notation, from_hex, hex};
+use crate::terminal::is_unprintable;
 
 /// Beginning of each line, with `key` and `key_hex`.
 pub const LINE_BEGINNING: &[u8] = b"{\"key";
@@ -83,11 +84,11 @@ pub fn append_object(text: &mut Vec<u8>, object: &impl Serialize) -> anyhow::Res
     Ok(())
 }
 
-/// Appends JSON to `text`, with escapes for the control characters that JSON allows, because a
-/// terminal would obey them.
+/// Appends JSON to `text`, with escapes for characters that JSON allows and a terminal would
+/// obey.
 fn append_printable(text: &mut Vec<u8>, json: &str) {
     let mut rest = json;
-    while let Some(at) = rest.find(char::is_control) {
+    while let Some(at) = rest.find(is_unprintable) {
         let (before, after) = rest.split_at(at);
         text.extend(before.as_bytes());
         let mut letters = after.chars();
@@ -176,7 +177,7 @@ mod tests {
             let value = random_bytes(seed + 100_000);
             for notation in [Notation::Plain, Notation::Hex, Notation::Escapes] {
                 let text = line(notation, &key, Some(&value));
-                assert_eq!(text.find(char::is_control), Some(text.len() - 1));
+                assert_eq!(text.find(is_unprintable), Some(text.len() - 1));
                 let read = read_line(text.as_bytes()).unwrap();
                 assert_eq!(read, (key.clone().into(), value.clone().into()));
             }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 
-use crate::terminal::escaped;
+use crate::terminal::{escaped, is_unprintable};
 
 /// Notation in which keys and values are given as arguments, and printed as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Notation {
 
 /// Converts bytes to a text on one line, from which [`unescaped`] restores the bytes.
 fn invertible(bytes: &[u8]) -> Vec<u8> {
-    escaped(bytes, |letter| letter.is_control() || letter == '\\').into()
+    escaped(bytes, |letter| is_unprintable(letter) || letter == '\\').into()
 }
 
 /// Converts a text with escapes to the bytes that it stands for.
@@ -157,7 +157,7 @@ pub mod tests {
             let bytes = random_bytes(seed);
             for notation in [Notation::Hex, Notation::Escapes] {
                 for is_terminal in [false, true] {
-                    let value = notation.value(&bytes, is_terminal, char::is_control);
+                    let value = notation.value(&bytes, is_terminal, is_unprintable);
                     for text in [notation.key(&bytes), value] {
                         let text = String::from_utf8(text).unwrap();
                         assert!(!text.contains(['\n', '\t']), "{text:?}");

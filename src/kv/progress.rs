@@ -66,8 +66,16 @@ impl CopyProgress {
         }
     }
 
+    /// Prints the finished work. Prints nothing if the command has failed before any of it was
+    /// finished.
+    pub fn conclude(&self, has_succeeded: bool) {
+        if has_succeeded || self.entries > 0 {
+            note!("{}", self.describe());
+        }
+    }
+
     /// Describes the finished work, its duration and its speed.
-    pub fn describe(&self) -> String {
+    fn describe(&self) -> String {
         let CopyProgress { verb, entries, .. } = self;
         let seconds = self.began.elapsed().as_secs_f64();
         let share = match self.total {
@@ -76,8 +84,9 @@ impl CopyProgress {
             }
             _ => String::new(),
         };
+        let noun = if *entries == 1 { "entry" } else { "entries" };
         format!(
-            "{verb} {entries} entries, {:.1} MiB{share}, in {seconds:.1} s: {:.0} entries/s",
+            "{verb} {entries} {noun}, {:.1} MiB{share}, in {seconds:.1} s: {:.0} entries/s",
             self.bytes as f64 / f64::from(1 << 20),
             *entries as f64 / seconds.max(1e-3)
         )

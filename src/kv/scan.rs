@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use leasehold_wire::{Entry, KEY_BYTES_MAX};
 
@@ -13,7 +13,7 @@ use super::range::KeysLeft;
 use super::replica::Asked;
 use super::single::shown;
 use crate::connector::Connector;
-use crate::terminal::{is_closed, note, print_bytes};
+use crate::terminal::{is_closed, is_unprintable, note, print_in_background};
 
 #[derive(Args)]
 pub struct ScanArgs {
@@ -118,9 +118,7 @@ impl ScanArgs {
             for entry in &entries {
                 self.append_line(&mut lines, entry, notation, is_terminal)?;
             }
-            // Another thread waits for a slow reader, and this one keeps the connection alive.
-            let printed = tokio::task::spawn_blocking(move || print_bytes(&lines)).await;
-            printed.context("printing")?;
+            print_in_background(lines).await?;
             if is_closed() {
                 break;
             }
@@ -155,7 +153,7 @@ impl ScanArgs {
         lines.extend(notation.key(&entry.key));
         if let Some(value) = value {
             lines.push(b'\t');
-            lines.extend(notation.value(value, is_terminal, char::is_control));
+            lines.extend(notation.value(value, is_terminal, is_unprintable));
         }
         lines.push(b'\n');
         Ok(())

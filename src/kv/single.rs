@@ -5,19 +5,36 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use leasehold_client::RawReply;
 use leasehold_wire::command::Op;
 use leasehold_wire::op_result::Result as OpAnswer;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::txn_op::Op as Operation;
-use leasehold_wire::{Txn, Value, Version};
+use leasehold_wire::{Txn, VALUE_BYTES_MAX, Value, Version};
 
 use super::notation::Notation;
 use super::replica::Asked;
 use super::{json, txn};
 use crate::connector::Connector;
-use crate::terminal::{note, print_bytes, say};
+use crate::terminal::{is_unprintable, note, print_bytes, say};
+
+/// Value on the command line, in a file or on standard input.
+#[derive(Args)]
+pub struct ValueArgs {
+    /// The value, up to 1 MiB; `-`: standard input. The value `-` itself is written as --escapes '\x2d'
+    #[arg(required_unless_present = "file")]
+    value: Option<String>,
+    /// Takes the value from a file; `-`: standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    file: Option<PathBuf>,
+}
+
+impl ValueArgs {
+    fn read(&self, notation: Notation) -> anyhow::Result<Bytes> {
+        read_value(notation, "VALUE", &self.value, &self.file)
+    }
+}
 
 #[derive(Subcommand)]
 pub enum SingleKeyCommand {
@@ -39,14 +56,10 @@ pub enum SingleKeyCommand {
     },
     /// Writes a value
     Put {
-        /// The key
+        /// The key, up to 4096 bytes
         key: String,
-        /// The value; `-`: standard input
-        #[arg(required_unless_present = "file")]
-        value: Option<String>,
-        /// Takes the value from a file; `-`: standard input
-        #[arg(long, value_name = "FILE", conflicts_with = "value")]
-        file: Option<PathBuf>,
+        #[command(flatten)]
+        value: ValueArgs,
     },
     /// Removes a key
     Del {
@@ -63,7 +76,7 @@ pub enum SingleKeyCommand {
         number: i64,
     },
     /// Adds to the end of a value, and prints the new length in bytes. A key that does not exist counts as
-    /// empty
+    /// empty. The new value may have up to 256 KiB
     Append {
         /// The key
         key: String,
@@ -80,12 +93,8 @@ pub enum SingleKeyCommand {
         key: String,
         /// The version expected, as `kv get -v` prints it (slot.index), or `absent`
         expected: String,
-        /// The value; `-`: standard input
-        #[arg(required_unless_present = "file")]
-        value: Option<String>,
-        /// Takes the value from a file; `-`: standard input
-        #[arg(long, value_name = "FILE", conflicts_with = "value")]
-        file: Option<PathBuf>,
+        #[command(flatten)]
+        value: ValueArgs,
     },
 }
 
@@ -95,19 +104,15 @@ impl SingleKeyCommand {
         let read = |key: &String| notation.read("KEY", key);
         Ok(match self {
             SingleKeyCommand::Get { key, .. } => Op::get(read(key)?),
-            SingleKeyCommand::Put { key, value, file } => {
-                Op::put(read(key)?, read_value(notation, "VALUE", value, file)?)
-            }
+            SingleKeyCommand::Put { key, value } => Op::put(read(key)?, value.read(notation)?),
             SingleKeyCommand::Del { key } => Op::delete(read(key)?),
             SingleKeyCommand::Cas {
                 key,
                 expected,
                 value,
-                file,
             } => {
                 let expected = version(expected)?;
-                let value = read_value(notation, "VALUE", value, file)?;
-                Op::cas(read(key)?, value, expected)
+                Op::cas(read(key)?, value.read(notation)?, expected)
             }
             SingleKeyCommand::Add { key, number } => {
                 one_operation(Operation::add(read(key)?, *number))
@@ -215,27 +220,38 @@ fn read_value(
 ) -> anyhow::Result<Bytes> {
     match (file, argument.as_deref()) {
         (None, Some(text)) if text != "-" => notation.read(field, text),
-        (file, argument) => read_source(argument, file.as_deref()),
+        (file, argument) => read_source(argument, file.as_deref(), VALUE_BYTES_MAX),
     }
 }
 
 /// Returns the bytes of a file, of standard input, or of an argument of the command line. For the
-/// file or the argument `-`, standard input is read.
-pub fn read_source(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<Bytes> {
+/// file or the argument `-`, standard input is read. A file or input of more than `bytes_max` bytes
+/// is refused.
+pub fn read_source(
+    argument: Option<&str>,
+    file: Option<&Path>,
+    bytes_max: usize,
+) -> anyhow::Result<Bytes> {
     match (file, argument) {
         (Some(file), _) if file != Path::new("-") => {
-            let read = std::fs::read(file);
-            let read = read.with_context(|| format!("--file: reading {}", file.display()))?;
-            Ok(read.into())
+            let opened = std::fs::File::open(file).map_err(anyhow::Error::from);
+            let read = opened.and_then(|file| read_limited(file, bytes_max));
+            read.with_context(|| format!("--file: reading {}", file.display()))
         }
         (Some(_), _) | (None, None | Some("-")) => {
-            let mut read = Vec::new();
-            let input = std::io::stdin().read_to_end(&mut read);
-            input.context("reading standard input")?;
-            Ok(read.into())
+            read_limited(std::io::stdin(), bytes_max).context("reading standard input")
         }
         (None, Some(text)) => Ok(text.to_owned().into()),
     }
+}
+
+fn read_limited(input: impl std::io::Read, bytes_max: usize) -> anyhow::Result<Bytes> {
+    let mut read = Vec::new();
+    input.take(bytes_max as u64 + 1).read_to_end(&mut read)?;
+    if read.len() > bytes_max {
+        bail!("it has more than {bytes_max} bytes, which is the limit");
+    }
+    Ok(read.into())
 }
 
 fn version(text: &str) -> anyhow::Result<Option<Version>> {
@@ -264,7 +280,7 @@ pub fn shown(version: Option<&Version>) -> String {
 
 /// Returns the line that `get` prints for this value.
 fn value_line(value: &[u8], notation: Notation, is_terminal: bool) -> Vec<u8> {
-    let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+    let must_escape = |letter| is_unprintable(letter) && !['\n', '\t'].contains(&letter);
     let mut line = notation.value(value, is_terminal, must_escape);
     line.push(b'\n');
     line
@@ -276,10 +292,10 @@ mod tests {
 
     #[test]
     fn a_terminal_is_shown_no_control_characters_and_a_pipe_gets_the_bytes() {
-        let value = "a\u{1b}[2J\r\n\t\u{9b}Z\\é".as_bytes();
+        let value = "a\u{1b}[2J\r\n\t\u{9b}Z\\é\u{202e}".as_bytes();
         let value = [value, &[0xff]].concat();
         let shown = String::from_utf8(value_line(&value, Notation::Plain, true)).unwrap();
-        assert_eq!(shown, "a\\u{1b}[2J\\r\n\t\\u{9b}Z\\é\\xff\n");
+        assert_eq!(shown, "a\\u{1b}[2J\\r\n\t\\u{9b}Z\\é\\u{202e}\\xff\n");
         let piped = value_line(&value, Notation::Plain, false);
         assert_eq!(piped, [&value[..], b"\n"].concat());
     }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Stdio;
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::command_line::StandaloneReplica;
 use super::support::{Cluster, Place, signal, until};
 
@@ -336,7 +338,9 @@ fn an_export_and_an_import_copy_a_cluster() {
     assert_eq!(copy.lines().count(), 3002);
     assert!(copy.contains("{\"key\":\"users/1\",\"value\":\"Ada\"}\n"));
     old.kv("export copy")
-        .refused(&["copy exists", "not overwritten", "--resume"]);
+        .refused(&["copy exists", "not overwritten", "name a new file"]);
+    old.kv("export copy --resume")
+        .refused(&["copy exists", "not overwritten", "name a new file"]);
 
     new.place.write("copy", &copy);
     new.kv("import copy").good();
@@ -348,15 +352,23 @@ fn an_export_and_an_import_copy_a_cluster() {
 
     // An export that was cut off goes on.
     for length in [0, 1, copy.len() / 3, copy.len() - 1, copy.len()] {
-        new.place.write("cut", &copy[..length]);
+        new.place.write("cut.part", &copy[..length]);
+        new.kv("export cut")
+            .refused(&["cut.part is an unfinished export", "--resume"]);
         new.kv("export cut --resume").good();
         assert!(new.place.read("cut") == copy, "after {length} bytes");
+        assert!(!new.place.path("cut.part").exists());
+        std::fs::rename(new.place.path("cut"), new.place.path("cut.part")).unwrap();
     }
     new.kv("export cut --resume --prefix users").refused(&[
-        "cut: --resume",
+        "cut.part: --resume",
         "its last key",
         "--prefix",
     ]);
+    let running = std::fs::File::open(new.place.path("cut.part")).unwrap();
+    flock(&running, FlockOperation::LockExclusive).unwrap();
+    new.kv("export cut --resume")
+        .refused(&["cut.part is being written by another export"]);
     new.kv("export --resume").refused(&["--resume", "--after"]);
     old.done();
     new.done();
