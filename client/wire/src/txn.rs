@@ -31,6 +31,13 @@ impl Txn {
         keys.all(|key| key == first).then_some(first)
     }
 
+    /// Returns true if the answer may contain values that the state had before, or has had meanwhile:
+    /// values that an operation gets, or the value that a failed comparison finds.
+    pub fn answers_with_values(&self) -> bool {
+        let is_get = |operation: &Operation| matches!(operation, Operation::Get(_));
+        !self.comparisons.is_empty() || self.operations().any(is_get)
+    }
+
     /// Returns the keys of the values that the transaction may read as a whole and write again.
     /// This takes time in proportion to the stored value.
     pub fn rewritten_keys(&self) -> impl Iterator<Item = &Bytes> {

@@ -331,7 +331,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "txns-rewrites",
-        what: "clients keep 3,000 transactions in flight, each with 16 appends to values and merges into records of 250 KB",
+        what: "clients keep 3,000 transactions in flight, which append to values and merge into records of 250 KB: as many bytes as are allowed, or more",
         prepares: true,
         seconds: 12,
         memory_mib: 256.0,
@@ -340,7 +340,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "txns-failed",
-        what: "12 connections keep 16 transactions in flight each, whose comparison with a value of 1 MiB fails",
+        what: "12 connections keep 16 transactions in flight each; in each transaction, a comparison of a value of 1 MiB fails",
         prepares: true,
         seconds: 12,
         memory_mib: IN_FLIGHT_MIB,

@@ -8,7 +8,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::comparison::Condition;
 use leasehold_wire::txn_op::Op as Listed;
 use leasehold_wire::{
-    COMMAND_PARTS_MAX, Comparison, Put, PutFields, Request, TXN_REWRITES_MAX, Txn, TxnOp,
+    COMMAND_PARTS_MAX, Comparison, Get, Put, PutFields, Request, TXN_REWRITES_MAX, Txn, TxnOp,
     VALUE_BYTES_MAX,
 };
 
@@ -39,6 +39,8 @@ const RECORD: (usize, usize) = (1_020, 240);
 /// Number of transactions with rewrites that are in flight on each connection. Together they
 /// rewrite as many values as the attack `merges`.
 const REWRITES_IN_FLIGHT: u64 = SMALL_IN_FLIGHT / TXN_REWRITES_MAX as u64;
+/// Number of large values that a transaction may rewrite. Together they have up to 1 MiB.
+const REWRITES_EXECUTED: u64 = 4;
 /// Number of values that are compared.
 const COMPARED: u64 = 8;
 /// Number of comparisons that are in flight on each connection.
@@ -147,21 +149,38 @@ async fn write_all(target: &Target, ops: impl Iterator<Item = Op>) -> anyhow::Re
     Ok(Figures::new())
 }
 
-/// Sends transactions that rewrite as many large values as are allowed. Half of the values are
-/// appended to, and fields are merged into the others, which are records.
+/// Rewrites a large value or a large record.
+fn rewrite(number: u64) -> Listed {
+    if number.is_multiple_of(2) {
+        return Listed::append(value_key(number / 2), "");
+    }
+    let fields = vec![field("merged".to_owned(), "m".into())];
+    let key = record_key(number / 2).into();
+    Listed::PutFields(PutFields { key, fields })
+}
+
+/// Returns a transaction that rewrites large values. Half of the values are appended to, and fields
+/// are merged into the others, which are records. There are three kinds of transactions. One
+/// rewrites as many bytes as are allowed. Another has as many rewrites as are allowed, so a replica
+/// refuses it during its execution. The third also gets each value after the rewrite.
+fn rewriting(number: u64) -> Txn {
+    let first = number * TXN_REWRITES_MAX as u64;
+    let rewrites = |count| (first..first + count).map(rewrite);
+    match number % 3 {
+        0 => txn(rewrites(REWRITES_EXECUTED)),
+        1 => txn(rewrites(TXN_REWRITES_MAX as u64)),
+        _ => txn(rewrites(REWRITES_EXECUTED).flat_map(|rewrite| {
+            let key = rewrite.key().clone();
+            [rewrite, Listed::Get(Get { key })]
+        })),
+    }
+}
+
+/// Sends transactions that rewrite large values.
 pub async fn rewrites(target: &Target) -> anyhow::Result<Figures> {
     let connections = CONNECTIONS * target.clients.len() as u64;
     flood(target, connections, REWRITES_IN_FLIGHT, |client, lane| {
-        let first = (client + lane.id) * TXN_REWRITES_MAX as u64;
-        let operations = (first..first + TXN_REWRITES_MAX as u64).map(|number| {
-            if number.is_multiple_of(2) {
-                return Listed::append(value_key(number / 2), "");
-            }
-            let fields = vec![field("merged".to_owned(), "m".into())];
-            let key = record_key(number / 2).into();
-            Listed::PutFields(PutFields { key, fields })
-        });
-        request(&lane, client, txn(operations))
+        request(&lane, client, rewriting(client + lane.id))
     })
     .await
 }
@@ -205,8 +224,8 @@ mod tests {
     #[test]
     fn the_longest_transactions_are_allowed() {
         let adds = (0..COMMAND_PARTS_MAX).map(|number| Listed::add(number.to_string(), 1));
-        let appends = (0..TXN_REWRITES_MAX as u64).map(|it| Listed::append(value_key(it), ""));
-        for txn in [txn(adds), txn(appends)] {
+        let rewrites = (0..3).map(rewriting);
+        for txn in [txn(adds)].into_iter().chain(rewrites) {
             assert_eq!(validate_op(&Op::txn(txn)), Ok(()));
         }
     }

@@ -88,9 +88,8 @@ pub fn rights(input: &[u8]) {
     let complete = match &body {
         Body::Command(command) => match &command.op {
             None => false,
-            Some(Op::Delete(_)) => true,
             Some(Op::Txn(txn)) => is_complete(txn),
-            Some(op) => !op.is_write() || !op.keys().any(is_reserved),
+            Some(_) => true,
         },
         _ => true,
     };
@@ -141,14 +140,10 @@ pub fn rights(input: &[u8]) {
     }
 }
 
-/// Returns true if a client with all rights may execute the transaction: every entry of its lists
-/// has an operation, and only a get names the reserved key.
+/// Returns true if every entry of the lists of the transaction has an operation.
 fn is_complete(txn: &Txn) -> bool {
     let mut listed = txn.then.iter().chain(&txn.or_else);
-    let mut compared = txn.comparisons.iter();
     listed.all(|it| it.op.is_some())
-        && !compared.any(|it| is_reserved(&it.key))
-        && !txn.written_keys().any(is_reserved)
 }
 
 /// Returns true if the key is reserved for probes. A client sends a probe to find a replica that

@@ -176,7 +176,7 @@ impl ReplicaContext {
 
     /// Returns the round trip to the nearest majority; `None` until enough round trips are
     /// measured.
-    fn majority_rtt(&self) -> Option<Duration> {
+    pub(super) fn majority_rtt(&self) -> Option<Duration> {
         let mut rtts: SmallVec<[Duration; 8]> = self.peers.iter().filter_map(|p| p.rtt).collect();
         rtts.sort_unstable();
         match self.members.majority() {

@@ -71,7 +71,6 @@ pub use self::action::{Action, Event};
 pub use self::consensus::committed;
 pub use self::input::{Input, OperatorRequest};
 pub use self::joining::witnesses;
-pub use self::machine::RECORD_BYTES_MAX;
 pub use self::origin::placeholder;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;

@@ -174,8 +174,8 @@ pub struct Settings {
     /// Maximum work of the merges that a replica has in the log for its clients, in units of
     /// [`crate::cost::merging`]. Each merge is charged for at least 64 units. The maximum applies
     /// to small merges and to large merges separately. A quarter of the maximum applies to long
-    /// merges. Small and large merges above the maximum wait at the replica, and other commands
-    /// overtake them.
+    /// merges, and another quarter to transactions that rewrite large values. Merges above the
+    /// maximum wait at the replica, and other commands overtake them; long merges are refused.
     pub merge_work_max: usize,
     /// Number of unanswered merges of one key at which a replica raises the charge. If this many or
     /// more are unanswered, each further merge of that key is charged for at least 512 units.
@@ -209,10 +209,10 @@ pub struct Settings {
 const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is enough for 8,192
 /// merges into small records, or 170 merges into the largest records. For the first merges since a
-/// checkpoint, it is enough for 27 merges into the largest records. The 8,192 merges may take up to
-/// 240 ms. This happens if writes in flight make all these records as large as possible, and merges
-/// may use only a quarter of the time. Commands behind merges in the log wait for the merges of all
-/// replicas.
+/// checkpoint, it is enough for 27 merges into the largest records. The quarter for transactions is
+/// enough for 2 transactions that rewrite 1 MiB. The 8,192 merges may take up to 240 ms. This happens if writes in flight make all these
+/// records as large as possible, and merges may use only a quarter of the time. Commands behind
+/// merges in the log wait for the merges of all replicas.
 const MERGE_WORK_MAX: usize = 512 << 10;
 /// Default of [`Settings::merges_of_key_max`]. Usually fewer merges of one key wait. But a client
 /// may send many merges of one key on purpose, after a write that makes the record large. Each of

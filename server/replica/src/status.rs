@@ -41,6 +41,11 @@ impl Replica {
         self.ctx.short_timeout()
     }
 
+    /// Returns the round trip to the nearest majority; `None` until enough round trips are measured.
+    pub fn majority_rtt(&self) -> Option<Duration> {
+        self.ctx.majority_rtt()
+    }
+
     /// Returns a summary of the state. Replicas are named by their index.
     pub fn status(&self, now: Time) -> StatusReply {
         let name = |replica: ReplicaId| replica.0.to_string();

@@ -10,7 +10,7 @@ const NO_ROOM: &str = "there is no room for another session (limits.sessions_max
                        been active lately; try again later";
 const TOO_MANY_SESSION_OPENS: &str = "more sessions are opened here in a second than this replica allows \
                                  (limits.sessions_opened_per_s); try again later";
-const TOO_MANY_MERGES: &str = "too many long merges or transactions are in flight here, or too many that rewrite large values or one value; try again later";
+const TOO_MANY_MERGES: &str = "too many long merges or transactions are in flight here, or their values are too large, or too many of them rewrite the same value; try again later";
 const CLIENT_DISCONNECTED: &str = "the client has gone";
 
 fn unavailable(message: &str) -> Outcome {

@@ -17,6 +17,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
 use tokio::sync::{Notify, Semaphore};
@@ -160,6 +161,12 @@ impl Inbox {
             self.large_writes.borrow_mut().answered(units);
             self.wake();
         }
+    }
+
+    /// Notes the round trip to the nearest majority; `None` if it is not known yet. Large writes wait
+    /// differently in near and in far clusters.
+    pub(crate) fn note_round_trip(&self, round_trip: Option<Duration>) {
+        self.large_writes.borrow_mut().note_round_trip(round_trip);
     }
 
     /// Returns two numbers. The first is the total cost, in units, of the large writes that the

@@ -106,7 +106,7 @@ impl Clients {
             disconnected: RefCell::default(),
             last_id: Cell::new(0),
             log_time_ms: Cell::new(0),
-            large_answers: RefCell::default(),
+            large_answers: RefCell::new(LargeAnswers::new(limits.in_flight_bytes)),
             dirty: RefCell::default(),
             slots: ConnectionSlots::new(limits.clients(max)),
             addresses: AddressLimiter::new(limits.clients_per_address(max)),

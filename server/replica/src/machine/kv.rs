@@ -10,12 +10,13 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::command::Op;
 use leasehold_wire::txn_op::Op as Operation;
-use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Txn, Version};
+use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, TXN_REWRITES_MAX, Txn, Version};
 use prost::Message as _;
 use smallvec::SmallVec;
 
-use super::merge::{RECORD_BYTES_MAX, merge, most_work, work_ahead};
+use super::merge::{FIELDS_MAX, RECORD_BYTES_MAX, merge, most_work, work_ahead};
 use super::session::{Admission, Sessions};
+use super::txn::REWRITTEN_BYTES_MAX;
 use crate::action::{StateChanges, StoredValue};
 use crate::cost;
 use crate::settings::SessionLimits;
@@ -212,7 +213,7 @@ impl Kv {
                 let old = self.get(&put.key).map(|stored| &stored.value[..]);
                 let old = old.unwrap_or_default();
                 let (merged, work) = merge(old, &put.fields);
-                let clearing = self.clearing_work(&put.key, old.len());
+                let clearing = self.clearing_work(&put.key, old.len(), false);
                 self.merge_work += work;
                 let Some(merged) = merged else {
                     return not_a_record();
@@ -284,34 +285,48 @@ impl Kv {
     /// may cause. The work is 0 for a key that is absent. In a transaction, the estimate includes the
     /// bytes that the transaction itself writes to the key. For a merge that is a command of its own,
     /// the estimate does not include the fields that the merge adds.
+    ///
+    /// For a transaction, the estimate assumes that a rewrite needs new memory, unless the transaction
+    /// has rewritten the value before. Each replica hands its changes over at another time, so the
+    /// value may be unchanged since then at another replica.
     pub fn merge_work_ahead(&self, command: &Command) -> SmallVec<[usize; 1]> {
         let keys: SmallVec<[&Key; 1]> = command.rewritten_keys().collect();
         let txn = match &command.op {
             Some(Op::Txn(txn)) => Some(txn),
             _ => None,
         };
+        let shares = txn.is_some_and(Txn::answers_with_values);
+        let mut stored_left = STORED_WORK_MAX;
         let of_key = |(at, key): (usize, &&Key)| {
-            let added = txn.map_or(0, |txn| added_bytes(txn, key));
-            let again = keys[..at].contains(key);
+            let is_first = !keys[..at].contains(key);
             let stored = self.get(key).map_or(0, |stored| {
-                let bytes = stored.value.len();
-                let clearing = if again {
-                    0
+                let clearing = if is_first || shares {
+                    self.clearing_work(key, stored.value.len(), txn.is_some())
                 } else {
-                    self.clearing_work(key, bytes)
+                    0
                 };
                 work_ahead(&stored.value) + clearing
             });
-            stored + most_work(added)
+            let stored = stored.min(stored_left);
+            stored_left -= stored;
+            let added = txn.map_or(0, |txn| added_bytes(txn, key));
+            let clearing = if shares {
+                cost::clearing(added.min(RECORD_BYTES_MAX))
+            } else {
+                0
+            };
+            stored + most_work(added) + clearing
         };
         keys.iter().enumerate().map(of_key).collect()
     }
 
-    /// Returns the extra work of a merge into a record that has not changed since the last batch of
-    /// changes; 0 for other merges. The merge needs new memory, because the batch still refers to
-    /// the old record.
-    pub(super) fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
-        if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
+    /// Returns the extra work of a rewrite that needs new memory, because something still refers to
+    /// the old value; 0 for other rewrites. The batch of changes refers to a value that has not
+    /// changed since the batch. If `is_shared` is true, something else refers to the value, such as
+    /// an answer to a client.
+    pub(super) fn clearing_work(&self, key: &[u8], bytes: usize, is_shared: bool) -> usize {
+        let reuses = !is_shared && self.dirty.contains_key(key);
+        if bytes > RECORD_BYTES_MAX || reuses {
             0
         } else {
             cost::clearing(bytes)
@@ -355,6 +370,10 @@ impl Kv {
         hasher.finish()
     }
 }
+
+/// Maximum work of rewriting the stored values of a transaction, in units of [`cost::merging`].
+const STORED_WORK_MAX: usize = cost::merging(TXN_REWRITES_MAX * FIELDS_MAX, REWRITTEN_BYTES_MAX)
+    + cost::clearing(REWRITTEN_BYTES_MAX);
 
 /// Returns the number of bytes that the operations of a transaction may add to the value of a key.
 fn added_bytes(txn: &Txn, key: &Key) -> usize {
@@ -556,12 +575,18 @@ mod tests {
             })
         };
         let remove = || Operation::delete_fields("record", vec!["f".into()]);
+        let get = || {
+            let key = "large".into();
+            Operation::Get(leasehold_wire::Get { key })
+        };
         for operations in [
-            vec![append("large"); 16],
+            vec![append("large"); 4],
             vec![append("large"), append("other"), append("large")],
             vec![append("absent"); 3],
-            [vec![put("absent", large())], vec![append("absent"); 15]].concat(),
-            [vec![put("large", large())], vec![append("large"); 15]].concat(),
+            [vec![put("absent", large())], vec![append("absent"); 4]].concat(),
+            [vec![put("short", large())], vec![append("short"); 4]].concat(),
+            // The answer keeps each value that is replaced.
+            [[get(), append("large")], [get(), append("large")]].concat(),
             vec![put_fields(), remove(), put_fields()],
             vec![
                 put("record", record(900)),
@@ -571,8 +596,12 @@ mod tests {
             ],
         ] {
             let mut kv = Kv::new(&limits());
-            for (number, key) in (1..).zip(["large", "other", "record"]) {
-                let value = if key == "record" { record(30) } else { large() };
+            for (number, key) in (1..).zip(["large", "other", "record", "short"]) {
+                let value = match key {
+                    "record" => record(30),
+                    "short" => "v".into(),
+                    _ => large(),
+                };
                 kv.execute(
                     Slot(number),
                     0,
@@ -595,6 +624,61 @@ mod tests {
             let work = kv.take_merge_work();
             let shown = format!("{} operations: {ahead} for {work}", operations.len());
             assert!(ahead + 100 >= work && ahead <= 4 * work + 1000, "{shown}");
+        }
+    }
+    /// A transaction that would rewrite more than 1 MiB of stored values changes nothing. Values that
+    /// the transaction itself writes count, too.
+    #[test]
+    fn a_transaction_rewrites_a_limited_number_of_bytes() {
+        const LARGE: usize = 250_000;
+        let large = || Bytes::from(vec![b'v'; LARGE]);
+        let append = |key: &str| Operation::append(key.to_owned(), "v");
+        let put = || {
+            let (key, value) = ("new".into(), large());
+            Operation::Put(leasehold_wire::Put { key, value })
+        };
+        let all =
+            |keys: &[&str]| -> Vec<Operation> { keys.iter().map(|key| append(key)).collect() };
+        let most = all(&["a", "b", "c", "d"]);
+        let small = all(&["small"; 12]);
+        for (operations, is_refused) in [
+            ([small.clone(), most.clone()].concat(), false),
+            ([most.clone(), all(&["e"])].concat(), true),
+            ([vec![put()], all(&["new", "a", "b", "c"])].concat(), false),
+            ([vec![put()], all(&["e", "new", "b", "c"])].concat(), false),
+            (
+                [vec![put()], all(&["new", "new", "a", "b", "c"])].concat(),
+                true,
+            ),
+            (all(&["a", "a", "a", "a", "a"]), true),
+        ] {
+            let mut kv = Kv::new(&limits());
+            for (number, key) in (1..).zip(["a", "b", "c", "d", "e", "small"]) {
+                let value = if key == "small" { "v".into() } else { large() };
+                let command = Command::session(number, 1, 1, Op::put(key, value));
+                kv.execute(Slot(number), 0, &command);
+            }
+            let txn = |keep_going| Txn {
+                then: operations.iter().cloned().map(Into::into).collect(),
+                keep_going,
+                ..Txn::default()
+            };
+            let before = kv.digest();
+            let command = Command::session(9, 1, 1, Op::txn(txn(false)));
+            let ahead: usize = kv.merge_work_ahead(&command).iter().sum();
+            let outcome = kv.execute(Slot(9), 0, &command);
+            assert!(ahead + 100 >= kv.take_merge_work(), "{ahead}");
+            let Some(leasehold_wire::outcome::Result::Error(error)) = outcome.result else {
+                assert!(!is_refused && kv.digest() != before);
+                continue;
+            };
+            assert!(is_refused && kv.digest() == before, "{}", error.message);
+            let last = operations.len() - 1;
+            let expected =
+                format!("txn.then[{last}]: append: the transaction would rewrite more than");
+            assert!(error.message.starts_with(&expected), "{}", error.message);
+            executed(&mut kv, 10, txn(true));
+            assert_ne!(kv.digest(), before, "the other operations are executed");
         }
     }
     fn executed(kv: &mut Kv, slot: u64, txn: Txn) -> Outcome {

@@ -10,9 +10,9 @@ use crate::cost::merging;
 
 /// Maximum size, in bytes, of a record into which fields are merged. The size is limited because
 /// every replica reads the whole record for each merge, and thousands of merges may arrive at once.
-pub const RECORD_BYTES_MAX: usize = 256 << 10;
+pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of fields of a record into which fields are merged.
-const FIELDS_MAX: usize = 1024;
+pub(super) const FIELDS_MAX: usize = 1024;
 /// Maximum number of fields that [`work_ahead`] counts. A record with more fields is assumed to
 /// have [`FIELDS_MAX`] fields.
 const FIELDS_COUNTED: usize = 64;

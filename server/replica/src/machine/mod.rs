@@ -18,7 +18,6 @@ use super::step::Step;
 use crate::cost::{self, Request};
 
 pub use kv::{Kv, version_of};
-pub use merge::RECORD_BYTES_MAX;
 pub use session::{Admission, InFlightBound, Sessions};
 
 /// Factor by which the estimated cost of a merge is multiplied. The product is the part of a slot's
@@ -100,8 +99,8 @@ impl StateMachine {
     /// Estimates the part of a slot's capacity that a command uses (§3.9). For a command that merges
     /// nothing, this part equals the cost of the command. For a merge, this part is larger than the
     /// cost, so that a slot contains fewer merges. All merges of a slot then take about 1.2 ms.
-    /// They take up to 4 ms if an earlier command makes their records as large as possible. They
-    /// take up to 3 ms if the slot contains a single transaction that rewrites 16 large values.
+    /// They take up to 4 ms if an earlier command makes their records as large as possible. A
+    /// transaction rewrites at most 1 MiB, which takes up to 1.5 ms.
     pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let ahead = self.kv.merge_work_ahead(command);
         let parts = ahead.iter().map(|work| {

@@ -64,8 +64,8 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// keeps steps short. Further sessions end when the next batches are executed. It does no harm if a
 /// session ends late.
 const EXPIRED_MAX: usize = 1024;
-/// Maximum number of results with which a session costs only as much as one key when it is written
-/// to disk. An encoded result counts as several results.
+/// Number of results of a session that cost as much as one key when the session is written to disk.
+/// An encoded result counts as one result more for each `COMPACT_BYTES` bytes of its encoding.
 const RESULTS_OF_ONE: usize = 16;
 /// Maximum number of old sessions that end when one new session opens. This number is more than
 /// one, so that the number of sessions can fall after its maximum was lowered.

@@ -17,6 +17,9 @@ use super::kv::{ENTRY_OVERHEAD, Kv, RESULT_BYTES_MAX, own, record_error};
 use super::merge::{RECORD_BYTES_MAX, merge, remove_fields};
 use crate::cost;
 
+/// Maximum size of all stored values together that a transaction may rewrite, in bytes. All later
+/// commands in the log wait while they are rewritten.
+pub(super) const REWRITTEN_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of the result of an operation that returns a number, in bytes.
 const COUNT_BYTES: usize = 16;
 /// Maximum length of the result of an operation that returns an error, in bytes.
@@ -35,6 +38,8 @@ impl Kv {
             kv: self,
             version,
             changes: BTreeMap::new(),
+            rewritten_bytes: 0,
+            shares_values: txn.answers_with_values(),
             answer_bytes: found.map_or(0, |found| found.value.len())
                 + list.len()
                     * if txn.keep_going {
@@ -138,6 +143,10 @@ struct Draft<'s, 'a> {
     version: Version,
     /// Changed keys.
     changes: BTreeMap<&'a Key, Change>,
+    /// Size of all stored values that were rewritten so far, in bytes.
+    rewritten_bytes: usize,
+    /// Whether the answer may share memory with values that are rewritten.
+    shares_values: bool,
     /// Size of the values in the answer so far, in bytes.
     answer_bytes: usize,
     /// Work of rewriting values so far, in units of `cost::merging`.
@@ -234,23 +243,39 @@ impl<'a> Draft<'_, 'a> {
         }))
     }
 
-    /// Returns the value of a key that is about to be rewritten; empty if the key does not exist.
-    fn read_to_rewrite(&self, key: &Key) -> Bytes {
+    /// Returns the value of a key that the operation `name` is about to rewrite; empty if the key
+    /// does not exist.
+    fn read_to_rewrite(&mut self, name: &str, key: &Key) -> Result<Bytes, Error> {
         let value = self.find(key).map(|(value, _)| value.clone());
-        value.unwrap_or_default()
+        let value = value.unwrap_or_default();
+        if value.len() > RECORD_BYTES_MAX {
+            return Ok(value); // the operation refuses it without any work
+        }
+        let bytes = self.rewritten_bytes + value.len();
+        if bytes > REWRITTEN_BYTES_MAX {
+            return Err(Error::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "{name}: the transaction would rewrite more than {REWRITTEN_BYTES_MAX} bytes of \
+                     stored values; use several transactions"
+                ),
+            ));
+        }
+        self.rewritten_bytes = bytes;
+        Ok(value)
     }
 
     /// Puts a value that was rewritten, and counts the work of the memory that it needs. Later
-    /// rewrites of the key reuse this memory.
+    /// rewrites of the key reuse this memory, unless the answer may share it.
     fn put_rewritten(&mut self, key: &'a Key, value: Vec<u8>) {
-        if !self.changes.contains_key(key) {
-            self.work += self.kv.clearing_work(key, value.len());
+        if self.shares_values || !self.changes.contains_key(key) {
+            self.work += self.kv.clearing_work(key, value.len(), self.shares_values);
         }
         self.put(key, value.into());
     }
 
     fn put_fields(&mut self, put: &'a PutFields) -> Result<OpAnswer, Error> {
-        let old = self.read_to_rewrite(&put.key);
+        let old = self.read_to_rewrite("put_fields", &put.key)?;
         let (merged, work) = merge(&old, &put.fields);
         self.work += work;
         let merged = merged.ok_or_else(record_error)?;
@@ -259,7 +284,7 @@ impl<'a> Draft<'_, 'a> {
     }
 
     fn delete_fields(&mut self, delete: &'a DeleteFields) -> Result<OpAnswer, Error> {
-        let old = self.read_to_rewrite(&delete.key);
+        let old = self.read_to_rewrite("delete_fields", &delete.key)?;
         let (left, work) = remove_fields(&old, &delete.names);
         self.work += work;
         let (left, removed) = left.ok_or_else(|| {
@@ -290,7 +315,7 @@ impl<'a> Draft<'_, 'a> {
     }
 
     fn append(&mut self, append: &'a Append) -> Result<OpAnswer, Error> {
-        let old = self.read_to_rewrite(&append.key);
+        let old = self.read_to_rewrite("append", &append.key)?;
         let bytes = old.len() + append.suffix.len();
         if bytes > RECORD_BYTES_MAX {
             return Err(Error::new(

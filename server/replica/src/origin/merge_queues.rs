@@ -7,7 +7,9 @@
 //! knows the size of a record only as it was after the executed slots. Writes that are still in the
 //! log may make the record large.
 //!
-//! A transaction that rewrites stored values counts as a merge of each of these values.
+//! A transaction that rewrites stored values counts as a merge of each of these values. If they are
+//! large, it waits in a queue of its own, and less work of this kind may be sent. The reason is that
+//! a single transaction may take as long as many merges.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -16,6 +18,7 @@ use std::ops::Add as _;
 use bytes::Bytes;
 use leasehold_leases::hashing::SeededState;
 use leasehold_wire::Command;
+use leasehold_wire::command::Op;
 
 use crate::message::RequestId;
 use crate::round_robin::RoundRobinQueue;
@@ -28,15 +31,15 @@ const WORK_MIN: usize = 64;
 /// is needed because a write that is not executed yet may make the record large, and all these
 /// merges may follow the write.
 const WORK_MIN_OF_MANY: usize = 512;
-/// Maximum cost of a small merge; a merge that costs more is large. Small and large merges are in
-/// separate queues and do not wait for each other.
+/// Maximum cost of a small merge; a merge that costs more is large. Small and large merges, and large
+/// transactions, are in separate queues and do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
 /// Maximum size, in bytes, of the command of a merge that may wait here. A longer merge is refused
 /// if it cannot be sent immediately. The reason is that a waiting long command would make other
 /// large writes wait at the node, too.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Ratio of the usual cost limit to the cost limit for long merges.
-const LONG_SHARE: usize = 4;
+/// Ratio of the usual cost limit to the cost limits for long merges and for large transactions.
+const LIMITED_SHARE: usize = 4;
 /// Number of merges that a queue may keep after they no longer wait for an answer. Half the length
 /// of the queue is added to this number. If a queue keeps more such merges, they are removed.
 const ANSWERED_MAX: usize = 64;
@@ -49,6 +52,8 @@ pub(super) type QueuedMerge = ((u64, u64), RequestId);
 pub(super) struct MergeCost {
     work: usize,
     kind: MergeKind,
+    /// Kind of the merge if its cost is above [`SMALL_WORK_MAX`].
+    large: MergeKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +61,19 @@ enum MergeKind {
     Small,
     Large,
     Long,
+    /// A transaction that rewrites large values.
+    LargeTxn,
+}
+
+impl MergeKind {
+    /// Returns the limit on the cost of the merges of this kind that were sent. `work_max` is the
+    /// usual limit.
+    fn limit(self, work_max: usize) -> usize {
+        match self {
+            MergeKind::Small | MergeKind::Large => work_max,
+            MergeKind::Long | MergeKind::LargeTxn => work_max.div_ceil(LIMITED_SHARE),
+        }
+    }
 }
 
 impl MergeCost {
@@ -68,12 +86,13 @@ impl MergeCost {
     /// may become a large one.
     pub fn raised_to(self, work: usize) -> MergeCost {
         let kind = match self.kind {
-            MergeKind::Small if work > SMALL_WORK_MAX => MergeKind::Large,
+            MergeKind::Small if work > SMALL_WORK_MAX => self.large,
             kind => kind,
         };
         MergeCost {
             work: self.work.max(work),
             kind,
+            ..self
         }
     }
 }
@@ -94,6 +113,7 @@ pub(super) struct MergeQueues {
     small: MergeQueue,
     large: MergeQueue,
     long: MergeQueue,
+    large_txns: MergeQueue,
 }
 
 /// Queue of the merges of one kind. They wait only for merges of the same kind.
@@ -112,7 +132,12 @@ impl Hash for MergeQueues {
     /// Hashes only the queued merges, because the other fields follow from the waiting writes and
     /// their counted costs.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.small.queued, &self.large.queued).hash(state);
+        (
+            &self.small.queued,
+            &self.large.queued,
+            &self.large_txns.queued,
+        )
+            .hash(state);
     }
 }
 
@@ -127,12 +152,16 @@ impl MergeQueues {
         };
         let least = command.rewritten_keys().map(least).reduce(usize::add)?;
         let work = work.max(least);
+        let large = match &command.op {
+            Some(Op::Txn(_)) => MergeKind::LargeTxn,
+            _ => MergeKind::Large,
+        };
         let kind = match (command_size_estimate(command), work) {
             (bytes, _) if bytes > SHORT_BYTES_MAX => MergeKind::Long,
-            (_, work) if work > SMALL_WORK_MAX => MergeKind::Large,
+            (_, work) if work > SMALL_WORK_MAX => large,
             _ => MergeKind::Small,
         };
-        Some(MergeCost { work, kind })
+        Some(MergeCost { work, kind, large })
     }
 
     fn queue(&mut self, kind: MergeKind) -> &mut MergeQueue {
@@ -140,18 +169,16 @@ impl MergeQueues {
             MergeKind::Small => &mut self.small,
             MergeKind::Large => &mut self.large,
             MergeKind::Long => &mut self.long,
+            MergeKind::LargeTxn => &mut self.large_txns,
         }
     }
 
     /// Whether a new merge may be sent now. It may be sent if no merge of its kind is queued, and
     /// the total cost of the unanswered merges of its kind is below the limit. The limit is
-    /// `work_max`, or a fraction of that for long merges. The cost of the new merge does not
-    /// matter.
+    /// `work_max`, or a fraction of that for long merges and large transactions. The cost of the new
+    /// merge does not matter.
     pub fn may_send(&mut self, cost: MergeCost, work_max: usize) -> bool {
-        let work_max = match cost.kind {
-            MergeKind::Long => work_max.div_ceil(LONG_SHARE),
-            MergeKind::Small | MergeKind::Large => work_max,
-        };
+        let work_max = cost.kind.limit(work_max);
         let queue = self.queue(cost.kind);
         queue.queued.is_empty() && queue.work_sent < work_max
     }
@@ -169,10 +196,10 @@ impl MergeQueues {
     /// Returns the next merge that may be sent, and removes it from its queue. Small merges come
     /// first. If `large_only` is true, small merges are left in their queue.
     pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<NextMerge> {
-        let kinds = [MergeKind::Small, MergeKind::Large];
+        let kinds = [MergeKind::Small, MergeKind::Large, MergeKind::LargeTxn];
         kinds[usize::from(large_only)..].iter().find_map(|kind| {
             let queue = self.queue(*kind);
-            let open = queue.work_sent < work_max;
+            let open = queue.work_sent < kind.limit(work_max);
             let (connection, queued) = open.then(|| queue.queued.pop())??;
             Some(NextMerge {
                 kind: *kind,
@@ -195,7 +222,7 @@ impl MergeQueues {
     /// Removes merges that no longer wait for an answer. Only queues with many such merges are
     /// searched. `waits` returns whether a merge still waits.
     pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
-        for queue in [&mut self.small, &mut self.large] {
+        for queue in [&mut self.small, &mut self.large, &mut self.large_txns] {
             if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
                 queue.queued.retain(&waits);
                 queue.answered = 0;
@@ -252,7 +279,8 @@ impl MergeQueues {
             }
         }
         assert_eq!(self.by_key, counted.by_key, "merges are counted");
-        let queues = |of: &MergeQueues| [&of.small, &of.large, &of.long].map(Clone::clone);
+        let queues =
+            |of: &MergeQueues| [&of.small, &of.large, &of.long, &of.large_txns].map(Clone::clone);
         for (queue, found) in queues(self).iter().zip(queues(&counted)) {
             assert_eq!(queue.work_sent, found.work_sent, "sent work is counted");
             let waiting = queue.queued.len() - queue.answered;
@@ -264,7 +292,6 @@ impl MergeQueues {
 #[cfg(test)]
 mod tests {
     use leasehold_wire::Field;
-    use leasehold_wire::command::Op;
 
     use super::*;
 

@@ -2,12 +2,15 @@
 //! them.
 //!
 //! Thousands of small requests for large values may arrive in one event-loop iteration. Most values
-//! are in the replica's own state and take no additional memory until they are encoded. Values that
-//! a transaction writes and then gets may be in its answer alone, so their memory is charged in
-//! full ([`connection`](crate::front::connection)). An iteration encodes only some bytes of large
-//! answers. The other large answers wait for later iterations, which serve connections round-robin.
-//! Small answers overtake them. The delay harms no read: its value was the newest at some moment
-//! after the request had arrived.
+//! are in the replica's own state and take no additional memory until they are encoded. So an
+//! iteration encodes only some bytes of large answers. The other large answers wait for later
+//! iterations, which serve connections round-robin. Small answers overtake them. The delay harms no
+//! read: its value was the newest at some moment after the request had arrived.
+//!
+//! If a value is overwritten, a waiting answer alone may keep the old value in memory. A transaction
+//! that gets a value and overwrites it does this each time. So the bytes of waiting answers to
+//! transactions are limited. Above the limit, these answers are encoded at once. The limits on the
+//! unread bytes of a connection apply to encoded answers.
 
 use leasehold_wire::{Response, outcome};
 
@@ -15,7 +18,7 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 
 /// Maximum size of the large answers that one event-loop iteration encodes, in bytes. The last
 /// answer may exceed this maximum.
-const BYTES_PER_ITERATION: usize = 2 << 20;
+const BYTES_PER_ITERATION: usize = 512 << 10;
 /// Maximum size of a small answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 
@@ -24,18 +27,34 @@ const SMALL_BYTES: usize = 4 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct LargeAnswers {
     waiting: RoundRobinQueue<(Response, usize)>,
+    /// Total size of the waiting answers to transactions, in bytes.
+    txn_bytes: usize,
+    /// Maximum of `txn_bytes`.
+    txn_bytes_max: usize,
     encoded: usize,
 }
 
 impl LargeAnswers {
-    /// Returns the answer if it may be encoded now. Otherwise keeps the answer for a later
+    /// Creates an empty queue, in which answers to transactions may have `txn_bytes_max` bytes
+    /// together.
+    pub(crate) fn new(txn_bytes_max: usize) -> LargeAnswers {
+        LargeAnswers {
+            txn_bytes_max,
+            ..LargeAnswers::default()
+        }
+    }
+
+    /// Returns the answer if it must be encoded now. Otherwise keeps the answer for a later
     /// event-loop iteration and returns `None`.
     pub(crate) fn admit(&mut self, connection: u64, response: Response) -> Option<Response> {
         let bytes = bytes(&response);
         if bytes <= SMALL_BYTES {
             return Some(response);
         }
-        if self.encoded >= BYTES_PER_ITERATION || !self.waiting.is_empty() {
+        let must_wait = self.encoded >= BYTES_PER_ITERATION || !self.waiting.is_empty();
+        let txn_bytes = txn_bytes(&response, bytes);
+        if must_wait && self.txn_bytes + txn_bytes <= self.txn_bytes_max {
+            self.txn_bytes += txn_bytes;
             self.waiting.push(connection, (response, bytes));
             return None;
         }
@@ -55,6 +74,7 @@ impl LargeAnswers {
             return None;
         }
         let (connection, (response, bytes)) = self.waiting.pop()?;
+        self.txn_bytes -= txn_bytes(&response, bytes);
         self.encoded += bytes;
         Some((connection, response))
     }
@@ -62,12 +82,25 @@ impl LargeAnswers {
     /// Removes and returns all answers that wait for a closed connection.
     pub(crate) fn forget(&mut self, connection: u64) -> impl Iterator<Item = Response> {
         let waited = self.waiting.take(connection);
+        let of_txns = waited
+            .iter()
+            .map(|(response, bytes)| txn_bytes(response, *bytes));
+        self.txn_bytes -= of_txns.sum::<usize>();
         waited.into_iter().map(|(response, _)| response)
     }
 
     /// Returns true if no answer waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+}
+
+/// Returns `bytes` for an answer to a transaction, and 0 for any other answer.
+fn txn_bytes(response: &Response, bytes: usize) -> usize {
+    let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
+    match result {
+        Some(outcome::Result::Txn(_)) => bytes,
+        _ => 0,
     }
 }
 
@@ -121,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_round_encodes_some_large_answers_to_transactions() {
-        let mut answers = LargeAnswers::default();
+        let mut answers = LargeAnswers::new(usize::MAX);
         let mut passed = |request, bytes| answers.admit(1, txn(request, bytes)).is_some();
         assert!(passed(1, BYTES_PER_ITERATION));
         assert!(!passed(2, SMALL_BYTES) && passed(3, SMALL_BYTES / 2));
@@ -138,9 +171,27 @@ mod tests {
             .collect()
     }
 
+    /// Otherwise, clients that never read could make the node keep any number of old values.
+    #[test]
+    fn answers_above_the_limit_do_not_wait() {
+        const HALF: usize = BYTES_PER_ITERATION / 2;
+        // An answer to a transaction is a few bytes longer than its value.
+        let mut answers = LargeAnswers::new(2 * HALF + 200);
+        let passed = |answers: &mut LargeAnswers, connection, request| {
+            answers.admit(connection, txn(request, HALF)).is_some()
+        };
+        let all: Vec<bool> = (1..=6).map(|it| passed(&mut answers, it, it)).collect();
+        assert_eq!(all, [true, true, false, false, true, true]);
+        assert!(answers.admit(7, value(7, HALF)).is_none());
+        assert_eq!(round(&mut answers), [(3, 3), (4, 4)]);
+        assert!(!passed(&mut answers, 8, 8) && !passed(&mut answers, 9, 9));
+        assert_eq!(answers.forget(8).count(), 1);
+        assert!(!passed(&mut answers, 10, 10) && passed(&mut answers, 10, 11));
+    }
+
     #[test]
     fn a_round_encodes_some_large_answers_and_all_small_ones() {
-        let mut answers = LargeAnswers::default();
+        let mut answers = LargeAnswers::new(usize::MAX);
         const HALF: usize = BYTES_PER_ITERATION / 2;
         let passed = |answers: &mut LargeAnswers, connection, request, bytes| {
             answers.admit(connection, value(request, bytes)).is_some()

@@ -9,10 +9,12 @@
 //! The best number of bytes depends on the reason for which an answer takes time. If the other
 //! replicas are near, an answer waits for disks, and each further write only makes the queue of the
 //! disks longer. If the other replicas are far, an answer waits for messages, and several writes
-//! may be in flight together. The time of an answer distinguishes the two cases. If a write is
-//! answered soon, the next write follows after the answer. If a write is not answered soon, the
-//! next write is sent before the answer.
+//! may be in flight together. The measured round trip distinguishes the two cases. If it is long or
+//! unknown, and a write is not answered soon, the next write is sent before the answer. If the round
+//! trip is short, a late answer means that the replicas are busy with large writes, perhaps with
+//! those of other nodes. Then fewer bytes are in flight, until answers are fast again.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -23,12 +25,30 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 /// Maximum number of bytes of large writes that the replica receives in one step. The maximum is
 /// smaller if the limit on unanswered bytes is smaller.
 const AT_ONCE: usize = 1 << 20;
-/// Time after which the replica receives [`AT_ONCE`] further bytes, although answers are missing.
-/// The time begins at the last received or answered write. Most disks answer sooner, and most round
-/// trips between sites take longer.
+/// Time after which an answer is late. In a far cluster, the replica then receives [`AT_ONCE`]
+/// further bytes, although answers are missing. The time begins at the last received or answered
+/// write. Most disks answer sooner, and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
+/// The same time as [`JOINED_AFTER`] in a near cluster. It is long, because a late answer there
+/// means that the replicas are busy. It ends, because a write may wait for a dead holder of a lease,
+/// and the next write may concern other keys.
+const JOINED_AFTER_NEAR: Duration = Duration::from_millis(200);
+/// Maximum round trip to the nearest majority in a near cluster.
+const NEAR_MAX: Duration = Duration::from_millis(5);
+/// Minimum time after which an answer is late in a near cluster. It begins when the replica receives
+/// the write. An answer is late only if it also took [`LATE_RATIO`] times as long as the fastest
+/// recent answers, because disks may be slow.
+const LATE_NEAR: Duration = Duration::from_millis(5);
+/// See [`LATE_NEAR`].
+const LATE_RATIO: u32 = 2;
+/// Number of answers in which the time of the fastest recent answers rises by a factor of *e* if no
+/// answer is as fast.
+const REMEMBERED: u32 = 64;
+/// Part of [`AT_ONCE`] that is added to the limit on unanswered bytes after an early answer in a near
+/// cluster. A late answer halves the limit.
+const ADDED: usize = AT_ONCE / 16;
 /// Maximum pause between an answer and the next write. The pause is as long as the wait for this
-/// answer was, up to this maximum. In the pause, the checkpoint can write the same bytes to the
+/// answer was, or twice as long if the answer is late in a near cluster, up to this maximum. In the pause, the checkpoint can write the same bytes to the
 /// disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
@@ -39,12 +59,19 @@ pub(crate) struct LargeWrites {
     waiting: RoundRobinQueue<(Input, usize)>,
     /// Total size of the waiting writes, in bytes.
     queued_bytes: usize,
+    /// Times at which the replica has received bytes that are not answered yet. Answers may come in
+    /// another order, but few of them do.
+    received: VecDeque<(Instant, usize)>,
+    /// Time that the fastest recent answers took.
+    fastest: Duration,
     /// Total size of the unanswered writes that the replica has received, in bytes.
     in_flight_bytes: usize,
     /// Current limit on unanswered bytes. A single write may exceed this limit.
     allowed: usize,
     /// Maximum value of `allowed`. A single write may exceed this maximum.
     max: usize,
+    /// Whether the nearest majority is near.
+    is_near: bool,
     /// Time at which the replica last received or answered a write.
     changed: Instant,
     /// Earliest time at which the replica may receive the next write.
@@ -67,9 +94,12 @@ impl LargeWrites {
         LargeWrites {
             waiting: RoundRobinQueue::default(),
             queued_bytes: 0,
+            received: VecDeque::new(),
+            fastest: Duration::MAX,
             in_flight_bytes: 0,
             allowed: AT_ONCE.min(max),
             max,
+            is_near: false,
             changed: now,
             resume_at: now,
             delayed: 0,
@@ -78,6 +108,19 @@ impl LargeWrites {
 
     fn at_once(&self) -> usize {
         AT_ONCE.min(self.max)
+    }
+
+    fn joined_after(&self) -> Duration {
+        if self.is_near {
+            JOINED_AFTER_NEAR
+        } else {
+            JOINED_AFTER
+        }
+    }
+
+    /// Notes the round trip to the nearest majority; `None` if it is not known yet.
+    pub(crate) fn note_round_trip(&mut self, round_trip: Option<Duration>) {
+        self.is_near = round_trip.is_some_and(|it| it <= NEAR_MAX);
     }
 
     pub(crate) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
@@ -98,7 +141,7 @@ impl LargeWrites {
         if self.in_flight_bytes < self.allowed {
             Some(self.resume_at)
         } else {
-            Some(self.changed + JOINED_AFTER)
+            Some(self.changed + self.joined_after())
         }
     }
 
@@ -119,6 +162,7 @@ impl LargeWrites {
         self.queued_bytes -= bytes;
         self.in_flight_bytes += bytes;
         self.changed = Instant::now();
+        self.received.push_back((self.changed, bytes));
         Some(input)
     }
 
@@ -154,15 +198,46 @@ impl LargeWrites {
             "writes that are answered are in flight"
         );
         let now = Instant::now();
+        let received = self.take_received(bytes).unwrap_or(now);
+        let is_late = self.note_time(now.duration_since(received)) && self.is_near;
+        let took = now.duration_since(self.changed);
         // There is no pause while fewer bytes are written than the replica gets in one step.
-        if self.in_flight_bytes >= self.at_once() {
-            let pause = now.duration_since(self.changed);
+        if self.in_flight_bytes >= self.at_once().min(self.allowed) {
             // A write that is answered together with another has taken as long as the other.
+            let pause = if is_late { took * 2 } else { took };
             self.resume_at = self.resume_at.max(now + pause.min(PAUSE_MAX));
         }
         self.in_flight_bytes -= bytes;
-        self.allowed = self.at_once();
+        self.allowed = if !self.is_near {
+            self.at_once()
+        } else if is_late {
+            (self.allowed / 2).max(1)
+        } else {
+            (self.allowed + ADDED).min(self.at_once())
+        };
         self.changed = now;
+    }
+
+    /// Notes the time that an answer took. Returns true if the answer is late.
+    fn note_time(&mut self, took: Duration) -> bool {
+        let slower = self.fastest.saturating_add(self.fastest / REMEMBERED);
+        self.fastest = took.min(slower);
+        took > LATE_NEAR.max(self.fastest.saturating_mul(LATE_RATIO))
+    }
+
+    /// Removes the oldest bytes that the replica has received. Returns the time of the first of them.
+    fn take_received(&mut self, bytes: usize) -> Option<Instant> {
+        let mut left = bytes;
+        let first = self.received.front().map(|(at, _)| *at);
+        while let Some((_, oldest)) = self.received.front_mut().filter(|_| left > 0) {
+            let taken = left.min(*oldest);
+            *oldest -= taken;
+            left -= taken;
+            if *oldest == 0 {
+                self.received.pop_front();
+            }
+        }
+        first
     }
 }
 
@@ -269,6 +344,55 @@ mod tests {
         assert!(!writes.is_due(), "an answer counts as a write");
         advance(JOINED_AFTER).await;
         assert_eq!(given(&mut writes), [(1, 4)]);
+    }
+
+    /// If the majority is near, a late answer means that the replicas are busy. Then fewer writes are
+    /// in flight, down to a single one, and each is followed by a pause. After early answers, as many
+    /// bytes as before are in flight.
+    #[tokio::test(start_paused = true)]
+    async fn late_answers_of_near_replicas_leave_one_write_in_flight() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        writes.note_round_trip(Some(NEAR_MAX));
+        for request in 1..=200 {
+            writes.push(1, write(1, request), MIB / 8);
+        }
+        let mut in_flight = Vec::new();
+        for took in [vec![4; 2], vec![20; 6], vec![2; 3]].concat() {
+            let count = given(&mut writes).len();
+            in_flight.push(count);
+            advance(took * MS).await;
+            assert!(!writes.is_due(), "no write joins those in flight");
+            (0..count).for_each(|_| writes.answered(MIB / 8));
+            advance(PAUSE_MAX).await;
+        }
+        assert_eq!(in_flight, [8, 8, 8, 1, 1, 1, 1, 1, 1, 1, 2]);
+        // A write may wait for a dead holder of a lease.
+        let before = given(&mut writes).len();
+        advance(JOINED_AFTER_NEAR).await;
+        assert_eq!(given(&mut writes).len(), 8);
+        (0..before + 8).for_each(|_| writes.answered(MIB / 8));
+        // In a far cluster, writes join those in flight.
+        writes.note_round_trip(None);
+        advance(PAUSE_MAX).await;
+        given(&mut writes);
+        advance(JOINED_AFTER).await;
+        assert_eq!(given(&mut writes).len(), 8);
+    }
+
+    /// Answers that always take long mean that the disks are slow, not that the replicas are busy.
+    #[tokio::test(start_paused = true)]
+    async fn answers_of_slow_disks_are_not_late() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        writes.note_round_trip(Some(MS));
+        for request in 1..=200 {
+            writes.push(1, write(1, request), MIB / 8);
+        }
+        for took in [30, 31, 40, 59, 30, 58] {
+            assert_eq!(given(&mut writes).len(), 8, "{took}");
+            advance(took * MS).await;
+            (0..8).for_each(|_| writes.answered(MIB / 8));
+            advance(PAUSE_MAX).await;
+        }
     }
 
     /// Each step passes [`AT_ONCE`] bytes to the replica, even if the writes are short.

@@ -4,8 +4,7 @@
 //! A request of a dozen bytes may ask for an answer of 4 MiB. So each request is *charged* while
 //! the replica works on it: for its own bytes, and for the expected bytes of its answer. The
 //! expected size follows the sizes of the answers that the connection has received. Before the
-//! first answer it is the maximum size. For values that only the answer keeps in memory, it is
-//! always the maximum size. While too many bytes of a connection are charged or unread,
+//! first answer it is the maximum size. While too many bytes of a connection are charged or unread,
 //! the node does not read from it, and further requests wait in the socket. If answers turn out far
 //! larger than expected, no more of them are encoded and the connection is closed.
 //!
@@ -52,7 +51,6 @@ use crate::front::access::AuthState;
 use crate::front::inbox::UNITS_PER_ITERATION;
 use crate::front::listener::READ_BYTES;
 use crate::front::outbox::Outbox;
-use leasehold_replica::RECORD_BYTES_MAX;
 use leasehold_replica::cost::{self, Cost};
 
 pub(crate) use self::account::Account;
@@ -148,14 +146,6 @@ impl ExpectedAnswer {
         ExpectedAnswer {
             charged: self.charged.min(bytes),
             likely: self.likely.min(bytes),
-        }
-    }
-
-    /// Raises the charge to `bytes`. The likely size of the answer does not change.
-    fn charged_at_least(self, bytes: usize) -> ExpectedAnswer {
-        ExpectedAnswer {
-            charged: self.charged.max(bytes),
-            ..self
         }
     }
 }
@@ -320,10 +310,7 @@ impl Connection {
             Some(ReadOp::Get(_)) => self.expect(0),
             Some(ReadOp::MultiGet(_) | ReadOp::Scan(_)) => self.expect(1),
             None => match &command.op {
-                Some(Op::Txn(txn)) => {
-                    let expected = self.expect(3).at_most(answer_values_max(txn));
-                    expected.charged_at_least(rewritten_values_max(txn))
-                }
+                Some(Op::Txn(txn)) => self.expect(3).at_most(answer_values_max(txn)),
                 _ => ExpectedAnswer::default(),
             },
         }
@@ -603,27 +590,6 @@ fn answer_values_max(txn: &Txn) -> usize {
     let compared = usize::from(!txn.comparisons.is_empty());
     let values = gets(&txn.then).max(compared + gets(&txn.or_else));
     (values * VALUE_BYTES_MAX).min(FRAME_BYTES_MAX)
-}
-
-/// Returns the maximum size, in bytes, of the values in the answer that the transaction itself
-/// writes by merging or appending before it gets them. The state may have newer values by the time when the answer is
-/// encoded, so the answer alone keeps these values in memory. All other values in an answer are
-/// parts of the state or of the request.
-fn rewritten_values_max(txn: &Txn) -> usize {
-    let values = |list: &[TxnOp]| {
-        let (mut rewritten, mut values) = (0, 0);
-        for operation in list.iter().filter_map(|listed| listed.op.as_ref()) {
-            if operation.is_rewrite() {
-                rewritten += 1;
-            } else if rewritten > 0 && matches!(operation, Listed::Get(_)) {
-                rewritten -= 1;
-                values += 1;
-            }
-        }
-        values
-    };
-    let values = values(&txn.then).max(values(&txn.or_else));
-    (values * RECORD_BYTES_MAX).min(FRAME_BYTES_MAX)
 }
 
 fn out_of_order(id: u64) -> Error {

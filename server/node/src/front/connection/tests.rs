@@ -214,39 +214,6 @@ async fn transactions_are_charged_the_most_there_could_be_until_their_answers_ar
     assert!(few <= 32, "{few}: answers are long");
 }
 
-/// Only the answer keeps a value that the transaction has appended to before it gets the value.
-#[tokio::test]
-async fn values_that_only_the_answer_keeps_are_charged_after_short_answers_too() {
-    let budget = budget(Limits::default());
-    let get = || Listed::Get(leasehold_wire::Get { key: "k".into() }).into();
-    let append = || Listed::append("k", "").into();
-    let appended_and_got = |times| {
-        Op::txn(Txn {
-            or_else: (0..times).flat_map(|_| [append(), get()]).collect(),
-            ..Txn::default()
-        })
-    };
-    let got_and_appended = || {
-        Op::txn(Txn {
-            then: vec![get(), append()],
-            ..Txn::default()
-        })
-    };
-    for (op, most) in [
-        (got_and_appended(), (16 << 20) / SMALL_BYTES as u64),
-        (appended_and_got(1), 64),
-        (appended_and_got(8), 8),
-        (appended_and_got(16), 4),
-    ] {
-        let (connection, _client) = connection(1, &budget).await;
-        for id in 1..20 {
-            connection.charge(&request(id, op.clone()), 20).unwrap();
-            answer(&connection, &executed(id, 10));
-        }
-        assert_eq!(let_in(&connection, || op.clone()), most, "{op:?}");
-    }
-}
-
 /// A large write waits for other large writes. A transaction is no large write only because its
 /// answer may be long.
 #[tokio::test]

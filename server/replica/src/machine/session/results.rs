@@ -48,9 +48,9 @@ impl EncodedOutcome {
         Outcome::decode(&self.0[..]).expect("it was encoded here")
     }
 
-    /// Leaves out what the client can do without. A transaction keeps its branch, the index of the
-    /// failed comparison and its version; the lengths of these are bounded. An error keeps its code
-    /// and the beginning of its message.
+    /// Shortens the result. A transaction loses its values and the results of its operations. It
+    /// keeps its branch, the index of the failed comparison and its version, which have bounded
+    /// lengths. An error keeps its code and the beginning of its message.
     fn shorten(&mut self) {
         let mut outcome = self.outcome();
         match &mut outcome.result {

@@ -21,10 +21,13 @@ type Entries = BTreeMap<Key, (Bytes, Version)>;
 
 /// Maximum length of a record, and of a value after an append, in bytes.
 const REWRITTEN_BYTES_MAX: usize = 256 << 10;
-/// Maximum bytes of the values in an answer. For each value that was read, some bytes are added.
+/// Maximum size of the stored values together that a transaction may rewrite, in bytes.
+const ALL_REWRITTEN_BYTES_MAX: usize = 1 << 20;
+/// Maximum size of the values in an answer, in bytes. Each value that was read counts as
+/// `VALUE_OVERHEAD` bytes more.
 const ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 const VALUE_OVERHEAD: usize = 64;
-/// Maximum bytes of the values in a result that a session keeps.
+/// Maximum size of all values together in a result that a session keeps, in bytes.
 const KEPT_VALUES_BYTES: usize = 256;
 /// Maximum length of a result that a session keeps, in bytes.
 const KEPT_BYTES: usize = 1024;
@@ -66,12 +69,21 @@ pub(super) fn execute(
     let mut answer_bytes = found.map_or(0, |found| found.value.len());
     answer_bytes += list_of(txn, failed.is_some()).len() * other_bytes(txn);
     let mut results = Vec::new();
+    let mut rewritten_bytes = 0;
     for listed in list_of(txn, failed.is_some()) {
         let Some(op) = &listed.op else {
             return Err(Outcome::error(ErrorCode::BadRequest, ""));
         };
         let before = entries.get(op.key()).cloned();
         let mut outcome = run(op, before.as_ref(), version);
+        let bytes = before.as_ref().map_or(0, |(value, _)| value.len());
+        if op.is_rewrite() && bytes <= REWRITTEN_BYTES_MAX {
+            if rewritten_bytes + bytes > ALL_REWRITTEN_BYTES_MAX {
+                outcome = Err(ErrorCode::TooLarge);
+            } else {
+                rewritten_bytes += bytes;
+            }
+        }
         if let Ok((Answer::Value(value), _)) = &outcome {
             let bytes = value.value.len() + VALUE_OVERHEAD;
             if answer_bytes + bytes > ANSWER_BYTES_MAX {

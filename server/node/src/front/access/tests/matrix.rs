@@ -449,6 +449,26 @@ pub(crate) fn words(body: &Body) -> String {
     }
 }
 
+/// Returns true if a request writes or compares the reserved key. No role may send such a request.
+/// Deleting is allowed, except in a transaction.
+pub(crate) fn names_reserved_key(body: &Body) -> bool {
+    let Body::Command(command) = body else {
+        return false;
+    };
+    let is_get = |listed: &TxnOp| matches!(listed.op, Some(Listed::Get(_)));
+    let key_of = |listed: &TxnOp| listed.op.as_ref().map(|op| op.key().clone());
+    match command.op.as_ref().unwrap() {
+        Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) | Op::Delete(_) => false,
+        Op::Txn(txn) => {
+            let compared = txn.comparisons.iter().map(|it| it.key.clone());
+            let listed = txn.then.iter().chain(&txn.or_else);
+            let written = listed.filter(|it| !is_get(it)).filter_map(key_of);
+            compared.chain(written).any(|key| key == PROBE_KEY)
+        }
+        op => op.keys().any(|key| *key == PROBE_KEY),
+    }
+}
+
 /// Oracle for the rights of a role. It compares the role's prefixes with every possible key, one by
 /// one.
 pub(crate) struct Oracle {
