@@ -39,7 +39,7 @@ Examples:
 To copy all data from a cluster at old1 and old2 to a cluster at new1 and new2:
   leasehold kv --address old1:8001,old2:8001 --ca old-ca.pem export data.jsonl
   leasehold kv --address new1:8001,new2:8001 --ca new-ca.pem import data.jsonl
-If the export is cut off, repeat it with --resume: until it is complete, the file is called data.jsonl.part. If the import is cut off, its message names the --from-line \
+If the export is cut off, repeat it with --resume. Until the export is complete, the file is called data.jsonl.part. If the import is cut off, its message names the --from-line \
 for the next attempt. For a copy of one moment, stop all writers during the export. To copy without a file:
   set -o pipefail; leasehold kv … export - | leasehold kv … import -
 

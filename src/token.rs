@@ -47,8 +47,8 @@ enum TokenCommand {
     /// Makes a token, writes its digest and its rights to the file, and prints it once
     ///
     /// To read is to get, and to scan within a prefix; to write is to put and to delete. A compare-and-swap and
-    /// a merge of fields need both. So does a transaction, except for its comparisons and gets, which read, and
-    /// its puts, which write. The name `anonymous` stands for clients without a token.
+    /// a merge of fields need both. In a transaction, comparisons and gets need the right to read, and puts need
+    /// the right to write. All its other operations need both. The name `anonymous` stands for clients without a token.
     New(NewArgs),
     /// Shows the tokens of the file, with their rights
     List,

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use leasehold_ycsb::output::finish;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
@@ -18,7 +20,7 @@ use super::range::KeysLeft;
 use super::replica::Asked;
 use super::scan::KeyPartArgs;
 use crate::connector::Connector;
-use crate::terminal::{Interrupted, interrupted, is_closed, print_in_background};
+use crate::terminal::{Interrupted, interrupted, is_closed, note, print_in_background};
 
 /// Extension that the name of the file has until the export is complete.
 const UNFINISHED: &str = ".part";
@@ -85,17 +87,18 @@ impl ExportArgs {
         };
         progress.clear();
         if is_closed() {
+            finish().context("writing to standard output: the output is not complete")?;
             bail!("the reader of standard output has closed it: the output is not complete");
         }
         progress.conclude(ended.is_ok());
+        let Err(error) = ended else {
+            return to.complete();
+        };
         let advice = match to {
             Destination::StandardOutput => "the output is not complete".to_owned(),
-            Destination::File(file) => {
-                let file = file.path.display();
-                format!("{file} is not complete; the same command with --resume goes on")
-            }
+            Destination::File(file) => file.give_up(),
         };
-        ended.map_err(|error| match error {
+        Err(match error {
             Some(error) => error.context(advice),
             None => Interrupted(format!("interrupted: {advice}")).into(),
         })
@@ -135,6 +138,9 @@ impl UnfinishedFile {
         };
         let opened = match opened {
             Err(error) if error.kind() == ErrorKind::NotFound => {
+                if continues {
+                    note!("there is no {name}: the export begins anew");
+                }
                 options.create_new(true).open(&path)
             }
             opened => opened,
@@ -149,6 +155,11 @@ impl UnfinishedFile {
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             bail!("{name} is being written by another export");
         }
+        let of_path = path.metadata().ok().map(|it| (it.dev(), it.ino()));
+        let opened = file.metadata()?;
+        if of_path != Some((opened.dev(), opened.ino())) {
+            bail!("{name} has just been completed by another export");
+        }
         let range = go_on(&mut file, range).with_context(|| name.to_string())?;
         let complete = complete.to_owned();
         let unfinished = UnfinishedFile {
@@ -162,16 +173,31 @@ impl UnfinishedFile {
     /// Waits until everything that was written is on the disk, and gives the file its name. An
     /// existing file is not overwritten.
     fn complete(&self) -> anyhow::Result<()> {
-        self.file.sync_all().context("writing")?;
         let (from, to) = (&self.path, &self.complete);
+        let synced = self.file.sync_all();
+        synced.with_context(|| format!("writing {}", from.display()))?;
         let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
             // Some file systems do not know this flag.
             Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_err() => {
                 std::fs::rename(from, to)
             }
+            Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::AlreadyExists.into()),
             renamed => renamed.map_err(Into::into),
         };
-        renamed.with_context(|| format!("renaming {} to {}", from.display(), to.display()))
+        renamed.with_context(|| {
+            let (from, to) = (from.display(), to.display());
+            format!("{from} is complete, and could not be renamed to {to}; rename it yourself")
+        })
+    }
+
+    /// Removes the file if nothing was exported. Returns advice for the user.
+    fn give_up(self) -> String {
+        let path = self.path.display();
+        let is_empty = self.file.metadata().is_ok_and(|it| it.len() == 0);
+        if is_empty && std::fs::remove_file(&self.path).is_ok() {
+            return "nothing was exported".to_owned();
+        }
+        format!("{path} is not complete; the same command with --resume goes on")
     }
 }
 
@@ -228,7 +254,7 @@ fn last_line(file: &mut File) -> anyhow::Result<(Option<Vec<u8>>, u64)> {
                 return Ok((Some(tail[..end].to_vec()), end as u64 + 1));
             }
             (None, _) if start == 0 => return Ok((None, 0)),
-            _ if wanted > LAST_LINES_BYTES_MAX => {
+            _ if wanted >= LAST_LINES_BYTES_MAX => {
                 bail!("--resume: its last line is longer than any of an export; name a new file")
             }
             _ => wanted *= 2,
@@ -278,7 +304,7 @@ async fn copy(
         }
         progress.add(entries.len(), bytes);
     }
-    to.complete()
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use leasehold_wire::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use leasehold_wire::{KEY_BYTES_MAX, PROBE_KEY, VALUE_BYTES_MAX};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,9 @@ pub fn read_line(line: &[u8]) -> anyhow::Result<(Bytes, Bytes)> {
         let found = key.len();
         bail!("key: it has {found} bytes; a key has at most {KEY_BYTES_MAX}");
     }
+    if key == PROBE_KEY {
+        bail!("key: it is reserved, and cannot be written; remove the line");
+    }
     if value.len() > VALUE_BYTES_MAX {
         let found = value.len();
         bail!("value: it has {found} bytes; a value has at most {VALUE_BYTES_MAX}");
@@ -187,6 +190,10 @@ mod tests {
     #[test]
     fn the_problem_of_a_line_is_named() {
         let too_long = format!("{{\"key\":\"{}\",\"value\":\"\"}}", "k".repeat(4097));
+        let reserved = format!(
+            "{{\"key_hex\":\"{}\",\"value\":\"\"}}",
+            hex(PROBE_KEY.as_bytes())
+        );
         let too_large = format!("{{\"key\":\"k\",\"value\":\"{}\"}}", "v".repeat(1_048_577));
         for (line, problem) in [
             ("{\"key\":\"k\",\"val", "no entry in JSON: EOF"),
@@ -204,6 +211,7 @@ mod tests {
                 "expected a string, at byte 8",
             ),
             ("{\"value\":\"v\"}", "the key is missing"),
+            (&reserved, "key: it is reserved"),
             (
                 "{\"key\":\"k\",\"version\":\"1.0\"}",
                 "the value is missing",

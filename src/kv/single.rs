@@ -67,7 +67,7 @@ pub enum SingleKeyCommand {
         key: String,
     },
     /// Adds to the number that is the value of a key, and prints the sum. A key that does not exist counts
-    /// as 0. Exit status 1 if the value is not a decimal integer of 64 bits
+    /// as 0. Exit status 1 if the value or the sum is not a decimal integer of 64 bits
     Add {
         /// The key
         key: String,
@@ -163,7 +163,7 @@ impl SingleKeyCommand {
                     match answer {
                         OpAnswer::Number(sum) => say!("{sum}"),
                         OpAnswer::Count(length) => say!("{length}"),
-                        _ => bail!("the replica's answer is not one to this operation"),
+                        _ => bail!("the replica's answer does not belong to this operation"),
                     }
                 }
                 Ok(executed.version)
@@ -249,7 +249,7 @@ fn read_limited(input: impl std::io::Read, bytes_max: usize) -> anyhow::Result<B
     let mut read = Vec::new();
     input.take(bytes_max as u64 + 1).read_to_end(&mut read)?;
     if read.len() > bytes_max {
-        bail!("it has more than {bytes_max} bytes, which is the limit");
+        bail!("it has more than {bytes_max} bytes, the most that is allowed here");
     }
     Ok(read.into())
 }

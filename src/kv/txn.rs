@@ -357,7 +357,7 @@ impl<'a> Executed<'a> {
                 )
             }
             Some(found) if is_about_value => {
-                format!("the value is another one of {} bytes", found.value.len())
+                format!("the value has {} bytes", found.value.len())
             }
             Some(found) => format!("the version is {}", shown(found.version.as_ref())),
         };

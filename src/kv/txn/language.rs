@@ -321,7 +321,7 @@ impl<'a> Parser<'a> {
             Some(token) => token.quoted(),
             None => "the end of the text".to_owned(),
         };
-        self.place().error(format!("{found} stands where {wanted}"))
+        self.place().error(format!("found {found}, but {wanted}"))
     }
 
     fn txn(mut self) -> anyhow::Result<Txn> {
@@ -348,7 +348,7 @@ impl<'a> Parser<'a> {
             txn.or_else = self.operations()?;
         }
         if !self.tokens.is_empty() {
-            return Err(self.unexpected("an operation must begin"));
+            return Err(self.unexpected("an operation must begin here"));
         }
         if txn.then.is_empty() && txn.or_else.is_empty() {
             let message = "there is no operation; write one, such as get KEY";
@@ -361,7 +361,7 @@ impl<'a> Parser<'a> {
         self.skip_separators();
         let words = self.take_words();
         let Some((first, arguments)) = words.split_first() else {
-            return Err(self.unexpected("a comparison must begin"));
+            return Err(self.unexpected("a comparison must begin here"));
         };
         let (key, condition) = match (first.bare(), arguments) {
             (Some("present"), [key]) => (key, Condition::Present(true)),
@@ -369,7 +369,9 @@ impl<'a> Parser<'a> {
             (Some("version"), [key, sign, version]) => {
                 if sign.bare() != Some("=") {
                     let found = sign.quoted();
-                    return Err(sign.place.error(format!("{found} stands where = must")));
+                    return Err(sign
+                        .place
+                        .error(format!("found {found}, but = must follow the key")));
                 }
                 (key, Condition::Version(version_of(version)?))
             }

@@ -329,7 +329,7 @@ fn an_error_names_the_place_and_the_correction() {
         (
             "if then get a",
             "1, column 4",
-            "'then' stands where a comparison must begin",
+            "found 'then', but a comparison must begin here",
         ),
         (
             "if absent then get a",
@@ -349,7 +349,7 @@ fn an_error_names_the_place_and_the_correction() {
         (
             "if version a < 12.0 then get a",
             "1, column 14",
-            "'<' stands where = must",
+            "found '<', but = must follow the key",
         ),
         (
             "if version a = absent then get a",
@@ -374,13 +374,13 @@ fn an_error_names_the_place_and_the_correction() {
         (
             "if absent a",
             "1, column 12",
-            "the end of the text stands where `and`",
+            "found the end of the text, but `and`",
         ),
         ("get a else get b", "1, column 7", "begin with `if … then`"),
         (
             "get a; if absent a then get b",
             "1, column 8",
-            "'if' stands where an operation",
+            "found 'if', but an operation",
         ),
         (
             "if absent a then get a else get b else get c",
