@@ -24,8 +24,8 @@ pub struct TxnKey {
     key: Bytes,
 }
 
-/// A condition on the value of one key. Values are compared as bytes. The value of a key that does
-/// not exist is below every value.
+/// A condition on one key: on its value, on the version of this value, or on the existence of the
+/// key. Values are compared as bytes. A key that does not exist is below every value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a comparison is a part of a transaction: pass it to `when`"]
 pub struct Comparison {
@@ -214,7 +214,8 @@ impl TxnKey {
     }
 
     /// Appends `suffix` to the value at the key. A key that does not exist counts as empty. The
-    /// count in the result is the new length in bytes.
+    /// count in the result is the new length in bytes. If this length is above 256 KiB, the
+    /// operation cannot be executed.
     pub fn append(self, suffix: impl Into<Bytes>) -> TxnOp {
         TxnOp::of(Op::append(self.key, suffix))
     }

@@ -28,8 +28,8 @@ pub const TXN_REWRITES_MAX: usize = 16;
 /// this many parts from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
 /// Maximum difference between a write's sequence number and its low-water mark. For each session, a
-/// replica keeps the results of all writes in this range, with 24 bytes for each result, and up to
-/// 5 KiB more for the results of transactions. Whenever a result is added, the replica stores all
+/// replica keeps the results of all writes in this range. Each result takes 24 bytes. The results of
+/// transactions take up to 5 KiB more together. Whenever a result is added, the replica stores all
 /// results of the session again. A client with more writes in flight uses several sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
 
@@ -39,8 +39,8 @@ pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
 /// Refuses a request that every replica would refuse, regardless of the client. A command is
 /// refused if [`validate`] refuses it, or if it has more than [`COMMAND_PARTS_MAX`] parts. A write
-/// is refused if its session would have to keep too many results, or if it writes the reserved key
-/// [`PROBE_KEY`]. An operator's request is refused if its names or keys are too long.
+/// is refused if its session would have to keep too many results, or if it writes or
+/// compares the reserved key [`PROBE_KEY`], except that a delete outside a transaction is allowed. An operator's request is refused if its names or keys are too long.
 ///
 /// # Errors
 /// The same errors as [`validate`]. The message does not quote fields that are too long.
@@ -136,7 +136,8 @@ fn check_unreserved_key(field: &str, key: &[u8]) -> Result<(), Error> {
 fn reserved(field: &str) -> Error {
     bad_request(format!(
         "{field} is {PROBE_KEY:?}: clients check with this key whether a replica responds, so it can \
-         be neither written nor compared; use another key"
+         be neither written nor compared; use another key (to remove an old value, delete it outside a \
+         transaction)"
     ))
 }
 

@@ -20,7 +20,7 @@ const REWRITES: [usize; 2] = [1, TXN_REWRITES_MAX];
 const LONG_BYTES: usize = 250_000;
 /// Number of bytes of a large value that a case appends.
 const SUFFIX_BYTES: usize = 100_000;
-/// Maximum number of transactions of a case that are sent in turn.
+/// Number of different transactions that a case sends in turn.
 const TURNS: usize = BATCH;
 /// Number of bytes of a field of a record, with its name.
 const FIELD_BYTES: usize = 210;

@@ -127,8 +127,8 @@ impl EffectCollector {
         self.cells.entry(key).or_default().left = Some(value);
     }
 
-    /// Notes that the operation appended a token. If the answer says so, the list has `length`
-    /// tokens now.
+    /// Notes that the operation appended a token. `length` is the number of tokens afterwards; `None`
+    /// if the answer does not say it.
     ///
     /// # Errors
     /// If the list cannot have this length.
@@ -146,8 +146,8 @@ impl EffectCollector {
         Ok(())
     }
 
-    /// Notes that the operation added a number. If the answer says so, the counter has the value
-    /// `sum` now.
+    /// Notes that the operation added a number. `sum` is the value of the counter afterwards; `None`
+    /// if the answer does not say it.
     ///
     /// # Errors
     /// If the counter cannot have this value.
@@ -160,11 +160,14 @@ impl EffectCollector {
         Ok(())
     }
 
-    /// Notes the size of a list or counter after it has grown by `by`.
+    /// Notes the number of tokens of a list, or the value of a counter, after it has grown by `by`.
+    ///
+    /// # Errors
+    /// If an earlier size is known, and `size` is not larger by `by`.
     fn grow(&mut self, key: u64, size: i64, by: i64) -> Result<(), Contradiction> {
         match self.sizes.insert(key, size) {
             Some(before) if before.checked_add(by) != Some(size) => Err(format!(
-                "has size {size} of key {key}, which had size {before} just before, and grew by {by}"
+                "gives key {key} the size {size}, but the key had size {before} just before and grew by {by}"
             )),
             _ => Ok(()),
         }

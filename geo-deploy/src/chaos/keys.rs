@@ -143,8 +143,8 @@ pub fn tokens_of(bytes: &Bytes) -> Option<Vec<ValueId>> {
     rest.is_empty().then(|| tokens.iter().map(token).collect())
 }
 
-/// Returns the number that is stored as a counter; `None` if `bytes` is not a number in the form in
-/// which a store writes it.
+/// Returns the value of a counter; `None` if `bytes` is not an integer as `add` writes it: without
+/// a plus sign, spaces or leading zeros.
 pub fn number_of(bytes: &Bytes) -> Option<i64> {
     let text = std::str::from_utf8(bytes).ok()?;
     let number: i64 = text.parse().ok()?;

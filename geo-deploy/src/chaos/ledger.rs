@@ -178,7 +178,7 @@ impl GrowthLedger {
         verdict
     }
 
-    /// Checks that one branch took effect at most, and that it took effect on all its lists.
+    /// Checks that at most one branch took effect, and that this branch took effect on all its lists.
     fn judge_branches(&self, branches: &[Appends]) -> Result<(), String> {
         let mut executed = 0;
         for appends in branches {
@@ -202,7 +202,9 @@ impl GrowthLedger {
             }
         }
         if executed > 1 {
-            return Err(format!("took effect by both of its branches: {branches:?}"));
+            return Err(format!(
+                "took effect with both of its branches: {branches:?}"
+            ));
         }
         Ok(())
     }

@@ -307,7 +307,8 @@ impl Branch {
         Ok(())
     }
 
-    /// Notes that fields were removed. `count` is the number of those that existed.
+    /// Notes that fields were removed. `count` is the number of fields that existed; `None` if the
+    /// answer does not say it.
     fn delete_fields(
         &mut self,
         record: u64,

@@ -30,7 +30,8 @@ impl Counter {
         self.reads.push(Step { from, to, span });
     }
 
-    /// Adds an addition. If its answer says so, the counter had the value `sum` afterwards.
+    /// Adds an addition. `sum` is the value of the counter afterwards; `None` if the answer does not
+    /// say it.
     pub fn add(&mut self, span: Span, delta: i64, sum: Option<i64>) {
         match sum {
             Some(to) => {
@@ -114,8 +115,8 @@ impl Counter {
         format!("{}{}{unplaced}", lines(&self.reads), lines(&self.placed))
     }
 
-    /// Adds a read at the end that finds the last addition twice. Returns false if there is no
-    /// addition with a known sum.
+    /// Adds a read after all other actions. The read finds a value as if the addition with the
+    /// largest sum had been executed twice. Returns false if there is no addition with a known sum.
     pub fn repeat_addition(&mut self) -> bool {
         let steps = || self.placed.iter().chain(&self.reads);
         let last = self.placed.iter().max_by_key(|step| step.to);

@@ -11,7 +11,7 @@ use super::{Span, Step, check_order, lines};
 pub(super) struct List {
     /// Longest list that was found.
     order: Vec<ValueId>,
-    /// Difference between two reads of which none is a beginning of the other.
+    /// Description of two reads, neither of which is a prefix of the other.
     fork: Option<String>,
     reads: Vec<Step>,
     appends: BTreeMap<ValueId, Append>,
@@ -41,7 +41,7 @@ impl List {
                 let (known, found) = (self.order[at].0, tokens[at].0);
                 self.fork.get_or_insert_with(|| {
                     format!(
-                        "token {} is {found} in a {}, but {known} in another read",
+                        "position {} has token {found} in a {}, but token {known} in another read",
                         at + 1,
                         step.text()
                     )
@@ -50,7 +50,8 @@ impl List {
         }
     }
 
-    /// Adds an append. If its answer says so, the list had `length` tokens afterwards.
+    /// Adds an append. `length` is the number of tokens afterwards; `None` if the answer does not say
+    /// it.
     pub fn append(&mut self, span: Span, token: ValueId, length: Option<usize>) {
         self.appends.insert(token, Append { span, length });
     }

@@ -38,7 +38,8 @@ const LONG_OPERATIONS: usize = 60;
 const KEEPS_GOING: f64 = 0.3;
 /// Maximum number of operations of one transaction that rewrite stored values.
 const REWRITES_MAX: usize = 4;
-/// Bytes that are appended to plain values. They are part of no record.
+/// Bytes that are appended to plain values, and the value of a field. A record to which they are
+/// appended is no longer a record, because no field begins with the byte 7.
 const TOKEN: &[u8] = &[7; 12];
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -49,7 +50,7 @@ enum Change {
     Delete,
 }
 
-/// RegisterEffect of a transaction on one register.
+/// Effect of a transaction on one register.
 #[derive(Clone, Copy, Debug, Default)]
 struct RegisterEffect {
     /// Value that the transaction found before it changed the register; `None` if it did not look.
@@ -75,7 +76,7 @@ impl RegisterEffect {
     }
 }
 
-/// RegisterEffects of a transaction on each register. In histories, a record is two registers.
+/// Effects of a transaction on each register. In histories, a record is two registers.
 #[derive(Debug, Default)]
 struct RegisterEffects(BTreeMap<u64, RegisterEffect>);
 

@@ -103,9 +103,7 @@ pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
     match body {
         Body::Command(command) => match &command.op {
             Some(op) => check_op(rights, op),
-            None => Err(denied(
-                "a command without an operation is allowed to nobody",
-            )),
+            None => Err(denied("a command without an operation is never allowed")),
         },
         Body::Status(request) => check_status(rights, request),
         Body::Move(_) => needs_admin(rights, "moving leadership"),
@@ -151,7 +149,7 @@ fn check_txn(rights: &Rights, txn: &Txn) -> Result<(), Error> {
         for (index, listed) in operations.iter().enumerate() {
             let place = || format!("txn.{list}[{index}]");
             let Some(operation) = &listed.op else {
-                let error = denied("an entry without an operation is allowed to nobody");
+                let error = denied("an entry without an operation is never allowed");
                 return Err(within(&place(), error));
             };
             check_listed(rights, operation)
