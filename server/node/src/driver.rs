@@ -252,7 +252,8 @@ impl Driver {
         if let Some(short) = watch.look(now, || replica.short_timeout()) {
             timeouts::warn(short);
         }
-        self.inbox.note_round_trip(self.replica.majority_rtt());
+        self.inbox
+            .note_round_trip(self.replica.longest_round_trip());
         self.clients.set_log_time(self.replica.log_time_ms());
         self.enter(WorkKind::Writing);
         // Clients wait for their answers, and peers can use news a little later.

@@ -41,9 +41,11 @@ impl Replica {
         self.ctx.short_timeout()
     }
 
-    /// Returns the round trip to the nearest majority; `None` until enough round trips are measured.
-    pub fn majority_rtt(&self) -> Option<Duration> {
-        self.ctx.majority_rtt()
+    /// Returns the longest measured round trip to another replica; `None` until the round trips to a
+    /// majority are measured.
+    pub fn longest_round_trip(&self) -> Option<Duration> {
+        let majority = self.ctx.majority_rtt();
+        majority.map(|rtt| rtt.max(self.ctx.rtt_max()))
     }
 
     /// Returns a summary of the state. Replicas are named by their index.

@@ -163,7 +163,7 @@ impl Inbox {
         }
     }
 
-    /// Notes the round trip to the nearest majority; `None` if it is not known yet. Large writes wait
+    /// Notes the round trip to the farthest replica; `None` if it is not known yet. Large writes wait
     /// differently in near and in far clusters.
     pub(crate) fn note_round_trip(&self, round_trip: Option<Duration>) {
         self.large_writes.borrow_mut().note_round_trip(round_trip);

@@ -299,23 +299,23 @@ impl Kv {
         let mut stored_left = STORED_WORK_MAX;
         let of_key = |(at, key): (usize, &&Key)| {
             let is_first = !keys[..at].contains(key);
-            let stored = self.get(key).map_or(0, |stored| {
-                let clearing = if is_first || shares {
-                    self.clearing_work(key, stored.value.len(), txn.is_some())
+            let value = self.get(key).map(|stored| &stored.value);
+            let bytes = value.map_or(0, Bytes::len);
+            let clearing = |bytes| {
+                if is_first || shares {
+                    self.clearing_work(key, bytes, txn.is_some())
                 } else {
                     0
-                };
-                work_ahead(&stored.value) + clearing
-            });
+                }
+            };
+            let stored = value.map_or(0, |value| work_ahead(value) + clearing(bytes));
             let stored = stored.min(stored_left);
             stored_left -= stored;
-            let added = txn.map_or(0, |txn| added_bytes(txn, key));
-            let clearing = if shares {
-                cost::clearing(added.min(RECORD_BYTES_MAX))
-            } else {
-                0
-            };
-            stored + most_work(added) + clearing
+            let Some(txn) = txn else { return stored };
+            let added = added_bytes(txn, key);
+            let kept = if bytes > RECORD_BYTES_MAX { 0 } else { bytes };
+            let longest = clearing((kept + added).min(RECORD_BYTES_MAX));
+            stored + most_work(added) + longest.saturating_sub(clearing(kept))
         };
         keys.iter().enumerate().map(of_key).collect()
     }

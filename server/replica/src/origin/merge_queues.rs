@@ -52,8 +52,7 @@ pub(super) type QueuedMerge = ((u64, u64), RequestId);
 pub(super) struct MergeCost {
     work: usize,
     kind: MergeKind,
-    /// Kind of the merge if its cost is above [`SMALL_WORK_MAX`].
-    large: MergeKind,
+    is_txn: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +85,10 @@ impl MergeCost {
     /// may become a large one.
     pub fn raised_to(self, work: usize) -> MergeCost {
         let kind = match self.kind {
-            MergeKind::Small if work > SMALL_WORK_MAX => self.large,
+            MergeKind::Small | MergeKind::Large if self.is_txn && work > SMALL_WORK_MAX => {
+                MergeKind::LargeTxn
+            }
+            MergeKind::Small if work > SMALL_WORK_MAX => MergeKind::Large,
             kind => kind,
         };
         MergeCost {
@@ -151,17 +153,18 @@ impl MergeQueues {
             Some(_) | None => WORK_MIN,
         };
         let least = command.rewritten_keys().map(least).reduce(usize::add)?;
+        let is_txn = matches!(command.op, Some(Op::Txn(_)));
+        let kind = if command_size_estimate(command) > SHORT_BYTES_MAX {
+            MergeKind::Long
+        } else if is_txn && work > SMALL_WORK_MAX {
+            MergeKind::LargeTxn
+        } else if work.max(least) > SMALL_WORK_MAX {
+            MergeKind::Large
+        } else {
+            MergeKind::Small
+        };
         let work = work.max(least);
-        let large = match &command.op {
-            Some(Op::Txn(_)) => MergeKind::LargeTxn,
-            _ => MergeKind::Large,
-        };
-        let kind = match (command_size_estimate(command), work) {
-            (bytes, _) if bytes > SHORT_BYTES_MAX => MergeKind::Long,
-            (_, work) if work > SMALL_WORK_MAX => large,
-            _ => MergeKind::Small,
-        };
-        Some(MergeCost { work, kind, large })
+        Some(MergeCost { work, kind, is_txn })
     }
 
     fn queue(&mut self, kind: MergeKind) -> &mut MergeQueue {

@@ -25,16 +25,19 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 /// Maximum number of bytes of large writes that the replica receives in one step. The maximum is
 /// smaller if the limit on unanswered bytes is smaller.
 const AT_ONCE: usize = 1 << 20;
-/// Time after which an answer is late. In a far cluster, the replica then receives [`AT_ONCE`]
-/// further bytes, although answers are missing. The time begins at the last received or answered
+/// Time after which the replica of a far cluster receives [`AT_ONCE`] further bytes, although answers
+/// are missing. The time begins at the last received or answered
 /// write. Most disks answer sooner, and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// The same time as [`JOINED_AFTER`] in a near cluster. It is long, because a late answer there
 /// means that the replicas are busy. It ends, because a write may wait for a dead holder of a lease,
 /// and the next write may concern other keys.
 const JOINED_AFTER_NEAR: Duration = Duration::from_millis(200);
-/// Maximum round trip to the nearest majority in a near cluster.
+/// Round trip to the farthest replica up to which a cluster is near.
 const NEAR_MAX: Duration = Duration::from_millis(5);
+/// Round trip to the farthest replica above which a near cluster is no longer near. It is longer than
+/// [`NEAR_MAX`], because messages between busy replicas take longer.
+const FAR_MIN: Duration = Duration::from_millis(20);
 /// Minimum time after which an answer is late in a near cluster. It begins when the replica receives
 /// the write. An answer is late only if it also took [`LATE_RATIO`] times as long as the fastest
 /// recent answers, because disks may be slow.
@@ -45,7 +48,7 @@ const LATE_RATIO: u32 = 2;
 /// answer is as fast.
 const REMEMBERED: u32 = 64;
 /// Part of [`AT_ONCE`] that is added to the limit on unanswered bytes after an early answer in a near
-/// cluster. A late answer halves the limit.
+/// cluster. It is also the minimum of the limit. A late answer halves the limit.
 const ADDED: usize = AT_ONCE / 16;
 /// Maximum pause between an answer and the next write. The pause is as long as the wait for this
 /// answer was, or twice as long if the answer is late in a near cluster, up to this maximum. In the pause, the checkpoint can write the same bytes to the
@@ -70,8 +73,10 @@ pub(crate) struct LargeWrites {
     allowed: usize,
     /// Maximum value of `allowed`. A single write may exceed this maximum.
     max: usize,
-    /// Whether the nearest majority is near.
+    /// Whether all other replicas are near.
     is_near: bool,
+    /// Time at which `allowed` was last halved.
+    halved_at: Instant,
     /// Time at which the replica last received or answered a write.
     changed: Instant,
     /// Earliest time at which the replica may receive the next write.
@@ -100,6 +105,7 @@ impl LargeWrites {
             allowed: AT_ONCE.min(max),
             max,
             is_near: false,
+            halved_at: now,
             changed: now,
             resume_at: now,
             delayed: 0,
@@ -118,9 +124,10 @@ impl LargeWrites {
         }
     }
 
-    /// Notes the round trip to the nearest majority; `None` if it is not known yet.
+    /// Notes the round trip to the farthest replica; `None` if it is not known yet.
     pub(crate) fn note_round_trip(&mut self, round_trip: Option<Duration>) {
-        self.is_near = round_trip.is_some_and(|it| it <= NEAR_MAX);
+        let max = if self.is_near { FAR_MIN } else { NEAR_MAX };
+        self.is_near = round_trip.is_some_and(|it| it <= max);
     }
 
     pub(crate) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
@@ -157,7 +164,7 @@ impl LargeWrites {
         }
         let (_, (input, bytes)) = self.waiting.pop()?;
         if self.in_flight_bytes >= self.allowed {
-            self.allowed = self.allowed.saturating_add(AT_ONCE).min(self.max);
+            self.allowed = self.in_flight_bytes.saturating_add(AT_ONCE).min(self.max);
         }
         self.queued_bytes -= bytes;
         self.in_flight_bytes += bytes;
@@ -200,6 +207,9 @@ impl LargeWrites {
         let now = Instant::now();
         let received = self.take_received(bytes).unwrap_or(now);
         let is_late = self.note_time(now.duration_since(received)) && self.is_near;
+        // Writes that were received together are late together. A write that waits for a dead
+        // holder does not mean that the replicas are busy.
+        let is_recent = received > self.halved_at && received + JOINED_AFTER_NEAR > now;
         let took = now.duration_since(self.changed);
         // There is no pause while fewer bytes are written than the replica gets in one step.
         if self.in_flight_bytes >= self.at_once().min(self.allowed) {
@@ -210,10 +220,13 @@ impl LargeWrites {
         self.in_flight_bytes -= bytes;
         self.allowed = if !self.is_near {
             self.at_once()
-        } else if is_late {
-            (self.allowed / 2).max(1)
-        } else {
+        } else if !is_late {
             (self.allowed + ADDED).min(self.at_once())
+        } else if is_recent {
+            self.halved_at = now;
+            (self.allowed / 2).max(ADDED.min(self.max))
+        } else {
+            self.allowed
         };
         self.changed = now;
     }
@@ -221,7 +234,7 @@ impl LargeWrites {
     /// Notes the time that an answer took. Returns true if the answer is late.
     fn note_time(&mut self, took: Duration) -> bool {
         let slower = self.fastest.saturating_add(self.fastest / REMEMBERED);
-        self.fastest = took.min(slower);
+        self.fastest = took.max(LATE_NEAR / LATE_RATIO).min(slower);
         took > LATE_NEAR.max(self.fastest.saturating_mul(LATE_RATIO))
     }
 
@@ -365,7 +378,7 @@ mod tests {
             (0..count).for_each(|_| writes.answered(MIB / 8));
             advance(PAUSE_MAX).await;
         }
-        assert_eq!(in_flight, [8, 8, 8, 1, 1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(in_flight, [8, 8, 8, 4, 2, 1, 1, 1, 1, 1, 2]);
         // A write may wait for a dead holder of a lease.
         let before = given(&mut writes).len();
         advance(JOINED_AFTER_NEAR).await;
