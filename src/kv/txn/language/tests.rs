@@ -385,7 +385,7 @@ fn an_error_names_the_place_and_the_correction() {
         (
             "if absent a then get a else get b else get c",
             "1, column 35",
-            "'else' stands",
+            "found 'else', but an operation",
         ),
         ("put a \"x", "1, column 7", "the quote \" is not closed"),
         ("put a 'x", "1, column 7", "the quote ' is not closed"),

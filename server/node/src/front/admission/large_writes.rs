@@ -26,8 +26,8 @@ use leasehold_replica::round_robin::RoundRobinQueue;
 /// smaller if the limit on unanswered bytes is smaller.
 const AT_ONCE: usize = 1 << 20;
 /// Time after which the replica of a far cluster receives [`AT_ONCE`] further bytes, although answers
-/// are missing. The time begins at the last received or answered
-/// write. Most disks answer sooner, and most round trips between sites take longer.
+/// are missing. The time begins at the last received or answered write. Most disks answer sooner,
+/// and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// The same time as [`JOINED_AFTER`] in a near cluster. It is long, because a late answer there
 /// means that the replicas are busy. It ends, because a write may wait for a dead holder of a lease,
@@ -51,8 +51,8 @@ const REMEMBERED: u32 = 64;
 /// cluster. It is also the minimum of the limit. A late answer halves the limit.
 const ADDED: usize = AT_ONCE / 16;
 /// Maximum pause between an answer and the next write. The pause is as long as the wait for this
-/// answer was, or twice as long if the answer is late in a near cluster, up to this maximum. In the pause, the checkpoint can write the same bytes to the
-/// disk once more.
+/// answer was, up to this maximum. If the answer is late in a near cluster, the pause is twice as
+/// long. In the pause, the checkpoint can write the same bytes to the disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Waiting large writes of all connections, and the total size of unanswered large writes.
