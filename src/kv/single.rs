@@ -11,7 +11,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::op_result::Result as OpAnswer;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::txn_op::Op as Operation;
-use leasehold_wire::{Txn, VALUE_BYTES_MAX, Value, Version};
+use leasehold_wire::{Txn, Value, Version};
 
 use super::notation::Notation;
 use super::replica::Asked;
@@ -220,36 +220,35 @@ fn read_value(
 ) -> anyhow::Result<Bytes> {
     match (file, argument.as_deref()) {
         (None, Some(text)) if text != "-" => notation.read(field, text),
-        (file, argument) => read_source(argument, file.as_deref(), VALUE_BYTES_MAX),
+        (file, argument) => read_source(argument, file.as_deref()),
     }
 }
 
+/// Maximum number of bytes that are read from a file or from standard input. The limits of values and
+/// transactions are lower, and their errors name the exact length. An endless file is refused here.
+const READ_BYTES_MAX: u64 = 64 << 20;
+
 /// Returns the bytes of a file, of standard input, or of an argument of the command line. For the
-/// file or the argument `-`, standard input is read. A file or input of more than `bytes_max` bytes
-/// is refused.
-pub fn read_source(
-    argument: Option<&str>,
-    file: Option<&Path>,
-    bytes_max: usize,
-) -> anyhow::Result<Bytes> {
+/// file or the argument `-`, standard input is read.
+pub fn read_source(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<Bytes> {
     match (file, argument) {
         (Some(file), _) if file != Path::new("-") => {
             let opened = std::fs::File::open(file).map_err(anyhow::Error::from);
-            let read = opened.and_then(|file| read_limited(file, bytes_max));
+            let read = opened.and_then(read_limited);
             read.with_context(|| format!("--file: reading {}", file.display()))
         }
         (Some(_), _) | (None, None | Some("-")) => {
-            read_limited(std::io::stdin(), bytes_max).context("reading standard input")
+            read_limited(std::io::stdin()).context("reading standard input")
         }
         (None, Some(text)) => Ok(text.to_owned().into()),
     }
 }
 
-fn read_limited(input: impl std::io::Read, bytes_max: usize) -> anyhow::Result<Bytes> {
+fn read_limited(input: impl std::io::Read) -> anyhow::Result<Bytes> {
     let mut read = Vec::new();
-    input.take(bytes_max as u64 + 1).read_to_end(&mut read)?;
-    if read.len() > bytes_max {
-        bail!("it has more than {bytes_max} bytes, the most that is allowed here");
+    input.take(READ_BYTES_MAX + 1).read_to_end(&mut read)?;
+    if read.len() as u64 > READ_BYTES_MAX {
+        bail!("it has more than {READ_BYTES_MAX} bytes; a value has at most 1 MiB");
     }
     Ok(read.into())
 }

@@ -21,10 +21,6 @@ use super::single::{read_source, shown};
 use crate::connector::Connector;
 use crate::terminal::{is_unprintable, note, print_bytes};
 
-/// Maximum length of the text of a transaction in a file or on standard input, in bytes. With
-/// escapes, a transaction of the maximum size is about four times as long.
-const TEXT_BYTES_MAX: usize = 32 << 20;
-
 /// Maximum size of a value that an error quotes, in bytes.
 const QUOTED_BYTES_MAX: usize = 100;
 
@@ -89,7 +85,7 @@ pub struct TxnArgs {
 impl TxnArgs {
     /// Returns the transaction that the text describes.
     pub fn txn(&self, notation: Notation) -> anyhow::Result<Txn> {
-        let read = read_source(self.text.as_deref(), self.file.as_deref(), TEXT_BYTES_MAX)?;
+        let read = read_source(self.text.as_deref(), self.file.as_deref())?;
         let Ok(text) = std::str::from_utf8(&read) else {
             bail!("the transaction is not UTF-8; write other bytes as \\xff in double quotes");
         };
