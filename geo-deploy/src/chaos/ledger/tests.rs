@@ -86,7 +86,7 @@ fn reads_of_a_list_extend_each_other() {
     assert_right(&appends(&[7, 8], &[7, 8, 9]));
     assert_wrong(&appends(&[7, 8, 9], &[7, 8]), "comes after a read of 3");
     assert_wrong(&appends(&[7], &[7, 8]), "should have found it");
-    assert_wrong(&appends(&[7, 9], &[7, 8, 9]), "token 2 is");
+    assert_wrong(&appends(&[7, 9], &[7, 8, 9]), "position 2 has token");
     assert_wrong(
         &appends(&[7, 8], &[7, 8, 8]),
         "token 8 is in the list twice",
