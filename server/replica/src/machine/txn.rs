@@ -145,7 +145,7 @@ struct Draft<'s, 'a> {
     changes: BTreeMap<&'a Key, Change>,
     /// Size of all stored values that were rewritten so far, in bytes.
     rewritten_bytes: usize,
-    /// Whether the answer may share memory with values that are rewritten.
+    /// True if the answer may share memory with values that are rewritten.
     shares_values: bool,
     /// Size of the values in the answer so far, in bytes.
     answer_bytes: usize,

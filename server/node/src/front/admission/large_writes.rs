@@ -73,7 +73,7 @@ pub(crate) struct LargeWrites {
     allowed: usize,
     /// Maximum value of `allowed`. A single write may exceed this maximum.
     max: usize,
-    /// Whether all other replicas are near.
+    /// True if all other replicas are near.
     is_near: bool,
     /// Time at which `allowed` was last halved.
     halved_at: Instant,
