@@ -130,6 +130,7 @@ rules! {
     H131Whole: 131, "a transaction that fails keeps the effects of its earlier operations";
     H132Earlier: 132, "an operation of a transaction does not see the effects of those before it";
     H133Abridged: 133, "a repeated transaction is answered without its values, as if they were empty";
+    H134LastWrite: 134, "a read is answered at commit although a later command of the slot writes its key";
 }
 
 /// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.

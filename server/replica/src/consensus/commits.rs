@@ -17,6 +17,10 @@ use crate::message::{LogId, LogNews, Value};
 use crate::per_log::PerLog;
 use crate::step::Step;
 
+/// Maximum number of keys of a command that is searched for a key. A command may name ten thousand
+/// keys. To search all of these for each read would take longer than the wait for the execution.
+const SEARCHED_KEYS_MAX: usize = 64;
+
 /// Result of comparing a leader's report of commits with the entries accepted here.
 #[derive(Clone, Debug, Default)]
 pub struct CommitUpdate {
@@ -130,10 +134,8 @@ impl Consensus {
     }
 
     /// Returns the answer to a read of `key`, if the committed, unexecuted slot `slot` determines
-    /// the answer (protocol §3.3). The last write of the key in this slot must be an answerable
-    /// blind write, and the answer is the value that this write stores. A command with several keys
-    /// is treated as a write of every key. Otherwise each read would search through up to ten
-    /// thousand keys, and this would take longer than the wait for the execution.
+    /// the answer (protocol §3.3). The last command of the slot that may write the key must be an
+    /// answerable blind write (hazard 134). The answer is the value that this write stores.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();
@@ -141,30 +143,30 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// Returns, for each key that a read waits for, the result of [`Self::value_at_commit`]. Omits
-    /// keys without such a result. `wanted` returns whether a read waits for a key.
-    pub fn values_at_commit<'a>(
-        &'a self,
+    /// Returns each key that a read waits for and for which [`Self::value_at_commit`] has a result,
+    /// with this result. `wanted` returns whether a read waits for a key.
+    pub fn values_at_commit(
+        &self,
         slot: Slot,
-        mut wanted: impl FnMut(&Key) -> bool + 'a,
-    ) -> impl Iterator<Item = (&'a Key, Outcome)> {
-        let accepted = self.answerable(slot);
-        let commands = accepted.into_iter().flat_map(move |accepted| {
-            let of_slot = accepted.value.commands().iter().enumerate().rev();
-            of_slot.map(move |(index, proposed)| (accepted, index, &proposed.command))
-        });
-        let writes = commands.filter(|(.., command)| command.is_write());
-        // Commands before a command of several keys are ignored, because that command may overwrite
-        // them.
-        let last = writes.map_while(|(accepted, index, command)| {
-            Some((accepted, index, command.op.as_ref()?.one_key()?))
-        });
+        wanted: impl Fn(&Key) -> bool,
+    ) -> Vec<(Key, Outcome)> {
+        let mut values = Vec::new();
         let mut seen: HashSet<&Key, SeededState> = HashSet::default();
-        last.filter_map(move |(accepted, index, key)| {
-            let is_last = wanted(key) && seen.insert(key);
-            let outcome = is_last.then(|| written_at_commit(slot, index, accepted))??;
-            Some((key, outcome))
-        })
+        let Some(accepted) = self.answerable(slot) else {
+            return values;
+        };
+        for (index, proposed) in accepted.value.commands().iter().enumerate().rev() {
+            let Some(keys) = searched_keys(&proposed.command) else {
+                break;
+            };
+            for key in keys.filter(|key| wanted(key)) {
+                if seen.insert(key) {
+                    let outcome = written_at_commit(slot, index, accepted);
+                    values.extend(outcome.map(|outcome| (key.clone(), outcome)));
+                }
+            }
+        }
+        values
     }
 
     /// Returns the value accepted in a committed slot, if the infallible blind writes of the slot
@@ -276,10 +278,20 @@ impl Consensus {
     }
 }
 
-/// Whether a command may change the value stored under `key`.
+/// Whether a command may change the value stored under `key`. A command on very many keys is assumed
+/// to change all values.
 fn may_write(command: &Command, key: &[u8]) -> bool {
-    let one_key = command.op.as_ref().and_then(Op::one_key);
-    command.is_write() && one_key.is_none_or(|one| one == key)
+    searched_keys(command).is_none_or(|mut keys| keys.any(|written| written == key))
+}
+
+/// Returns the keys that a command may write. Returns `None` for a write that names more than
+/// [`SEARCHED_KEYS_MAX`] keys.
+fn searched_keys(command: &Command) -> Option<impl Iterator<Item = &Key>> {
+    if command.is_write() && command.keys().nth(SEARCHED_KEYS_MAX).is_some() {
+        return None;
+    }
+    let is_ignored = command.is_multi() && off(Rule::H134LastWrite);
+    Some(command.written_keys().filter(move |_| !is_ignored))
 }
 
 /// Returns the result that a read of the same key would have directly after this command. Returns

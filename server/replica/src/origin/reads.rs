@@ -120,9 +120,6 @@ impl Reads {
             let values = view
                 .consensus
                 .values_at_commit(slot, |key| self.blocked.contains_key(key));
-            let values: Vec<(Key, Outcome)> = values
-                .map(|(key, outcome)| (key.clone(), outcome))
-                .collect();
             for (key, outcome) in values {
                 let ready = self.take_blocked(&key, |blocked| blocked.wait <= slot);
                 self.answer_blocked(step, view, &key, ready, Some(outcome));

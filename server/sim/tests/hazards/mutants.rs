@@ -66,6 +66,7 @@ directed! {
     H131Whole: txns::h131_a_transaction_that_fails_changes_nothing;
     H132Earlier: txns::h132_an_operation_sees_those_before_it;
     H133Abridged: txns::h133_a_repeated_transaction_says_that_its_values_were_not_kept;
+    H134LastWrite: reads::h134_a_read_is_not_answered_with_a_value_that_its_slot_overwrites;
     H81Leaps: forged::h81_a_round_near_the_limit_wedges_nobody;
     H81Leaps: forged::h81_an_incarnation_that_leaps_does_not_silence_its_peer;
     H81Leaps: forged::h81_log_time_that_leaps_is_not_accepted;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use leasehold_leases::{Key, Slot, StrategySpec};
 use leasehold_replica::message::{Accept, LogId, Message};
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Path};
+use leasehold_wire::txn_op::Op as Listed;
+use leasehold_wire::{Command, KeyValue, Path, Put, Txn};
 
 use super::cluster::{Cluster, Packet, accept, between, put, read, settings, votes_on, write};
 
@@ -259,6 +260,71 @@ fn reads_held_for_a_batch_are_answered_by_the_last_command_on_their_key() {
     cluster.release();
     cluster.pass(100);
     assert_eq!(cluster.value(reads[0]).as_deref(), Some("hidden"));
+}
+
+/// Returns the commands of one batch. The last of them is a write of several keys, among them `a`.
+fn put_before_a_write_of_several_keys(several: Op) -> Vec<Command> {
+    let batch = [Op::put("a", "hidden"), Op::put("b", "1"), several];
+    let writes = (1..).zip(batch);
+    writes.map(|(client, op)| write(client, 1, op)).collect()
+}
+
+/// Replica 1 reads after the commit, and replica 0 reads before. A read of `b` does not wait, because
+/// the last command does not write `b`.
+#[test]
+pub(super) fn h134_a_read_is_not_answered_with_a_value_that_its_slot_overwrites() {
+    let writes = |keys: usize| -> Vec<KeyValue> {
+        let others = (1..keys).map(|number| format!("other-{number}"));
+        let keys = std::iter::once("a".to_owned()).chain(others);
+        let entry = |key: String| KeyValue {
+            key: key.into(),
+            value: "2".into(),
+        };
+        keys.map(entry).collect()
+    };
+    let puts = |entries: Vec<KeyValue>| Txn {
+        then: entries
+            .into_iter()
+            .map(|KeyValue { key, value }| Listed::Put(Put { key, value }).into())
+            .collect(),
+        ..Txn::default()
+    };
+    for (several, expected) in [
+        (Op::txn(puts(writes(2))), [None, Some("1")]),
+        (Op::multi_put(writes(64)), [None, Some("1")]),
+        // The keys of a long command are not searched.
+        (Op::multi_put(writes(65)), [None, None]),
+    ] {
+        let mut settings = settings(3, StrategySpec::All);
+        settings.executed_work_max = 1; // one slot at a time
+        let mut cluster = Cluster::with(settings);
+        let stuck = Slot(cluster.node(0).executed().0 + 1);
+        cluster.hold(|packet| votes_on(packet, None));
+        cluster.ask(0, put(9, 1, "stuck", "1"));
+        cluster.ask_together(0, put_before_a_write_of_several_keys(several));
+        let early = ["a", "b"].map(|key| cluster.read(0, key));
+        assert!(early.iter().all(|read| !cluster.answered(*read)));
+        let votes = std::mem::take(&mut cluster.held);
+        cluster.forget_held();
+        let (of_stuck, of_batch): (Vec<Packet>, Vec<Packet>) = votes
+            .into_iter()
+            .partition(|packet| votes_on(packet, Some(stuck)));
+        for packet in of_batch.into_iter().chain(of_stuck) {
+            cluster.deliver(packet);
+        }
+        assert_eq!([0, 1].map(|node| cluster.node(node).executed()), [stuck; 2]);
+        let late = ["a", "b"].map(|key| cluster.read(1, key));
+        for reads in [early, late] {
+            let values = reads.map(|read| cluster.value(read));
+            assert_eq!(values.each_ref().map(Option::as_deref), expected);
+        }
+        cluster.pass(100);
+        for reads in [early, late] {
+            let values = reads.map(|read| cluster.value(read));
+            let values = values.each_ref().map(Option::as_deref);
+            assert_eq!(values, [Some("2"), Some("1")]);
+        }
+    }
 }
 
 #[test]
