@@ -51,9 +51,15 @@ const REMEMBERED: u32 = 64;
 /// cluster. It is also the minimum of the limit. A late answer halves the limit.
 const ADDED: usize = AT_ONCE / 16;
 /// Maximum pause between an answer and the next write. The pause is as long as the wait for this
-/// answer was, up to this maximum. If the answer is late in a near cluster, the pause is twice as
-/// long. In the pause, the checkpoint can write the same bytes to the disk once more.
+/// answer was, up to this maximum. In the pause, the checkpoint can write the same bytes to the disk
+/// once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// Ratio of the pause after a late answer in a near cluster to the wait for this answer. The nodes
+/// of a cluster send large writes independently, so this pause must be long. Otherwise the large
+/// writes of several nodes often coincide, and other commands wait for all of them.
+const LATE_PAUSE_RATIO: u32 = 6;
+/// Maximum pause after a late answer in a near cluster.
+const LATE_PAUSE_MAX: Duration = Duration::from_millis(60);
 
 /// Waiting large writes of all connections, and the total size of unanswered large writes.
 #[derive(Debug)]
@@ -214,8 +220,12 @@ impl LargeWrites {
         // There is no pause while fewer bytes are written than the replica gets in one step.
         if self.in_flight_bytes >= self.at_once().min(self.allowed) {
             // A write that is answered together with another has taken as long as the other.
-            let pause = if is_late { took * 2 } else { took };
-            self.resume_at = self.resume_at.max(now + pause.min(PAUSE_MAX));
+            let pause = if is_late {
+                took.saturating_mul(LATE_PAUSE_RATIO).min(LATE_PAUSE_MAX)
+            } else {
+                took.min(PAUSE_MAX)
+            };
+            self.resume_at = self.resume_at.max(now + pause);
         }
         self.in_flight_bytes -= bytes;
         self.allowed = if !self.is_near {
@@ -376,7 +386,12 @@ mod tests {
             advance(took * MS).await;
             assert!(!writes.is_due(), "no write joins those in flight");
             (0..count).for_each(|_| writes.answered(MIB / 8));
-            advance(PAUSE_MAX).await;
+            let pause = match took {
+                20 => LATE_PAUSE_MAX,
+                took => took * MS,
+            };
+            assert_eq!(writes.due(), Some(Instant::now() + pause));
+            advance(pause).await;
         }
         assert_eq!(in_flight, [8, 8, 8, 4, 2, 1, 1, 1, 1, 1, 2]);
         // A write may wait for a dead holder of a lease.
@@ -386,7 +401,7 @@ mod tests {
         (0..before + 8).for_each(|_| writes.answered(MIB / 8));
         // In a far cluster, writes join those in flight.
         writes.note_round_trip(None);
-        advance(PAUSE_MAX).await;
+        advance(LATE_PAUSE_MAX).await;
         given(&mut writes);
         advance(JOINED_AFTER).await;
         assert_eq!(given(&mut writes).len(), 8);
