@@ -12,9 +12,7 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
-use leasehold_wire::{
-    Command, Entry, ErrorCode, Field, Outcome, Record as Fields, VALUE_BYTES_MAX, Version,
-};
+use leasehold_wire::{Command, Entry, ErrorCode, Field, Outcome, Record as Fields, Version};
 use prost::Message as _;
 
 use leasehold_replica::settings::SessionLimits;
@@ -26,6 +24,11 @@ const SECOND_MS: u64 = 1000;
 /// Maximum size of an answer that is predicted, in bytes. Longer answers are not predicted, because
 /// replicas refuse some of them.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Maximum length of a record, and of a value after an append, in bytes.
+const RECORD_BYTES_MAX: usize = 256 << 10;
+/// Maximum number of fields of a record.
+const FIELDS_MAX: usize = 1024;
 
 /// Effect of a write.
 #[derive(Clone, Debug, PartialEq)]
@@ -270,9 +273,13 @@ impl ReferenceMachine {
 
 /// Returns the record that is stored as `value`; `None` if the value is not a record.
 fn record(value: &Bytes) -> Option<Fields> {
+    if value.len() > RECORD_BYTES_MAX {
+        return None;
+    }
     let record = Fields::decode(value.clone()).ok()?;
     // Other encodings, and unknown fields, make no record.
-    (record.encode_to_vec() == *value).then_some(record)
+    let is_record = record.encode_to_vec() == *value && record.fields.len() <= FIELDS_MAX;
+    is_record.then_some(record)
 }
 
 /// Returns the record `value` after `fields` are merged into it; `None` if the value is not a
@@ -290,7 +297,8 @@ fn merged(value: Option<&Bytes>, fields: &[Field]) -> Option<Bytes> {
         }
     }
     let merged = record.encode_to_vec();
-    (merged.len() <= VALUE_BYTES_MAX).then(|| merged.into())
+    let fits = merged.len() <= RECORD_BYTES_MAX && record.fields.len() <= FIELDS_MAX;
+    fits.then(|| merged.into())
 }
 
 #[cfg(test)]

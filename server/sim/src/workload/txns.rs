@@ -36,8 +36,14 @@ const LONG: f64 = 0.05;
 const LONG_OPERATIONS: usize = 60;
 /// Fraction of transactions that continue after an operation that fails.
 const KEEPS_GOING: f64 = 0.3;
+/// Fraction of lists that rewrite large values, if the list may rewrite values at all.
+const LARGE: f64 = 0.03;
+/// Number and length of the large values of a list. The replica refuses a transaction that rewrites
+/// more than 1 MiB of stored values.
+const LARGE_VALUES: u64 = 2;
+const LARGE_BYTES: usize = 250_000;
 /// Maximum number of operations of one transaction that rewrite stored values.
-const REWRITES_MAX: usize = 4;
+const REWRITES_MAX: usize = 6;
 /// Bytes that are appended to plain values, and the value of a field. A record to which they are
 /// appended is no longer a record, because no field begins with the byte 7.
 const TOKEN: &[u8] = &[7; 12];
@@ -97,6 +103,20 @@ impl RegisterEffects {
         let parts = actions.filter_map(|(register, effect)| Some((*register, effect.action()?)));
         parts.collect()
     }
+}
+
+/// Returns a large value, which is a record if `is_record` is true.
+fn large_value(is_record: bool) -> Bytes {
+    let value = vec![b'v'; LARGE_BYTES];
+    if !is_record {
+        return value.into();
+    }
+    let field = Field {
+        name: NAMES[0].into(),
+        value: value.into(),
+    };
+    let fields = vec![field];
+    Record { fields }.encode_to_vec().into()
 }
 
 /// Returns the number of a key that the checkers judge; `None` if the key is plain.
@@ -164,6 +184,9 @@ impl Chooser {
     /// Draws a list of at least `least` operations. At most `rewrites` of them rewrite stored
     /// values.
     fn list(&mut self, load: &ClientLoad, least: usize, rewrites: &mut usize) -> Vec<TxnOp> {
+        if *rewrites > 0 && self.rng.random::<f64>() < LARGE {
+            return self.large_list(std::mem::take(rewrites));
+        }
         let length = if self.rng.random::<f64>() < LONG {
             LONG_OPERATIONS
         } else {
@@ -175,6 +198,44 @@ impl Chooser {
             operation.into()
         });
         operations.collect()
+    }
+
+    /// Draws a list that puts large values and then rewrites values of plain keys.
+    fn large_list(&mut self, rewrites: usize) -> Vec<TxnOp> {
+        let mut operations = Vec::new();
+        for k in KEYS_MAX..KEYS_MAX + LARGE_VALUES {
+            let value = large_value(self.rng.random());
+            operations.push(Listed::Put(Put { key: key(k), value }));
+        }
+        for _ in 0..rewrites {
+            let key = key(KEYS_MAX + self.rng.random_range(0..PLAIN_KEYS));
+            operations.push(self.rewrite(key));
+        }
+        operations.into_iter().map(TxnOp::from).collect()
+    }
+
+    fn rewrite(&mut self, key: Bytes) -> Listed {
+        let field = self.field();
+        match self.rng.random_range(0..4) {
+            0 | 1 => {
+                let length = self.rng.random_range(0..=TOKEN.len());
+                Listed::append(key, &TOKEN[..length])
+            }
+            2 => Listed::PutFields(PutFields {
+                key,
+                fields: vec![field],
+            }),
+            _ => Listed::delete_fields(key, vec![field.name]),
+        }
+    }
+
+    /// Draws a field of a plain key.
+    fn field(&mut self) -> Field {
+        let name = NAMES[self.rng.random_range(0..NAMES.len())];
+        Field {
+            name: name.into(),
+            value: Bytes::from_static(TOKEN),
+        }
     }
 
     fn operation(&mut self, load: &ClientLoad, may_rewrite: bool) -> Listed {
@@ -198,18 +259,13 @@ impl Chooser {
     }
 
     fn plain_operation(&mut self, key: Bytes, may_rewrite: bool) -> Listed {
-        let name = NAMES[self.rng.random_range(0..NAMES.len())];
-        let field = Field {
-            name: name.into(),
-            value: Bytes::from_static(TOKEN),
-        };
         match self.rng.random_range(0..12) {
             0 => Listed::Delete(Delete { key }),
             1 => Listed::Get(Get { key }),
             2 => {
                 let fields = NAMES.map(|name| Field {
                     name: name.into(),
-                    ..field.clone()
+                    value: Bytes::from_static(TOKEN),
                 });
                 let value = Record {
                     fields: fields.into(),
@@ -225,15 +281,7 @@ impl Chooser {
                 key,
                 value: i64::MAX.to_string().into(),
             }),
-            5 | 6 if may_rewrite => {
-                let length = self.rng.random_range(0..=TOKEN.len());
-                Listed::append(key, &TOKEN[..length])
-            }
-            7 if may_rewrite => Listed::PutFields(PutFields {
-                key,
-                fields: vec![field],
-            }),
-            8 if may_rewrite => Listed::delete_fields(key, vec![name.into()]),
+            5..9 if may_rewrite => self.rewrite(key),
             _ => Listed::add(key, self.rng.random_range(-3..9)),
         }
     }

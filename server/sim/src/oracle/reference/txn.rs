@@ -15,12 +15,10 @@ use leasehold_wire::{
 };
 use prost::Message as _;
 
-use super::{merged, record};
+use super::{RECORD_BYTES_MAX, merged, record};
 
 type Entries = BTreeMap<Key, (Bytes, Version)>;
 
-/// Maximum length of a record, and of a value after an append, in bytes.
-const REWRITTEN_BYTES_MAX: usize = 256 << 10;
 /// Maximum size of the stored values together that a transaction may rewrite, in bytes.
 const ALL_REWRITTEN_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of the values in an answer, in bytes. Each value that was read counts as
@@ -77,7 +75,7 @@ pub(super) fn execute(
         let before = entries.get(op.key()).cloned();
         let mut outcome = run(op, before.as_ref(), version);
         let bytes = before.as_ref().map_or(0, |(value, _)| value.len());
-        if op.is_rewrite() && bytes <= REWRITTEN_BYTES_MAX {
+        if op.is_rewrite() && bytes <= RECORD_BYTES_MAX {
             if rewritten_bytes + bytes > ALL_REWRITTEN_BYTES_MAX {
                 outcome = Err(ErrorCode::TooLarge);
             } else {
@@ -199,7 +197,7 @@ fn run(
         Op::Append(append) => {
             let mut longer = value.map(|value| value.to_vec()).unwrap_or_default();
             longer.extend_from_slice(&append.suffix);
-            if longer.len() > REWRITTEN_BYTES_MAX {
+            if longer.len() > RECORD_BYTES_MAX {
                 return Err(ErrorCode::TooLarge);
             }
             (Answer::Count(longer.len() as u64), write(longer.into()))
