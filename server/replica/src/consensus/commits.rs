@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use leasehold_leases::hashing::SeededState;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Key, Slot};
+use leasehold_wire::Outcome;
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Outcome};
 
 use super::Consensus;
 use super::cell::Accepted;
@@ -17,9 +17,9 @@ use crate::message::{LogId, LogNews, Value};
 use crate::per_log::PerLog;
 use crate::step::Step;
 
-/// Maximum number of keys of a command that is searched for a key. A command may name ten thousand
-/// keys. To search all of these for each read would take longer than the wait for the execution.
-const SEARCHED_KEYS_MAX: usize = 64;
+/// Maximum number of keys that a search through the writes of a slot compares. A slot may name ten
+/// thousand keys, and thousands of reads may search it.
+const SEARCHED_KEYS_MAX: usize = 2048;
 
 /// Result of comparing a leader's report of commits with the entries accepted here.
 #[derive(Clone, Debug, Default)]
@@ -134,12 +134,12 @@ impl Consensus {
     }
 
     /// Returns the answer to a read of `key`, if the committed, unexecuted slot `slot` determines
-    /// the answer (protocol §3.3). The last command of the slot that may write the key must be an
+    /// the answer (protocol §3.3). The last write of the slot that names the key must be an
     /// answerable blind write (hazard 134). The answer is the value that this write stores.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
-        let mut of_slot = accepted.value.commands().iter().enumerate().rev();
-        let (index, _) = of_slot.find(|(_, p)| may_write(&p.command, key))?;
+        let mut named = named_from_the_end(accepted);
+        let (index, _) = named.find(|(_, named)| *named == key)?;
         written_at_commit(slot, index, accepted)
     }
 
@@ -150,23 +150,18 @@ impl Consensus {
         slot: Slot,
         wanted: impl Fn(&Key) -> bool,
     ) -> Vec<(Key, Outcome)> {
-        let mut values = Vec::new();
         let mut seen: HashSet<&Key, SeededState> = HashSet::default();
-        let Some(accepted) = self.answerable(slot) else {
-            return values;
-        };
-        for (index, proposed) in accepted.value.commands().iter().enumerate().rev() {
-            let Some(keys) = searched_keys(&proposed.command) else {
-                break;
-            };
-            for key in keys.filter(|key| wanted(key)) {
-                if seen.insert(key) {
-                    let outcome = written_at_commit(slot, index, accepted);
-                    values.extend(outcome.map(|outcome| (key.clone(), outcome)));
-                }
-            }
-        }
-        values
+        let accepted = self.answerable(slot).into_iter();
+        let named = accepted.flat_map(|accepted| {
+            let named = named_from_the_end(accepted);
+            named.map(move |(index, key)| (accepted, index, key))
+        });
+        let last = named.filter(|(.., key)| wanted(key) && seen.insert(key));
+        let values = last.filter_map(|(accepted, index, key)| {
+            let outcome = written_at_commit(slot, index, accepted)?;
+            Some((key.clone(), outcome))
+        });
+        values.collect()
     }
 
     /// Returns the value accepted in a committed slot, if the infallible blind writes of the slot
@@ -278,20 +273,20 @@ impl Consensus {
     }
 }
 
-/// Whether a command may change the value stored under `key`. A command on very many keys is assumed
-/// to change all values.
-fn may_write(command: &Command, key: &[u8]) -> bool {
-    searched_keys(command).is_none_or(|mut keys| keys.any(|written| written == key))
-}
-
-/// Returns the keys that a command may write. Returns `None` for a write that names more than
-/// [`SEARCHED_KEYS_MAX`] keys.
-fn searched_keys(command: &Command) -> Option<impl Iterator<Item = &Key>> {
-    if command.is_write() && command.keys().nth(SEARCHED_KEYS_MAX).is_some() {
-        return None;
-    }
-    let is_ignored = command.is_multi() && off(Rule::H134LastWrite);
-    Some(command.written_keys().filter(move |_| !is_ignored))
+/// Returns the keys that the writes of a slot name, each with the index of the write. The writes are
+/// in descending order. A write names the keys that it only compares, too. At most
+/// [`SEARCHED_KEYS_MAX`] keys are returned.
+fn named_from_the_end(accepted: &Accepted) -> impl Iterator<Item = (usize, &Key)> {
+    let commands = accepted.value.commands().iter().enumerate().rev();
+    let writes = commands.filter(|(_, proposed)| {
+        let is_ignored = off(Rule::H134LastWrite) && proposed.command.is_multi();
+        proposed.command.is_write() && !is_ignored
+    });
+    let named = writes.flat_map(|(index, proposed)| {
+        let keys = proposed.command.keys();
+        keys.map(move |key| (index, key))
+    });
+    named.take(SEARCHED_KEYS_MAX)
 }
 
 /// Returns the result that a read of the same key would have directly after this command. Returns

@@ -2,11 +2,12 @@
 //! confirm that it still leads. Then it waits until a certain slot is executed, and answers the
 //! read with the value after that slot.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use leasehold_leases::Slot;
+use leasehold_leases::hashing::SeededState;
 use leasehold_leases::mutants::{Rule, off};
-use leasehold_wire::Path;
+use leasehold_leases::{Key, Slot};
+use leasehold_wire::{Outcome, Path};
 
 use super::answers::{ReadAnswers, ReadRequest};
 use super::view::View;
@@ -166,9 +167,26 @@ impl ReadIndex {
         answers: &mut ReadAnswers,
         slot: Slot,
     ) {
-        let ready = self.confirmed.remove(&slot);
-        for read in ready.into_iter().flatten() {
-            self.answer(step, view, answers, slot, read);
+        let Some(ready) = self.confirmed.remove(&slot) else {
+            return;
+        };
+        let keys: HashSet<Key, SeededState> = ready.iter().map(|read| read.key.clone()).collect();
+        // There may be thousands of reads, so the slot is searched once for all of them.
+        let values = view
+            .consensus
+            .values_at_commit(slot, |key| keys.contains(key));
+        let values: HashMap<Key, Outcome, SeededState> = values.into_iter().collect();
+        let mut waiting = Vec::new();
+        for read in ready {
+            match values.get(&read.key) {
+                Some(outcome) => {
+                    answers.answer(step, read.from, Path::ReadIndex, outcome.clone());
+                }
+                None => waiting.push(read),
+            }
+        }
+        if !waiting.is_empty() {
+            self.confirmed.insert(slot, waiting);
         }
     }
 

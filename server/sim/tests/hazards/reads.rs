@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use leasehold_leases::{Key, Slot, StrategySpec};
 use leasehold_replica::message::{Accept, LogId, Message};
 use leasehold_wire::command::Op;
+use leasehold_wire::comparison::Condition;
 use leasehold_wire::txn_op::Op as Listed;
-use leasehold_wire::{Command, KeyValue, Path, Put, Txn};
+use leasehold_wire::{Command, Comparison, Get, KeyValue, Path, Put, Txn, TxnOp};
 
 use super::cluster::{Cluster, Packet, accept, between, put, read, settings, votes_on, write};
 
@@ -262,46 +263,78 @@ fn reads_held_for_a_batch_are_answered_by_the_last_command_on_their_key() {
     assert_eq!(cluster.value(reads[0]).as_deref(), Some("hidden"));
 }
 
-/// Returns the commands of one batch. The last of them is a write of several keys, among them `a`.
-fn put_before_a_write_of_several_keys(several: Op) -> Vec<Command> {
-    let batch = [Op::put("a", "hidden"), Op::put("b", "1"), several];
-    let writes = (1..).zip(batch);
+/// Returns the commands of one batch: puts of `a` and `b`, and `later`.
+fn puts_before(later: Vec<Op>) -> Vec<Command> {
+    let batch = [Op::put("a", "first"), Op::put("b", "1")];
+    let writes = (1..).zip(batch.into_iter().chain(later));
     writes.map(|(client, op)| write(client, 1, op)).collect()
 }
 
-/// Replica 1 reads after the commit, and replica 0 reads before. A read of `b` does not wait, because
-/// the last command does not write `b`.
+/// Each case consists of later writes in the same slot, the values of `a` and `b` that reads return
+/// before the execution of the slot, and the value of `a` afterwards. Replica 1 reads after the
+/// commit, and replica 0 reads before.
 #[test]
 pub(super) fn h134_a_read_is_not_answered_with_a_value_that_its_slot_overwrites() {
-    let writes = |keys: usize| -> Vec<KeyValue> {
-        let others = (1..keys).map(|number| format!("other-{number}"));
-        let keys = std::iter::once("a".to_owned()).chain(others);
+    let entries = |first: &str, count: usize| -> Vec<KeyValue> {
+        let others = (1..count).map(|number| format!("other-{number}"));
+        let keys = std::iter::once(first.to_owned()).chain(others);
         let entry = |key: String| KeyValue {
             key: key.into(),
             value: "2".into(),
         };
         keys.map(entry).collect()
     };
-    let puts = |entries: Vec<KeyValue>| Txn {
-        then: entries
-            .into_iter()
-            .map(|KeyValue { key, value }| Listed::Put(Put { key, value }).into())
-            .collect(),
+    let puts = |first: &str| -> Vec<TxnOp> {
+        let put = |KeyValue { key, value }| Listed::Put(Put { key, value }).into();
+        entries(first, 2).into_iter().map(put).collect()
+    };
+    let then = |then: Vec<TxnOp>| Txn {
+        then,
         ..Txn::default()
     };
-    for (several, expected) in [
-        (Op::txn(puts(writes(2))), [None, Some("1")]),
-        (Op::multi_put(writes(64)), [None, Some("1")]),
-        // The keys of a long command are not searched.
-        (Op::multi_put(writes(65)), [None, None]),
-    ] {
+    let or_else = Txn {
+        comparisons: vec![Comparison {
+            key: "other".into(),
+            condition: Some(Condition::Present(true)),
+        }],
+        or_else: puts("a"),
+        ..Txn::default()
+    };
+    let get_a = Listed::Get(Get { key: "a".into() }).into();
+    let adds = vec![Listed::add("n", 1).into(); 70];
+    let long = || Op::multi_put(entries("other", 1024));
+    let cases: [(Vec<Op>, [Option<&str>; 2], &str); 7] = [
+        (vec![Op::txn(then(puts("a")))], [None, Some("1")], "2"),
+        (vec![Op::txn(or_else)], [None, Some("1")], "2"),
+        (
+            vec![Op::multi_put(entries("a", 1024))],
+            [None, Some("1")],
+            "2",
+        ),
+        // These later writes change neither key.
+        (
+            vec![Op::txn(then(puts("c")))],
+            [Some("first"), Some("1")],
+            "first",
+        ),
+        (
+            vec![Op::txn(then(adds))],
+            [Some("first"), Some("1")],
+            "first",
+        ),
+        // A write that only reads a key is treated as a write of this key.
+        (vec![Op::txn(then(vec![get_a]))], [None, Some("1")], "first"),
+        // Not all keys of very long slots are searched.
+        (vec![long(), long()], [None, None], "first"),
+    ];
+    for (later, expected, last) in cases {
         let mut settings = settings(3, StrategySpec::All);
         settings.executed_work_max = 1; // one slot at a time
         let mut cluster = Cluster::with(settings);
         let stuck = Slot(cluster.node(0).executed().0 + 1);
         cluster.hold(|packet| votes_on(packet, None));
         cluster.ask(0, put(9, 1, "stuck", "1"));
-        cluster.ask_together(0, put_before_a_write_of_several_keys(several));
+        cluster.ask_together(0, puts_before(later));
         let early = ["a", "b"].map(|key| cluster.read(0, key));
         assert!(early.iter().all(|read| !cluster.answered(*read)));
         let votes = std::mem::take(&mut cluster.held);
@@ -322,7 +355,7 @@ pub(super) fn h134_a_read_is_not_answered_with_a_value_that_its_slot_overwrites(
         for reads in [early, late] {
             let values = reads.map(|read| cluster.value(read));
             let values = values.each_ref().map(Option::as_deref);
-            assert_eq!(values, [Some("2"), Some("1")]);
+            assert_eq!(values, [Some(last), Some("1")]);
         }
     }
 }
