@@ -202,6 +202,12 @@ impl Response {
         }
     }
 
+    /// Returns true if the request was refused, or could not be executed.
+    pub fn is_error(&self) -> bool {
+        let result = self.outcome.as_ref().and_then(|it| it.result.as_ref());
+        matches!(result, Some(outcome::Result::Error(_)))
+    }
+
     /// Creates the refusal of request `id`. With `id` 0, it is the refusal of the connection
     /// itself.
     pub fn refusal(id: u64, error: Error) -> Response {

@@ -155,10 +155,11 @@ impl Inbox {
         self.large_writes.borrow_mut().forget(connection)
     }
 
-    /// Notes that the replica has answered large writes with this total cost in units.
-    pub(crate) fn answered(&self, units: usize) {
+    /// Notes that the replica has answered a large write with this cost in units. Nothing is noted if
+    /// the cost is 0. `is_executed` is false if the write was refused, or if this is not known.
+    pub(crate) fn answered(&self, units: usize, is_executed: bool) {
         if units > 0 {
-            self.large_writes.borrow_mut().answered(units);
+            self.large_writes.borrow_mut().answered(units, is_executed);
             self.wake();
         }
     }
@@ -622,7 +623,7 @@ mod tests {
         inbox.push_client(command(101), 10);
         assert_eq!(numbers(round(&inbox)), [101]);
         assert!(!inbox.has_others(), "the replica has its part");
-        inbox.answered(1 << 19);
+        inbox.answered(1 << 19, true);
         inbox.arrival().await;
         assert_eq!(numbers(round(&inbox)), [3]);
     }

@@ -223,8 +223,8 @@ impl Clients {
     }
 
     fn append(&self, connection: &Rc<Connection>, response: &Response) {
-        self.inbox
-            .answered(connection.account().release(response.id));
+        let charge = connection.account().release(response.id);
+        self.inbox.answered(charge, !response.is_error());
         connection.answer(response);
         if !connection.dirty.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
@@ -244,7 +244,7 @@ impl Clients {
         let Some(account) = disconnected.get(&to.connection) else {
             return;
         };
-        self.inbox.answered(account.release(to.request));
+        self.inbox.answered(account.release(to.request), false);
         if account.in_flight() == 0 {
             disconnected.remove(&to.connection);
         }
@@ -257,7 +257,7 @@ impl Clients {
         let account = connection.account();
         // Answers that no client will read are not encoded.
         for response in self.large_answers.borrow_mut().forget(connection.id) {
-            self.inbox.answered(account.release(response.id));
+            self.inbox.answered(account.release(response.id), false);
         }
         // Large writes that the replica does not have yet are not written.
         for request in self.inbox.forget_large_writes(connection.id) {

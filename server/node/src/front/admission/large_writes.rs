@@ -12,7 +12,8 @@
 //! may be in flight together. The measured round trip distinguishes the two cases. If it is long or
 //! unknown, and a write is not answered soon, the next write is sent before the answer. If the round
 //! trip is short, a late answer means that the replicas are busy with large writes, perhaps with
-//! those of other nodes. Then fewer bytes are in flight, until answers are fast again.
+//! those of other nodes. Then fewer bytes are in flight, until answers are fast again. In both cases,
+//! a pause follows each answer, in which other work is done.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,7 +41,8 @@ const NEAR_MAX: Duration = Duration::from_millis(5);
 const FAR_MIN: Duration = Duration::from_millis(20);
 /// Minimum time after which an answer is late in a near cluster. It begins when the replica receives
 /// the write. An answer is late only if it also took [`LATE_RATIO`] times as long as the fastest
-/// recent answers, because disks may be slow.
+/// recent answers, because disks may be slow. The answer to a write of several mebibytes may take
+/// this time for each of them.
 const LATE_NEAR: Duration = Duration::from_millis(5);
 /// See [`LATE_NEAR`].
 const LATE_RATIO: u32 = 2;
@@ -50,12 +52,12 @@ const REMEMBERED: u32 = 64;
 /// Part of [`AT_ONCE`] that is added to the limit on unanswered bytes after an early answer in a near
 /// cluster. It is also the minimum of the limit. A late answer halves the limit.
 const ADDED: usize = AT_ONCE / 16;
-/// Maximum pause between an answer and the next write. The pause is as long as the wait for this
-/// answer was, up to this maximum. In the pause, the checkpoint can write the same bytes to the disk
-/// once more.
+/// Maximum pause between an answer and the next write, unless the answer is late in a near cluster.
+/// The pause is as long as the time since the previous write or answer, up to this maximum. In the
+/// pause, the checkpoint can write the same bytes to the disk once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Ratio of the pause after a late answer in a near cluster to the wait for this answer. The nodes
-/// of a cluster send large writes independently, so this pause must be long. Otherwise the large
+/// Ratio of the pause after a late answer in a near cluster to the time that this answer took. The
+/// nodes of a cluster send large writes independently, so this pause must be long. Otherwise the large
 /// writes of several nodes often coincide, and other commands wait for all of them.
 const LATE_PAUSE_RATIO: u32 = 6;
 /// Maximum pause after a late answer in a near cluster.
@@ -134,6 +136,9 @@ impl LargeWrites {
     pub(crate) fn note_round_trip(&mut self, round_trip: Option<Duration>) {
         let max = if self.is_near { FAR_MIN } else { NEAR_MAX };
         self.is_near = round_trip.is_some_and(|it| it <= max);
+        if !self.is_near {
+            self.resume_at = self.resume_at.min(Instant::now() + PAUSE_MAX);
+        }
     }
 
     pub(crate) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
@@ -201,48 +206,52 @@ impl LargeWrites {
         self.delayed
     }
 
-    /// Notes that the replica has answered writes of this many bytes.
+    /// Notes that the replica has answered a write of this many bytes. If the write was not executed,
+    /// the time of the answer does not tell how busy the replicas are.
     ///
     /// # Panics
     /// Panics if the replica has fewer unanswered bytes.
-    pub(crate) fn answered(&mut self, bytes: usize) {
+    pub(crate) fn answered(&mut self, bytes: usize, is_executed: bool) {
         assert!(
             bytes <= self.in_flight_bytes,
             "writes that are answered are in flight"
         );
         let now = Instant::now();
         let received = self.take_received(bytes).unwrap_or(now);
-        let is_late = self.note_time(now.duration_since(received)) && self.is_near;
+        let took = now.duration_since(received);
+        let is_late = is_executed && self.note_time(took, bytes) && self.is_near;
         // Writes that were received together are late together. A write that waits for a dead
         // holder does not mean that the replicas are busy.
-        let is_recent = received > self.halved_at && received + JOINED_AFTER_NEAR > now;
-        let took = now.duration_since(self.changed);
+        let is_recent = received > self.halved_at && took < JOINED_AFTER_NEAR;
         // There is no pause while fewer bytes are written than the replica gets in one step.
         if self.in_flight_bytes >= self.at_once().min(self.allowed) {
-            // A write that is answered together with another has taken as long as the other.
             let pause = if is_late {
                 took.saturating_mul(LATE_PAUSE_RATIO).min(LATE_PAUSE_MAX)
             } else {
-                took.min(PAUSE_MAX)
+                // A write that is answered together with another has taken as long as the other.
+                now.duration_since(self.changed).min(PAUSE_MAX)
             };
             self.resume_at = self.resume_at.max(now + pause);
         }
         self.in_flight_bytes -= bytes;
         self.allowed = if !self.is_near {
             self.at_once()
-        } else if !is_late {
-            (self.allowed + ADDED).min(self.at_once())
-        } else if is_recent {
+        } else if is_late && is_recent {
             self.halved_at = now;
             (self.allowed / 2).max(ADDED.min(self.max))
-        } else {
+        } else if is_late || !is_executed {
             self.allowed
+        } else {
+            (self.allowed + ADDED).min(self.at_once())
         };
         self.changed = now;
     }
 
-    /// Notes the time that an answer took. Returns true if the answer is late.
-    fn note_time(&mut self, took: Duration) -> bool {
+    /// Notes the time that the answer to a write of this many bytes took. Returns true if the answer
+    /// is late.
+    fn note_time(&mut self, took: Duration, bytes: usize) -> bool {
+        let steps = bytes.div_ceil(AT_ONCE).max(1);
+        let took = took / u32::try_from(steps).unwrap_or(u32::MAX);
         let slower = self.fastest.saturating_add(self.fastest / REMEMBERED);
         self.fastest = took.max(LATE_NEAR / LATE_RATIO).min(slower);
         took > LATE_NEAR.max(self.fastest.saturating_mul(LATE_RATIO))
@@ -328,7 +337,7 @@ mod tests {
             (writes.in_flight_bytes(), writes.queued_bytes),
             (MIB, 3 * MIB / 2)
         );
-        writes.answered(MIB);
+        writes.answered(MIB, true);
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
@@ -345,7 +354,7 @@ mod tests {
             assert_eq!(given(&mut writes), [(1, request)]);
             advance(JOINED_AFTER - MS).await;
             assert!(!writes.is_due());
-            writes.answered(MIB);
+            writes.answered(MIB, true);
             advance(PAUSE_MAX).await;
         }
     }
@@ -363,7 +372,7 @@ mod tests {
             advance(JOINED_AFTER).await;
         }
         assert_eq!((given(&mut writes), writes.due()), (vec![], None));
-        writes.answered(MIB);
+        writes.answered(MIB, true);
         assert!(!writes.is_due(), "an answer counts as a write");
         advance(JOINED_AFTER).await;
         assert_eq!(given(&mut writes), [(1, 4)]);
@@ -385,7 +394,7 @@ mod tests {
             in_flight.push(count);
             advance(took * MS).await;
             assert!(!writes.is_due(), "no write joins those in flight");
-            (0..count).for_each(|_| writes.answered(MIB / 8));
+            (0..count).for_each(|_| writes.answered(MIB / 8, true));
             let pause = match took {
                 20 => LATE_PAUSE_MAX,
                 took => took * MS,
@@ -398,13 +407,53 @@ mod tests {
         let before = given(&mut writes).len();
         advance(JOINED_AFTER_NEAR).await;
         assert_eq!(given(&mut writes).len(), 8);
-        (0..before + 8).for_each(|_| writes.answered(MIB / 8));
+        (0..before + 8).for_each(|_| writes.answered(MIB / 8, true));
         // In a far cluster, writes join those in flight.
         writes.note_round_trip(None);
         advance(LATE_PAUSE_MAX).await;
         given(&mut writes);
         advance(JOINED_AFTER).await;
         assert_eq!(given(&mut writes).len(), 8);
+    }
+
+    /// After a late answer, the pause is several times as long as the wait for the answer. It ends
+    /// soon when the cluster is no longer near. Refusals are no fast answers, and the answer to a very
+    /// large write may take longer.
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_is_followed_by_a_long_pause() {
+        let mut writes = LargeWrites::new(8 * MIB);
+        for request in 1..=10 {
+            writes.push(1, write(1, request), MIB);
+        }
+        writes.push(1, write(1, 11), 4 * MIB);
+        writes.push(1, write(1, 12), MIB);
+        let answer = async |writes: &mut LargeWrites, took: u32, bytes, is_executed| {
+            writes.note_round_trip(Some(MS));
+            assert_eq!(given(writes).len(), 1);
+            advance(took * MS).await;
+            writes.answered(bytes, is_executed);
+            let pause = writes.resume_at - Instant::now();
+            advance(pause).await;
+            pause
+        };
+        for took in [4; 3] {
+            assert_eq!(answer(&mut writes, took, MIB, true).await, took * MS);
+        }
+        answer(&mut writes, 0, MIB, false).await;
+        assert_eq!(answer(&mut writes, 8, MIB, true).await, 8 * MS);
+        assert_eq!(answer(&mut writes, 9, MIB, true).await, 54 * MS);
+        assert_eq!(answer(&mut writes, 100, MIB, true).await, LATE_PAUSE_MAX);
+        for took in [4; 3] {
+            assert_eq!(answer(&mut writes, took, MIB, true).await, took * MS);
+        }
+        assert_eq!(answer(&mut writes, 16, 4 * MIB, true).await, 16 * MS);
+        writes.push(1, write(1, 13), MIB);
+        given(&mut writes);
+        advance(9 * MS).await;
+        writes.answered(MIB, true);
+        assert_eq!(writes.due(), Some(Instant::now() + 54 * MS));
+        writes.note_round_trip(None);
+        assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
     }
 
     /// Answers that always take long mean that the disks are slow, not that the replicas are busy.
@@ -418,7 +467,7 @@ mod tests {
         for took in [30, 31, 40, 59, 30, 58] {
             assert_eq!(given(&mut writes).len(), 8, "{took}");
             advance(took * MS).await;
-            (0..8).for_each(|_| writes.answered(MIB / 8));
+            (0..8).for_each(|_| writes.answered(MIB / 8, true));
             advance(PAUSE_MAX).await;
         }
     }
@@ -435,9 +484,9 @@ mod tests {
         assert_eq!(given(&mut writes).len(), 128);
         advance(JOINED_AFTER).await;
         assert_eq!((given(&mut writes), writes.due()), (vec![], None));
-        writes.answered(8 << 10);
+        writes.answered(8 << 10, true);
         assert!(!writes.is_due());
-        writes.answered(MIB);
+        writes.answered(MIB, true);
         advance(PAUSE_MAX).await;
         assert_eq!(given(&mut writes).len(), 1);
     }
@@ -452,8 +501,8 @@ mod tests {
         advance(JOINED_AFTER).await;
         given(&mut writes);
         advance(100 * MS).await;
-        writes.answered(MIB);
-        writes.answered(MIB);
+        writes.answered(MIB, true);
+        writes.answered(MIB, true);
         assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
     }
 
@@ -467,7 +516,7 @@ mod tests {
         for (request, took, pause) in [(1, 8 * MS, 8 * MS), (2, 100 * MS, PAUSE_MAX)] {
             assert_eq!(given(&mut writes), [(1, request)]);
             advance(took).await;
-            writes.answered(MIB);
+            writes.answered(MIB, true);
             assert_eq!(writes.due(), Some(Instant::now() + pause));
             advance(pause - MS).await;
             assert!(!writes.is_due());
@@ -484,7 +533,7 @@ mod tests {
             writes.push(2, write(2, request), MIB / 4);
             assert_eq!(given(&mut writes), [(1, request), (2, request)]);
             advance(MS).await;
-            writes.answered(MIB / 2);
+            writes.answered(MIB / 2, true);
         }
         assert_eq!(writes.delayed(), 0);
     }
@@ -497,7 +546,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 1)]);
         advance(JOINED_AFTER).await;
         assert!(!writes.is_due());
-        writes.answered(3 * MIB);
+        writes.answered(3 * MIB, true);
         advance(PAUSE_MAX).await;
         assert_eq!(given(&mut writes), [(1, 2)]);
     }
