@@ -14,12 +14,41 @@ use super::status::ShortTimeout;
 /// Maximum timeout for a majority's answers, unless the election timeout is longer.
 const MAJORITY_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
+/// Number of round trips in a window of [`ShortestRtt`].
+const RTT_WINDOW: u32 = 16;
+
+/// Shortest of the recent round trips to a peer: of all in the current window and in the previous
+/// one. Unlike a smoothed round trip, it does not rise if a replica is busy or paused for a while.
+#[derive(Clone, Copy, Debug, Default)]
+struct ShortestRtt {
+    current: Option<Duration>,
+    previous: Option<Duration>,
+    /// Number of round trips in the current window.
+    count: u32,
+}
+
+impl ShortestRtt {
+    fn note(&mut self, sample: Duration) {
+        if self.count == RTT_WINDOW {
+            (self.previous, self.current, self.count) = (self.current, None, 0);
+        }
+        self.current = Some(self.current.map_or(sample, |it| it.min(sample)));
+        self.count += 1;
+    }
+
+    /// Returns the shortest round trip; `None` if none was measured.
+    fn get(&self) -> Option<Duration> {
+        self.current.into_iter().chain(self.previous).min()
+    }
+}
+
 /// Knowledge of another replica.
 #[derive(Clone, Debug, Default)]
 struct Peer {
     incarnation: Incarnation,
     /// Smoothed round-trip time to the peer; `None` if none was measured.
     rtt: Option<Duration>,
+    shortest_rtt: ShortestRtt,
     /// Time at which the last message came from the peer; the beginning of this run if none came.
     last_contact: Time,
     /// The peer's own estimate of the average time, in ms, that clients would wait if the peer led;
@@ -53,8 +82,8 @@ pub(super) struct ReplicaContext {
 }
 
 impl Hash for ReplicaContext {
-    /// Hashes this value, except the times of the last messages of peers. While a fingerprint is
-    /// valid, these times have no effect (`Replica::fingerprint`).
+    /// Hashes this value, except the times of the last messages of peers and the shortest round trips.
+    /// While a fingerprint is valid, these have no effect (`Replica::fingerprint`).
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -149,6 +178,7 @@ impl ReplicaContext {
         let sample = now.since(Time(stamp));
         let peer = &mut self.peers[from.index()];
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+        peer.shortest_rtt.note(sample);
     }
 
     /// Notes a peer's own estimate of the average time, in ms, that clients would wait if this peer
@@ -273,6 +303,13 @@ impl ReplicaContext {
         measured.max().unwrap_or(Duration::ZERO)
     }
 
+    /// Returns the round trip to the farthest peer. For each peer, the shortest of the recent round
+    /// trips counts. Returns zero if no round trip was measured.
+    pub(super) fn farthest_rtt(&self) -> Duration {
+        let shortest = self.peers.iter().filter_map(|peer| peer.shortest_rtt.get());
+        shortest.max().unwrap_or(Duration::ZERO)
+    }
+
     /// Returns the smoothed round trip to a peer; `None` until it is measured.
     pub(super) fn rtt(&self, peer: ReplicaId) -> Option<Duration> {
         self.peers.get(peer.index())?.rtt
@@ -315,5 +352,26 @@ impl ReplicaContext {
             to_incarnation: self.incarnation_of(to),
             message,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_a_peer_does_not_lengthen_its_shortest_round_trip() {
+        let ms = Duration::from_millis;
+        let mut rtt = ShortestRtt::default();
+        assert_eq!(rtt.get(), None);
+        let mut note = |samples: &[u64]| {
+            samples.iter().for_each(|sample| rtt.note(ms(*sample)));
+            rtt.get()
+        };
+        assert_eq!(note(&[1; 10]), Some(ms(1)));
+        assert_eq!(note(&[600; 10]), Some(ms(1)));
+        // The peer has moved away.
+        assert_eq!(note(&[80; 2 * RTT_WINDOW as usize]), Some(ms(80)));
+        assert_eq!(note(&[2]), Some(ms(2)));
     }
 }

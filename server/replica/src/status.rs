@@ -41,11 +41,11 @@ impl Replica {
         self.ctx.short_timeout()
     }
 
-    /// Returns the longest measured round trip to another replica; `None` until the round trips to a
-    /// majority are measured.
+    /// Returns the round trip to the farthest replica; `None` until the round trips to a majority are
+    /// measured. For each replica, the shortest of the recent round trips counts, so the result does
+    /// not rise if replicas are busy.
     pub fn longest_round_trip(&self) -> Option<Duration> {
-        let majority = self.ctx.majority_rtt();
-        majority.map(|rtt| rtt.max(self.ctx.rtt_max()))
+        self.ctx.majority_rtt().map(|_| self.ctx.farthest_rtt())
     }
 
     /// Returns a summary of the state. Replicas are named by their index.

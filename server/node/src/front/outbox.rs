@@ -7,12 +7,14 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::BytesMut;
+use leasehold_wire::VALUE_BYTES_MAX;
 use tokio::sync::Notify;
 
 use crate::security::halves::WriteHalf;
 
-/// Capacity in bytes above which an empty buffer is freed. Such a buffer has grown in a burst.
-const KEPT_BYTES: usize = 1 << 20;
+/// Capacity in bytes above which an empty buffer is freed. Such a buffer has grown in a burst. A
+/// buffer for one answer with the longest value is kept, because new memory takes time.
+const KEPT_BYTES: usize = VALUE_BYTES_MAX + (64 << 10);
 
 /// Counter of unsent bytes in several outboxes.
 #[derive(Debug, Default)]

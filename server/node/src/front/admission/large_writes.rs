@@ -220,9 +220,8 @@ impl LargeWrites {
         let received = self.take_received(bytes).unwrap_or(now);
         let took = now.duration_since(received);
         let is_late = is_executed && self.note_time(took, bytes) && self.is_near;
-        // Writes that were received together are late together. A write that waits for a dead
-        // holder does not mean that the replicas are busy.
-        let is_recent = received > self.halved_at && took < JOINED_AFTER_NEAR;
+        // Writes that were received together are late together.
+        let is_recent = received > self.halved_at;
         // There is no pause while fewer bytes are written than the replica gets in one step.
         if self.in_flight_bytes >= self.at_once().min(self.allowed) {
             let pause = if is_late {
@@ -407,7 +406,9 @@ mod tests {
         let before = given(&mut writes).len();
         advance(JOINED_AFTER_NEAR).await;
         assert_eq!(given(&mut writes).len(), 8);
+        let allowed = writes.allowed;
         (0..before + 8).for_each(|_| writes.answered(MIB / 8, true));
+        assert_eq!(writes.allowed, allowed / 2);
         // In a far cluster, writes join those in flight.
         writes.note_round_trip(None);
         advance(LATE_PAUSE_MAX).await;
