@@ -430,7 +430,13 @@ impl Client {
         list: [TxnOp; N],
         read: impl FnOnce([TxnOpResult; N]) -> Option<T>,
     ) -> Result<T, Error> {
-        let reply = self.execute(Operation::Txn(Txn::new().then(list))).await?;
+        let executed = self.execute(Operation::Txn(Txn::new().then(list))).await;
+        let reply = executed.map_err(|mut error| {
+            if let Error::Refused { message, .. } = &mut error {
+                *message = wire::without_txn_place(message).to_owned();
+            }
+            error
+        })?;
         let outcome = match reply.result {
             OperationResult::Txn(outcome) => outcome,
             other => return Err(self.unexpected(&reply.replica, &other)),

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use leasehold_client::RawReply;
+use leasehold_client::{Error, RawReply};
 use leasehold_wire::command::Op;
 use leasehold_wire::op_result::Result as OpAnswer;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::txn_op::Op as Operation;
-use leasehold_wire::{Txn, Value, Version};
+use leasehold_wire::{Txn, Value, Version, without_txn_place};
 
 use super::notation::Notation;
 use super::replica::Asked;
@@ -132,7 +132,7 @@ impl SingleKeyCommand {
         is_verbose: bool,
     ) -> anyhow::Result<()> {
         let mut asked = Asked::connect(connector, is_verbose).await?;
-        let reply = asked.execute(op).await?;
+        let reply = asked.execute(op).await.map_err(without_place)?;
         let version = self.print(reply, notation)?;
         if is_verbose {
             note!("version: {}", shown(version.as_ref()));
@@ -155,7 +155,7 @@ impl SingleKeyCommand {
                     shown(found.actual.as_ref())
                 )
             }
-            Some(Answer::Error(error)) => bail!("{}", error.message),
+            Some(Answer::Error(error)) => bail!("{}", without_txn_place(&error.message)),
             content @ (Some(Answer::Txn(_) | Answer::Entries(_)) | None) => {
                 let executed = txn::result(content)?;
                 let answers = executed.results.into_iter().filter_map(|it| it.result);
@@ -208,6 +208,14 @@ fn one_operation(operation: Operation) -> Op {
         then: vec![operation.into()],
         ..Txn::default()
     })
+}
+
+/// Removes the place in the transaction from the error of a command that [`one_operation`] built.
+fn without_place(mut error: Error) -> Error {
+    if let Error::Refused { message, .. } = &mut error {
+        *message = without_txn_place(message).to_owned();
+    }
+    error
 }
 
 /// Reads the value from a file, from standard input, or from an argument of the command line.

@@ -22,7 +22,7 @@ pub use generated::*;
 pub use questions::ReadOp;
 pub use validate::{
     COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, TXN_REWRITES_MAX, UNACKNOWLEDGED_MAX,
-    validate, validate_body, validate_op,
+    validate, validate_body, validate_op, without_txn_place,
 };
 
 /// The first field of `Hello`: "LHS" and the protocol's version.

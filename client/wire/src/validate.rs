@@ -207,6 +207,19 @@ fn within(error: Error, list: &str, index: usize) -> Error {
     Error { message, ..error }
 }
 
+/// Returns an error's message without the place of an operation in a list of a transaction, such as
+/// `txn.then[0]`. The errors of a command with a single operation need no place.
+pub fn without_txn_place(message: &str) -> &str {
+    let lists = ["txn.then[", "txn.or_else["];
+    let after_list = lists.iter().find_map(|list| message.strip_prefix(list));
+    let Some((index, rest)) = after_list.and_then(|rest| rest.split_once(']')) else {
+        return message;
+    };
+    let rest = rest.strip_prefix(": ").or(rest.strip_prefix('.'));
+    let is_place = index.parse::<u32>().is_ok();
+    rest.filter(|_| is_place).unwrap_or(message)
+}
+
 fn check_comparison(comparison: &Comparison) -> Result<(), Error> {
     check_key("key", &comparison.key)?;
     match &comparison.condition {

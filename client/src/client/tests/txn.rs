@@ -247,6 +247,23 @@ async fn an_operation_that_cannot_be_executed_prevents_all_others() {
 }
 
 #[tokio::test]
+async fn a_refused_single_command_names_no_transaction() {
+    let server = Server::start([]).await;
+    let client = server.client().await;
+    client.put("text", "one").await.unwrap();
+    for error in [
+        client.add("text", 1).await.unwrap_err(),
+        client.add("", 1).await.unwrap_err(),
+        client.append("", "a").await.unwrap_err(),
+        client.get_and_put("", "a").await.unwrap_err(),
+    ] {
+        let said = error.to_string();
+        assert!(said.starts_with("refused"), "{said}");
+        assert!(!said.contains("txn"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn single_commands_return_what_they_found() {
     let server = Server::start([]).await;
     let client = server.client().await;

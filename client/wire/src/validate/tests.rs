@@ -508,3 +508,18 @@ fn more_holders_than_a_cluster_may_have_nodes_are_refused() {
     let refusal = validate_body(Some(&request(NODES_MAX + 1))).expect_err("too many");
     assert_eq!(refusal, too_many_holders(NODES_MAX + 1));
 }
+
+#[test]
+fn a_message_about_an_operation_is_read_without_its_place_in_the_transaction() {
+    for (message, expected) in [
+        ("txn.then[0]: add: no number", "add: no number"),
+        ("txn.then[12].append.key: empty", "append.key: empty"),
+        ("txn.or_else[1].get: denied", "get: denied"),
+        ("txn.then[x]: add", "txn.then[x]: add"),
+        ("txn.then[0]", "txn.then[0]"),
+        ("txn has too many parts", "txn has too many parts"),
+        ("add: txn.then[0]: no", "add: txn.then[0]: no"),
+    ] {
+        assert_eq!(without_txn_place(message), expected);
+    }
+}
