@@ -13,7 +13,8 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use leasehold_geo_deploy::fault::{FaultAction, FaultSpec, FaultTarget};
 use leasehold_geo_deploy::standing::{
-    self, ClusterState, ControlRequest, ControlResponse, Lock, SupervisorSettings,
+    self, ClusterState, ControlRequest, ControlResponse, DEFAULT_DIR, Lock, SupervisorSettings,
+    shell_word,
 };
 use tokio::time::{sleep, timeout};
 
@@ -47,7 +48,7 @@ pub enum ClusterCommand {
 #[derive(Args)]
 pub struct ClusterDirArgs {
     /// The cluster's directory: configuration, data, logs
-    #[arg(long, value_name = "DIR", default_value = "leasehold-cluster")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
 }
 
@@ -256,11 +257,11 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     let addresses: Vec<String> = (state.clients.iter())
         .map(|port| port.address.to_string())
         .collect();
-    let ca = state.ca.map(|ca| format!(" --ca {}", ca.display()));
+    let ca = state.ca.map(|ca| format!(" --ca {}", shell_word(&ca)));
     say!(
         "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada -threads 100 \
          --address {1}{2}\n     leasehold cluster down --dir {0}",
-        dir.display(),
+        shell_word(dir),
         addresses.join(","),
         ca.unwrap_or_default()
     );

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use leasehold_client::{Client, ClientOptions};
-use leasehold_geo_deploy::standing::{ClientPort, ClusterState};
+use leasehold_geo_deploy::standing::{ClientPort, ClusterState, DEFAULT_DIR, shell_word};
 use leasehold_transport::Secret;
 use leasehold_transport::tls::Trust;
 use leasehold_wire::StatusRequest;
@@ -83,7 +83,7 @@ pub struct Replicas {
         long,
         global = true,
         value_name = "DIR",
-        default_value = "leasehold-cluster"
+        default_value = DEFAULT_DIR
     )]
     dir: PathBuf,
     #[command(flatten)]
@@ -168,7 +168,13 @@ impl Connector {
     /// connector first asks the replica at `site`. If `site` is `None`, the connector first asks
     /// the preferred leader.
     fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
-        let state = ClusterState::load(dir)?;
+        let state = ClusterState::load(dir).map_err(|error| {
+            if dir == Path::new(DEFAULT_DIR) && !ClusterState::path(dir).exists() {
+                anyhow::anyhow!("{error:#}; for another cluster give --dir or --address")
+            } else {
+                error
+            }
+        })?;
         let addresses = state.clients.iter().map(|port| port.address);
         let connector = Connector {
             options: state.options(addresses)?,
@@ -176,7 +182,7 @@ impl Connector {
             at_leader: site.is_none(),
             advice: Some(format!(
                 "no replica answers; `leasehold cluster status --dir {}` shows which are up",
-                dir.display()
+                shell_word(dir)
             )),
         };
         let first = connector.beginning_at(site.unwrap_or(&state.leader));

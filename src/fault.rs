@@ -1,8 +1,10 @@
 //! `leasehold fault`: makes links fail and disks fill up in a cluster that is running.
 
+use std::path::Path;
+
 use clap::{Args, Subcommand, ValueEnum};
 use leasehold_geo_deploy::fault::{Direction, FaultAction, FaultSpec, FaultTarget};
-use leasehold_geo_deploy::standing::{self, ControlRequest, ControlResponse};
+use leasehold_geo_deploy::standing::{self, ControlRequest, ControlResponse, with_dir};
 
 use crate::cluster::status::fault_line;
 use crate::cluster::{ClusterDirArgs, TimedArgs, finite, request_and_print};
@@ -117,7 +119,7 @@ pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
             timed.begin(FaultSpec::now(FaultAction::FillDisk, timed.whom.targets()))
         }
         FaultCommand::Heal { which, at } => {
-            request_and_print(&at.dir, ControlRequest::Heal(numbers(which)?))
+            request_and_print(&at.dir, ControlRequest::Heal(numbers(which, &at.dir)?))
         }
         FaultCommand::List(at) => list(at),
     }
@@ -125,15 +127,14 @@ pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
 
 /// Returns the IDs of the faults that the user named. Returns an empty list if the user wrote
 /// `all`. An empty list means all faults.
-fn numbers(which: &[String]) -> anyhow::Result<Vec<u64>> {
+fn numbers(which: &[String], dir: &Path) -> anyhow::Result<Vec<u64>> {
     if which.iter().any(|word| word == "all") {
         return Ok(Vec::new());
     }
     let number = |word: &String| {
         word.parse().map_err(|_| {
-            anyhow::anyhow!(
-                "heal {word}: give the number of a fault, as `leasehold fault list` shows it, or all"
-            )
+            let list = with_dir("`leasehold fault list`", dir);
+            anyhow::anyhow!("heal {word}: give the number of a fault, as {list} shows it, or all")
         })
     };
     which.iter().map(number).collect()
@@ -144,10 +145,11 @@ fn list(at: &ClusterDirArgs) -> anyhow::Result<()> {
         anyhow::bail!("the supervisor did not say which faults there are");
     };
     if overview.faults.is_empty() {
-        say!("No link fails and no disk is full. `leasehold cluster status` shows the replicas.");
+        let status = with_dir("`leasehold cluster status`", &at.dir);
+        say!("No link fails and no disk is full. {status} shows the replicas.");
     }
     for fault in &overview.faults {
-        say!("{}", fault_line(fault));
+        say!("{}", fault_line(fault, &at.dir));
     }
     Ok(())
 }

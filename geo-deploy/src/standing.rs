@@ -9,6 +9,7 @@
 
 mod control;
 mod data_check;
+mod hints;
 mod restarts;
 mod state;
 mod supervisor;
@@ -25,6 +26,7 @@ use crate::backend::local::{LocalCluster, LocalSettings};
 use crate::experiment::Experiment;
 
 pub use control::{ControlRequest, ControlResponse, FaultReport, NodeReport, Overview};
+pub use hints::{DEFAULT_DIR, shell_word, with_dir};
 pub use state::{ClientPort, ClusterState, Lock};
 
 use supervisor::Supervisor;
@@ -52,10 +54,8 @@ pub fn experiment() -> anyhow::Result<Experiment> {
 /// If a cluster is up, or if a damaged `state.json` does not show whether a cluster is up.
 pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
     if ClusterState::path(dir).exists() && ClusterState::load(dir)?.is_alive() {
-        bail!(
-            "a cluster is up in {} already; `leasehold cluster down` ends it",
-            dir.display()
-        );
+        let hint = with_dir("`leasehold cluster down` ends it", dir);
+        bail!("a cluster is up in {} already; {hint}", dir.display());
     }
     Ok(())
 }
@@ -147,7 +147,8 @@ async fn hold(
     Ok(())
 }
 
-/// Sends a request to the supervisor of the cluster in `dir`, and returns the response.
+/// Sends a request to the supervisor of the cluster in `dir`, and returns the response. The commands
+/// in its texts are completed here: the supervisor does not know how the user names the directory.
 ///
 /// # Errors
 /// If no cluster is up in `dir`, or the supervisor refuses the request.
@@ -164,9 +165,19 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
             dir.join("supervisor.log").display()
         )
     })?;
+    let complete = |text: String| with_dir(&text, dir);
     match response {
-        ControlResponse::Refused(why) => bail!("{why}"),
-        done => Ok(done),
+        ControlResponse::Refused(why) => bail!("{}", complete(why)),
+        ControlResponse::Done(lines) => {
+            let lines = lines.into_iter().map(complete);
+            Ok(ControlResponse::Done(lines.collect()))
+        }
+        ControlResponse::Status(mut overview) => {
+            for node in &mut overview.nodes {
+                node.why = node.why.take().map(complete);
+            }
+            Ok(ControlResponse::Status(overview))
+        }
     }
 }
 
@@ -186,8 +197,9 @@ fn check_gone(dir: &Path) -> anyhow::Result<()> {
 fn gone_message(dir: &Path) -> String {
     format!(
         "the cluster in {0} is no longer up: its supervisor is gone, and its replicas with it; \
-         `leasehold cluster up --dir {0}` starts it again with its data",
-        dir.display()
+         `leasehold cluster up --dir {1}` starts it again with its data",
+        dir.display(),
+        shell_word(dir)
     )
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_client::{Client, ClientOptions};
 use leasehold_geo_deploy::standing::{
-    self, ClusterState, ControlRequest, ControlResponse, FaultReport, NodeReport,
+    self, ClusterState, ControlRequest, ControlResponse, FaultReport, NodeReport, with_dir,
 };
 use leasehold_wire::{StatusReply, StatusRequest};
 
@@ -61,10 +61,10 @@ pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
         }
     }
     if let Some(line) = standstill(&overview.nodes) {
-        say!("{line}");
+        say!("{}", with_dir(&line, dir));
     }
     for fault in &overview.faults {
-        say!("{}", fault_line(fault));
+        say!("{}", fault_line(fault, dir));
     }
     say!("\n{LEGEND}");
     if with_limits {
@@ -231,11 +231,14 @@ fn standstill(nodes: &[NodeReport]) -> Option<String> {
     })
 }
 
-/// Describes an active fault in one line.
-pub fn fault_line(fault: &FaultReport) -> String {
+/// Describes an active fault of the cluster in `dir` in one line.
+pub fn fault_line(fault: &FaultReport, dir: &Path) -> String {
     let end = match fault.ends_in_s {
         Some(s) => format!("ends in {}", ago(s)),
-        None => format!("until `leasehold fault heal {}`", fault.number),
+        None => with_dir(
+            &format!("until `leasehold fault heal {}`", fault.number),
+            dir,
+        ),
     };
     format!(
         "fault {}: {}, for {}, {end}",

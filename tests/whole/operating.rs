@@ -101,7 +101,7 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     let shown = status(&cluster);
     assert!(
         shown.contains("JP has been down for")
-            && shown.contains("killed; `leasehold cluster start JP`"),
+            && shown.contains("killed; `leasehold cluster start JP --dir c` starts it"),
         "{shown}"
     );
     assert!(shown.contains("unlisted keys are held by CA"), "{shown}");
@@ -140,7 +140,7 @@ fn the_mends_that_are_printed_work_as_they_are() {
                 line_of(&cluster, site).contains(state)
             });
         }
-        run(&cluster, printed_fix(&both)).good();
+        cluster.place.words(printed_fix(&both)).good();
         until_up(&cluster, "OR");
         until_up(&cluster, "JP");
     }
@@ -276,7 +276,10 @@ fn links_fail_and_are_healed() {
         cut.contains("fault 1: partition JP from the others (in)"),
         "{cut}"
     );
-    assert!(cut.contains("fault heal 1"), "{cut}");
+    assert!(
+        cut.contains("`leasehold fault heal 1 --dir c` ends it"),
+        "{cut}"
+    );
     run(&cluster, "fault slow CA --to OR --delay-ms 5 --for 600").good();
     run(&cluster, "fault loss CA --to OR --loss 0.01").good();
     let list = run(&cluster, "fault list").good();
@@ -287,10 +290,18 @@ fn links_fail_and_are_healed() {
     );
     assert!(list.contains("ends in"), "{list}");
     assert!(
+        list.contains("until `leasehold fault heal 1 --dir c`"),
+        "{list}"
+    );
+    assert!(
         status(&cluster).contains("fault 3: loss"),
         "status shows them, too"
     );
-    run(&cluster, "fault heal 7").refused(&["no fault 7", "1, 2, 3"]);
+    run(&cluster, "fault heal 7").refused(&[
+        "no fault 7",
+        "1, 2, 3",
+        "`leasehold fault list --dir c`",
+    ]);
     let healed = run(&cluster, "fault heal 1").good();
     assert!(healed.contains("fault 1 ended"), "{healed}");
     run(&cluster, "fault heal all").good();
@@ -354,7 +365,7 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
         ("fault loss JP --loss 1.5", ["--loss 1.5", "at most 1", ""]),
         ("cluster pause JP --for 0", ["--for 0", "", ""]),
         ("cluster pause JP --for 1e30", ["--for 1000", "a year", ""]),
-        ("fault heal x", ["heal x", "fault list", "all"]),
+        ("fault heal x", ["heal x", "fault list --dir c", "all"]),
         ("cluster resume JP", ["not paused", "", ""]),
     ] {
         run(&cluster, line).refused(&parts);
@@ -369,12 +380,16 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
     run(&cluster, "cluster stop JP").refused(&["resume it first"]);
     let second = run(&cluster, "cluster kill OR").good();
     assert!(
-        second.contains("2 of 3") && second.contains("Without a majority"),
+        second.contains("2 of 3")
+            && second.contains("Without a majority")
+            && second.contains("`leasehold cluster start NODE --dir c`"),
         "{second}"
     );
     until("the status to say so", || {
         let status = status(&cluster);
-        status.contains("2 of 3 replicas do not run") && status.contains("paused")
+        status.contains("2 of 3 replicas do not run")
+            && status.contains("`leasehold cluster start NODE --dir c`")
+            && status.contains("paused")
     });
     run(&cluster, "cluster start all").good();
     run(&cluster, "cluster resume all").good();

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use leasehold_node::config::{LeaseSection, from_toml};
 use toml::Table;
 
+use super::hints::with_dir;
 use crate::backend::RunPlan;
 use crate::backend::local::DataState;
 use crate::cluster_file::ClusterFile;
@@ -43,19 +44,24 @@ pub(super) fn check(plan: &RunPlan<'_>, dir: &Path) -> anyhow::Result<DataState>
             requested.join(", ")
         );
     }
-    check_lease(plan, &earlier.lease, &data)?;
+    check_lease(plan, &earlier.lease, dir, &data)?;
     Ok(DataState::Existing)
 }
 
-fn check_lease(plan: &RunPlan<'_>, found: &LeaseSection, data: &str) -> anyhow::Result<()> {
+fn check_lease(
+    plan: &RunPlan<'_>,
+    found: &LeaseSection,
+    dir: &Path,
+    data: &str,
+) -> anyhow::Result<()> {
     let requested = &plan.lease();
     let name = |lease: &LeaseSection| lease.strategy.clone().unwrap_or_default();
     let (strategy, requested_strategy) = (name(found), name(requested));
     if strategy != requested_strategy {
+        let change = with_dir(&format!("`leasehold lease set {requested_strategy}`"), dir);
         bail!(
             "{data} first started with strategy '{strategy}', and '{requested_strategy}' was asked for: give \
-             another directory, or --strategy {strategy}; while the cluster is up, `leasehold lease \
-             set {requested_strategy}` changes it for good"
+             another directory, or --strategy {strategy}; while the cluster is up, {change} changes it for good"
         );
     }
     check_settings(found, requested, data)
@@ -159,7 +165,11 @@ mod tests {
         refused(
             dir,
             &["strategies=all"],
-            &["with strategy 'quorum'", "'all' was asked for"],
+            &[
+                "with strategy 'quorum'",
+                "'all' was asked for",
+                &format!("`leasehold lease set all --dir {}`", dir.display()),
+            ],
         );
         for (set, old) in [
             ("lease.t_lease_ms=900", "lease.t_lease_ms=1000"),

@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
+use super::hints::{shell_word, with_dir};
 use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
@@ -91,7 +92,8 @@ impl ClusterState {
         Ok(options)
     }
 
-    pub(super) fn path(dir: &Path) -> PathBuf {
+    /// Returns the path of the file `state.json` of the cluster in `dir`.
+    pub fn path(dir: &Path) -> PathBuf {
         dir.join("state.json")
     }
 
@@ -182,8 +184,9 @@ impl ClusterState {
 fn read_error(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
-            "no cluster is up in {0}; start one with `leasehold cluster up --dir {0}`",
-            dir.display()
+            "no cluster is up in {}; start one with `leasehold cluster up --dir {}`",
+            dir.display(),
+            shell_word(dir)
         ),
         io::ErrorKind::PermissionDenied => anyhow::anyhow!(
             "the cluster in {} is another user's, who alone may control it: connect to its \
@@ -221,9 +224,10 @@ impl Lock {
             let _ = (&file).read_to_string(&mut holder);
             bail!(
                 "a cluster is being started or ended in {} (by process {}): wait until that is \
-                 done, then see `leasehold cluster status`",
+                 done, then see {}",
                 dir.display(),
-                holder.trim()
+                holder.trim(),
+                with_dir("`leasehold cluster status`", dir)
             );
         }
         let written = file
