@@ -139,12 +139,13 @@ Replicas with certificates, as those of `leasehold cluster up`, need
 --ca leasehold-cluster/certificates/ca.pem besides.
 
 Examples:
-  leasehold ycsb load --address 127.0.0.1:7001 -P workloada -p recordcount=100000 --threads 16
-  leasehold ycsb run  --address 127.0.0.1:7001 -P workloada -p recordcount=100000 \\
-      -p operationcount=1000000 -threads 16 -s
-  leasehold ycsb run  --address 127.0.0.1:7001 -P workloadb -p recordcount=100000 \\
-      -p requestdistribution=zipfian_exact -p permutation=site -p site=CA \\
-      -target 2000 -p maxexecutiontime=60 -p warmuptime=10
+  leasehold ycsb load --address 127.0.0.1:7001 --ca leasehold-cluster/certificates/ca.pem \\
+      -P workloada -p recordcount=100000 -threads 16
+  leasehold ycsb run  --address 127.0.0.1:7001 --ca leasehold-cluster/certificates/ca.pem \\
+      -P workloada -p recordcount=100000 -p operationcount=1000000 -threads 16 -s
+  leasehold ycsb run  --address 127.0.0.1:7001 --ca leasehold-cluster/certificates/ca.pem \\
+      -P workloadb -p recordcount=100000 -p requestdistribution=zipfian_exact \\
+      -p permutation=site -p site=CA -target 2000 -p maxexecutiontime=60 -p warmuptime=10
 ";
 
 /// Parses the arguments after `leasehold ycsb`.
@@ -346,6 +347,18 @@ mod tests {
         assert!(refusal("run -s stray").contains("unknown option stray"));
         assert!(refusal("run -p recordcount").contains("expected name=value"));
         assert!(refusal("run -P /no/such/file").contains("/no/such/file"));
+    }
+
+    #[test]
+    fn every_example_is_a_command_for_the_usual_cluster() {
+        let (_, examples) = HELP.split_once("Examples:\n").unwrap();
+        let examples = examples.replace("\\\n", " ");
+        assert_eq!(examples.lines().count(), 3);
+        for line in examples.lines() {
+            let words = line.trim_start().strip_prefix("leasehold ycsb ").unwrap();
+            assert!(words.contains("--ca leasehold-cluster/"), "{line}");
+            go(words);
+        }
     }
 
     #[test]
