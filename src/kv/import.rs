@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client::{Client, Error, Version};
@@ -63,18 +63,18 @@ impl ImportArgs {
             .progress
             .conclude(matches!(ended, Ok(Ended::Finished)));
         let line = import.first_unwritten;
-        let advice =
-            format!("all lines before line {line} are written; go on with --from-line {line}");
+        let written = format!("lines before line {line} are written;");
+        let next = format!("continue with --from-line {line}");
         match ended {
             Ok(Ended::Finished) => Ok(()),
-            Ok(Ended::Unreadable(error)) if line > self.from_line => Err(error.context(format!(
-                "all lines before line {line} are written; correct the file, and continue with \
-                 --from-line {line}"
-            ))),
-            Ok(Ended::Unreadable(error)) => Err(error),
-            Ok(Ended::Interrupted) => Err(Interrupted(format!("interrupted: {advice}")).into()),
-            Err(error) if line > self.from_line => Err(error.context(advice)),
-            Err(error) => Err(error),
+            Ok(Ended::Interrupted) => {
+                Err(Interrupted(format!("interrupted: all {written} {next}")).into())
+            }
+            Ok(Ended::Unreadable(error)) | Err(error) if line == self.from_line => Err(error),
+            Ok(Ended::Unreadable(error)) if !is_standard_input => {
+                bail!("{error:#}. All {written} correct the file, and {next}")
+            }
+            Ok(Ended::Unreadable(error)) | Err(error) => bail!("{error:#}. All {written} {next}"),
         }
     }
 }

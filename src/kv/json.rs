@@ -6,8 +6,8 @@
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use leasehold_wire::{KEY_BYTES_MAX, PROBE_KEY, VALUE_BYTES_MAX};
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::notation::{Notation, from_hex, hex};
 use crate::terminal::is_unprintable;
@@ -33,12 +33,23 @@ pub struct PrintedLine<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReadLine {
+    #[serde(default, deserialize_with = "text")]
     key: Option<String>,
+    #[serde(default, deserialize_with = "text")]
     key_hex: Option<String>,
+    #[serde(default, deserialize_with = "text")]
     value: Option<String>,
+    #[serde(default, deserialize_with = "text")]
     value_hex: Option<String>,
     #[serde(default, rename = "version")]
     _version: Option<IgnoredAny>,
+}
+
+/// Reads a field that must be text if it is given.
+fn text<'de, D: Deserializer<'de>>(field: D) -> Result<Option<String>, D::Error> {
+    let read = Option::deserialize(field)?;
+    let refused = || D::Error::custom("key and value must be text, and not null");
+    read.map(Some).ok_or_else(refused)
 }
 
 impl<'a> PrintedLine<'a> {
@@ -102,13 +113,13 @@ fn append_printable(text: &mut Vec<u8>, json: &str) {
 /// Reads the key and the value of a line. The version is ignored.
 pub fn read_line(line: &[u8]) -> anyhow::Result<(Bytes, Bytes)> {
     if line.trim_ascii_start().first() != Some(&b'{') {
-        bail!("no entry in JSON: expected an object such as {{\"key\":\"k\",\"value\":\"v\"}}");
+        bail!("no valid entry: expected an object such as {{\"key\":\"k\",\"value\":\"v\"}}");
     }
     // A line end would be counted as the beginning of another line in errors.
     let read: ReadLine = serde_json::from_slice(line.trim_ascii_end()).map_err(|error| {
         let words = error.to_string();
         let words = words.replace(" at line 1 column ", ", at byte ");
-        anyhow::anyhow!("no entry in JSON: {words}")
+        anyhow::anyhow!("no valid entry: {words}")
     })?;
     let key = one_of("key", read.key, read.key_hex)?;
     let value = one_of("value", read.value, read.value_hex)?;
@@ -196,7 +207,7 @@ mod tests {
         );
         let too_large = format!("{{\"key\":\"k\",\"value\":\"{}\"}}", "v".repeat(1_048_577));
         for (line, problem) in [
-            ("{\"key\":\"k\",\"val", "no entry in JSON: EOF"),
+            ("{\"key\":\"k\",\"val", "no valid entry: EOF"),
             ("{\"key\":\"k\"\n", "at byte"),
             ("[\"k\",null,\"v\",null]", "expected an object"),
             ("17", "expected an object"),
@@ -209,6 +220,10 @@ mod tests {
             (
                 "{\"key\":1,\"value\":\"v\"}",
                 "expected a string, at byte 8",
+            ),
+            (
+                "{\"key\":\"k\",\"value\":null}",
+                "no valid entry: key and value must be text, and not null, at byte",
             ),
             ("{\"value\":\"v\"}", "the key is missing"),
             (&reserved, "key: it is reserved"),

@@ -51,11 +51,11 @@ impl CopyProgress {
         self.entries += entries as u64;
         self.bytes += bytes as u64;
         if let Some(bar) = &self.bar {
-            bar.set_message(self.describe());
+            bar.set_message(self.describe(false));
             bar.tick();
         } else if !self.is_quiet && self.line.elapsed() >= LINE_EVERY {
             self.line = Instant::now();
-            note!("{}", self.describe());
+            note!("{}", self.describe(false));
         }
     }
 
@@ -70,16 +70,17 @@ impl CopyProgress {
     /// finished.
     pub fn conclude(&self, has_succeeded: bool) {
         if has_succeeded || self.entries > 0 {
-            note!("{}", self.describe());
+            note!("{}", self.describe(has_succeeded));
         }
     }
 
-    /// Describes the finished work, its duration and its speed.
-    fn describe(&self) -> String {
+    /// Describes the finished work, its duration and its speed. If the whole work is not complete,
+    /// also names the share of its bytes.
+    fn describe(&self, is_complete: bool) -> String {
         let CopyProgress { verb, entries, .. } = self;
         let seconds = self.began.elapsed().as_secs_f64();
         let share = match self.total {
-            Some(total) if self.bytes < total => {
+            Some(total) if !is_complete && self.bytes < total => {
                 format!(" ({} %)", self.bytes * 100 / total)
             }
             _ => String::new(),
@@ -90,5 +91,26 @@ impl CopyProgress {
             self.bytes as f64 / f64::from(1 << 20),
             *entries as f64 / seconds.max(1e-3)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_part_of_the_work_has_a_share() {
+        let mut progress = CopyProgress::begin("imported", Some(200), true);
+        progress.add(1, 156);
+        let part = progress.describe(false);
+        assert!(
+            part.starts_with("imported 1 entry, 0.0 MiB (78 %), in "),
+            "{part}"
+        );
+        let whole = progress.describe(true);
+        assert!(
+            whole.starts_with("imported 1 entry, 0.0 MiB, in "),
+            "{whole}"
+        );
     }
 }

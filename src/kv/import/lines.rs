@@ -16,6 +16,8 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Maximum length of a line. The longest line of an export has about 6 MiB: a value of 1 MiB, each
 /// byte of which has an escape.
 const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Character that some editors write at the beginning of a file of UTF-8. It is no part of the text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Number of batches that are read ahead.
 const READ_AHEAD: usize = 4;
 
@@ -28,7 +30,7 @@ pub struct LineBatch {
     size: usize,
     /// Number of lines with an entry.
     pub lines: usize,
-    /// Bytes of the lines.
+    /// Bytes of the lines, and of the lines of white space before and between them.
     pub bytes: usize,
     /// Number of the line after the batch.
     pub next_line: u64,
@@ -65,6 +67,8 @@ pub struct LineBatchReader {
     name: String,
     /// Number of the line that is read next.
     line: u64,
+    /// Bytes that were read, and belong to no batch yet.
+    unbatched_bytes: usize,
 }
 
 impl LineBatchReader {
@@ -73,6 +77,7 @@ impl LineBatchReader {
             input: BufReader::with_capacity(256 << 10, input),
             name,
             line: 1,
+            unbatched_bytes: 0,
         }
     }
 
@@ -97,17 +102,18 @@ impl LineBatchReader {
         emit: &mut impl FnMut(LineBatch) -> bool,
     ) -> anyhow::Result<()> {
         self.skip_to(from_line)?;
+        self.unbatched_bytes = 0;
         let mut batch = LineBatch::default();
         loop {
             let read = self.read_entry();
-            if let Ok(Some((size, entry))) = read {
+            if let Ok(Some(entry)) = read {
                 if !batch.has_capacity(entry.0.len() + entry.1.len())
                     && !emit(std::mem::take(&mut batch))
                 {
                     return Ok(());
                 }
                 batch.add(entry);
-                batch.bytes += size;
+                batch.bytes += std::mem::take(&mut self.unbatched_bytes);
                 batch.next_line = self.line;
                 continue;
             }
@@ -128,14 +134,14 @@ impl LineBatchReader {
         Ok(())
     }
 
-    /// Reads the next entry, and the length of its line. Lines of white space are ignored.
-    fn read_entry(&mut self) -> anyhow::Result<Option<(usize, (Bytes, Bytes))>> {
+    /// Reads the next entry. Lines of white space are ignored.
+    fn read_entry(&mut self) -> anyhow::Result<Option<(Bytes, Bytes)>> {
         while let Some(line) = self.read_line()? {
             if !line.trim_ascii().is_empty() {
                 let number = self.line - 1;
                 let entry = json::read_line(&line);
                 let entry = entry.with_context(|| format!("{}: line {number}", self.name))?;
-                return Ok(Some((line.len(), entry)));
+                return Ok(Some(entry));
             }
         }
         Ok(None)
@@ -149,6 +155,10 @@ impl LineBatchReader {
         read.with_context(|| format!("{name}: reading line {number}"))?;
         if line.len() as u64 > LINE_BYTES_MAX {
             bail!("{name}: line {number}: it has more than {LINE_BYTES_MAX} bytes");
+        }
+        self.unbatched_bytes += line.len();
+        if number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
         }
         if line.is_empty() {
             return Ok(None);
@@ -214,6 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_white_space_count_as_bytes() {
+        let text = "\n\n".to_owned() + &numbered(1, "old") + "  \n" + &numbered(2, "new");
+        let length = text.len();
+        let (batches, _) = read(text, 1);
+        assert_eq!((batches[0].lines, batches[0].bytes), (3, length));
+        let (batches, _) = read(numbered(3, "v"), 3);
+        assert_eq!(batches[0].bytes, numbered(1, "v").len());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_only_at_the_beginning() {
+        let text = format!("\u{feff}{}", numbered(2, "v"));
+        let (batches, error) = read(text.clone(), 1);
+        assert_eq!((batches[0].lines, batches[0].bytes), (2, text.len()));
+        assert_eq!(error, None);
+        let (batches, error) = read(text.clone(), 2);
+        assert_eq!((batches[0].lines, error), (1, None));
+        let (batches, error) = read("\u{feff}".to_owned(), 1);
+        assert_eq!((batches.len(), error), (0, None));
+        let (_, error) = read(numbered(1, "v") + &text, 1);
+        assert!(error.unwrap().starts_with("data: line 2: no valid entry"));
+    }
+
+    #[test]
     fn the_lines_before_an_error_are_read_and_the_error_names_its_line() {
         let text = numbered(1500, "v") + "{\"key\":\"cut";
         let (batches, error) = read(text.clone(), 1);
@@ -221,7 +255,7 @@ mod tests {
         assert_eq!(batches.last().unwrap().next_line, 1501);
         let error = error.unwrap();
         assert!(
-            error.starts_with("data: line 1501: no entry in JSON"),
+            error.starts_with("data: line 1501: no valid entry"),
             "{error}"
         );
         let (batches, error) = read(text.clone(), 1500);
