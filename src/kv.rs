@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use leasehold_geo_deploy::standing::DEFAULT_DIR;
 
 use self::notation::Notation;
 use self::single::SingleKeyCommand;
@@ -46,6 +47,9 @@ for the next attempt. For a copy of one moment, stop all writers during the expo
 Exit status: 0: success. 1: there is no such key, `cas` has not written, a comparison of `txn` did not hold, an \
 argument has a wrong value, or the command failed. 2: the command line cannot be parsed. 130: a signal ended an export or an import.";
 
+/// Upper limit of `--timeout`, which is exclusive, in seconds.
+const TIMEOUT_S_MAX: f64 = 1e6;
+
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KvArgs {
@@ -67,7 +71,7 @@ pub struct KvArgs {
         long,
         global = true,
         value_name = "DIR",
-        default_value = "leasehold-cluster"
+        default_value = DEFAULT_DIR
     )]
     dir: PathBuf,
     #[command(flatten)]
@@ -121,6 +125,9 @@ enum KvCommand {
     Export(export::ExportArgs),
     /// Writes the keys and values of a file that `kv export` or `kv scan --json` wrote
     ///
+    /// A line is {"key":"k","value":"v"}. Bytes that are not text are hexadecimal digits in key_hex or
+    /// value_hex.
+    ///
     /// Up to 1,000 lines are written at one moment. The whole file is not. If a key is in several lines, the
     /// last one counts. Keys that are not in the file stay as they are.
     Import(import::ImportArgs),
@@ -137,9 +144,9 @@ impl KvArgs {
     }
 
     fn timeout(&self) -> anyhow::Result<Duration> {
-        if !(self.timeout > 0.0 && self.timeout < 1e6) {
+        if !(self.timeout > 0.0 && self.timeout < TIMEOUT_S_MAX) {
             bail!(
-                "--timeout: {} is not a number of seconds above 0",
+                "--timeout: {} is not a number of seconds above 0 and below {TIMEOUT_S_MAX}",
                 self.timeout
             );
         }

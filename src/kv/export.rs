@@ -122,12 +122,16 @@ impl UnfinishedFile {
         range: Option<KeysLeft>,
     ) -> anyhow::Result<(UnfinishedFile, Option<KeysLeft>)> {
         let name = complete.display();
-        if complete.symlink_metadata().is_ok() {
-            bail!("{name} exists and is not overwritten; name a new file");
-        }
+        let exists = complete.symlink_metadata().is_ok();
         let mut path = OsString::from(complete);
         path.push(UNFINISHED);
         let path = PathBuf::from(path);
+        if exists && continues && path.symlink_metadata().is_err() {
+            bail!("{name} is complete already; there is nothing to resume");
+        }
+        if exists {
+            bail!("{name} exists and is not overwritten; name a new file");
+        }
         let name = path.display();
         let mut options = OpenOptions::new();
         options.read(true).write(true);

@@ -121,7 +121,8 @@ pub fn from_hex(text: &str) -> anyhow::Result<Vec<u8>> {
     let (pairs, odd) = digits.as_chunks();
     if !odd.is_empty() {
         let count = digits.len();
-        bail!("{count} hexadecimal digits are an odd number; give two for each byte");
+        let noun = if count == 1 { "digit" } else { "digits" };
+        bail!("{count} hexadecimal {noun}: an odd number; give two for each byte");
     }
     Ok(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }

@@ -98,7 +98,16 @@ impl ScanArgs {
             bail!("--limit: 0 would print nothing; give 1 or more, or --all");
         }
         let range = self.part.range(notation, &self.from, &self.to)?;
+        if self.is_reversed(notation)? {
+            note!("note: FROM is not before TO, so no key is between them");
+        }
         Ok(Pages::new(range, (!self.all).then_some(self.limit)))
+    }
+
+    /// Returns true if the first key is not before the key at which the scan stops.
+    fn is_reversed(&self, notation: Notation) -> anyhow::Result<bool> {
+        let from = notation.read("FROM", &self.from)?;
+        Ok(!self.to.is_empty() && from >= notation.read("TO", &self.to)?)
     }
 
     pub async fn run(
@@ -131,8 +140,9 @@ impl ScanArgs {
     fn note_truncated(&self, count: u64) {
         let limit = self.limit;
         if !self.all && count == u64::from(limit) {
+            let noun = if limit == 1 { "entry" } else { "entries" };
             note!(
-                "note: {limit} entries, and there may be more: --limit sets how many are printed, and --all \
+                "note: {limit} {noun}, and there may be more: --limit sets how many are printed, and --all \
                  prints all"
             );
         }
@@ -205,6 +215,17 @@ mod tests {
         }
         let json = line(&["--keys-only", "--json"], Notation::Plain, true);
         assert_eq!(json, "{\"key\":\"k\\t\\\\1\",\"version\":\"absent\"}\n");
+    }
+
+    #[test]
+    fn a_range_whose_end_is_not_after_its_beginning_is_noticed() {
+        let is_reversed = |words: &[&str]| parsed(words).is_reversed(Notation::Escapes).unwrap();
+        assert!(is_reversed(&["z", "a"]));
+        assert!(is_reversed(&["a", "a"]));
+        assert!(is_reversed(&["\\xff", "z"]));
+        for words in [&["a", "b"][..], &["z"], &[], &["--prefix", "z"], &["", "a"]] {
+            assert!(!is_reversed(words), "{words:?}");
+        }
     }
 
     #[test]

@@ -35,8 +35,8 @@ cannot be executed, nothing is.
 Comparisons may stand before them. If one does not hold, the operations after `else` are executed instead:
   if COMPARISON and COMPARISON … then OPERATIONS else OPERATIONS
   present KEY                  absent KEY                 version KEY = VERSION
-  value KEY = VALUE            also with < <= > >=: values are compared as bytes, and a key that does not \
-exist is below every value
+  value KEY = VALUE            also with < <= > >=: values are compared as bytes, so 10 is below 9, and a \
+key that does not exist is below every value
 
 A word in double quotes may contain anything, with the escapes \\n, \\t, \\r, \\\\, \\\", \\xff and \\u{1b}. A word in single \
 quotes has no escapes. Other keys and values are read as --hex and --escapes say, even in a file. A line that \
@@ -46,7 +46,8 @@ The output has a line for each operation that was executed, with tabs between th
   value KEY VALUE              missing KEY                written KEY
   removed KEY COUNT            sum KEY NUMBER             length KEY BYTES
   refused KEY REASON           with --keep-going
-If there are comparisons, a line with `then` or `else` comes first.
+If there are comparisons, a line with `then` or `else` comes first. Values have escapes only on a terminal. So a \
+script should give --json or --escapes.
 
 Examples:
   leasehold kv txn 'add visits 1; append log \"Ada came\\n\"'
@@ -329,7 +330,8 @@ impl<'a> Executed<'a> {
         let is_refused = |(_, answer): &(_, &Answer)| matches!(answer, Answer::Error(_));
         let (refused, all) = (self.results().filter(is_refused).count(), self.list.len());
         if refused > 0 {
-            bail!("{refused} of {all} operations were refused, and the others were executed");
+            let verb = if refused == 1 { "was" } else { "were" };
+            bail!("{refused} of {all} operations {verb} refused, and the others were executed");
         }
         Ok(())
     }

@@ -345,6 +345,10 @@ fn a_cluster_that_cannot_start_says_why() {
     place
         .words("kv --dir none get x")
         .refused(&["no cluster is up in none", "cluster up --dir none"]);
+    place.words("kv get x").refused(&[
+        "no cluster is up in leasehold-cluster",
+        "--dir or --address",
+    ]);
     place
         .words("cluster down --dir none")
         .refused(&["no cluster is up in none"]);
@@ -355,9 +359,10 @@ fn a_cluster_that_cannot_start_says_why() {
 fn a_cluster_is_not_started_twice_nor_over_others_data() {
     let cluster = Cluster::up();
     cluster.kv("put greeting hello").good();
-    cluster
-        .up_again()
-        .refused(&["up in c already", "cluster down"]);
+    cluster.up_again().refused(&[
+        "up in c already",
+        "`leasehold cluster down --dir c` ends it",
+    ]);
     assert_eq!(
         cluster.kv("get greeting").good(),
         "hello\n",
@@ -446,7 +451,10 @@ fn what_is_too_large_is_refused_with_its_limit() {
         .refused(&["'soon' is no version", "slot.index"]);
     cluster
         .kv("--timeout 0 get greeting")
-        .refused(&["--timeout", "above 0"]);
+        .refused(&["--timeout", "above 0 and below 1000000"]);
+    cluster
+        .kv("--timeout 100000000 get greeting")
+        .refused(&["--timeout: 100000000 is not", "below 1000000"]);
 
     let most = cluster.place.write("value", &"v".repeat(1 << 20));
     let input = std::fs::File::open(most).unwrap();

@@ -204,3 +204,19 @@ fn events_that_nobody_reads_hang_no_start() {
     replica.wait().good();
     assert!(place.read("first").contains("\"event\""));
 }
+
+#[test]
+fn the_help_of_data_commands_shows_the_format_and_warns_scripts() {
+    let place = Place::new();
+    let txn = place.words("kv txn --help").good();
+    assert!(txn.contains("so 10 is below 9"), "{txn}");
+    assert!(
+        txn.contains("script should give --json or --escapes"),
+        "{txn}"
+    );
+    let import = place.words("kv import --help").good();
+    assert!(
+        import.contains("{\"key\":\"k\",\"value\":\"v\"}"),
+        "{import}"
+    );
+}

@@ -82,7 +82,18 @@ fn a_scan_goes_beyond_one_page() {
     assert!(usual.err.contains("note: 100 entries"), "{usual:#?}");
     assert_eq!(usual.out.lines().count(), 100);
     assert_eq!(alone.kv("scan --prefix nothing --all").good(), "");
-    assert_eq!(alone.kv("scan b a").good(), "");
+    let reversed = alone.kv("scan b a");
+    assert!(
+        reversed.err.contains("note: FROM is not before TO"),
+        "{reversed:#?}"
+    );
+    assert_eq!(reversed.good(), "");
+    assert!(
+        alone
+            .kv("scan --limit 1")
+            .err
+            .contains("note: 1 entry, and")
+    );
 
     let shell = "{ \"$0\" \"$@\"; echo $? >status; } | head -n 1";
     for line in ["scan --all", "scan --all --json"] {
@@ -237,7 +248,7 @@ fn a_transaction_executes_the_list_that_its_comparisons_choose() {
         kept.out.ends_with("\nwritten\tr\nremoved\tr\t1\n"),
         "{kept:#?}"
     );
-    kept.refused(&["1 of 4 operations were refused"]);
+    kept.refused(&["1 of 4 operations was refused"]);
     assert_eq!(alone.kv("get k").good(), "x\n");
     alone.done();
 }
@@ -318,11 +329,16 @@ fn numbers_are_added_and_values_are_appended_to() {
     assert_eq!(alone.kv_from("suffix", "append log -").good(), "8\n");
     assert_eq!(alone.kv("append --hex 6c6f67 ff").good(), "9\n");
     assert_eq!(alone.kv("get log --escapes").good(), "abc\\ndc\\nd\\xff\n");
-    alone.kv("add log 1").refused(&["no decimal integer"]);
+    let refused = alone.kv("add log 1");
+    assert!(!refused.err.contains("txn"), "{refused:#?}");
+    refused.refused(&["add: ", "no decimal integer"]);
+    let long = alone.kv(&format!("append {} x", "k".repeat(4097)));
+    assert!(!long.err.contains("txn"), "{long:#?}");
+    long.refused(&["append.key"]);
     alone.kv("add n x").misused(&["invalid value 'x'"]);
     alone
         .kv("append --hex 6c 0")
-        .refused(&["SUFFIX: 1 hexadecimal digits"]);
+        .refused(&["SUFFIX: 1 hexadecimal digit:"]);
     alone.done();
 }
 
@@ -340,7 +356,7 @@ fn an_export_and_an_import_copy_a_cluster() {
     old.kv("export copy")
         .refused(&["copy exists", "not overwritten", "name a new file"]);
     old.kv("export copy --resume")
-        .refused(&["copy exists", "not overwritten", "name a new file"]);
+        .refused(&["copy is complete already"]);
 
     new.place.write("copy", &copy);
     new.kv("import copy").good();
@@ -382,10 +398,18 @@ fn an_import_that_fails_names_the_line_and_goes_on_from_it() {
     place.write("lines", &whole);
     place.write("cut", &whole[..whole.len() - 30]);
     alone.kv("import cut").refused(&[
-        "all lines before line 2501 are written",
-        "--from-line 2501",
-        "cut: line 2501: no entry in JSON",
+        "cut: line 2501: no valid entry: ",
+        ". All lines before line 2501 are written; correct the file, and continue with --from-line 2501",
     ]);
+    alone.kv_from("cut", "import -").refused(&[
+        "standard input: line 2501: no valid entry: ",
+        ". All lines before line 2501 are written; continue with --from-line 2501",
+    ]);
+    let blank = "\n".repeat(200);
+    place.write("blank", &format!("\u{feff}{}{blank}", numbered(2)));
+    let imported = alone.kv("import blank");
+    assert!(!imported.err.contains('%'), "{imported:#?}");
+    imported.good();
     assert_eq!(alone.kv("get key02499").good(), "v2499\n");
     alone.kv("del key00001").good();
     alone.kv("import lines --from-line 2501").good();
