@@ -303,7 +303,8 @@ pub(super) fn h134_a_read_is_not_answered_with_a_value_that_its_slot_overwrites(
     let get_a = Listed::Get(Get { key: "a".into() }).into();
     let adds = vec![Listed::add("n", 1).into(); 70];
     let long = || Op::multi_put(entries("other", 1024));
-    let cases: [(Vec<Op>, [Option<&str>; 2], &str); 7] = [
+    type Case = (Vec<Op>, [Option<&'static str>; 2], &'static str);
+    let cases: [Case; 7] = [
         (vec![Op::txn(then(puts("a")))], [None, Some("1")], "2"),
         (vec![Op::txn(or_else)], [None, Some("1")], "2"),
         (
