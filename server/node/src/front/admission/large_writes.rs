@@ -406,6 +406,7 @@ mod tests {
         let before = given(&mut writes).len();
         advance(JOINED_AFTER_NEAR).await;
         assert_eq!(given(&mut writes).len(), 8);
+        advance(JOINED_AFTER_NEAR).await;
         let allowed = writes.allowed;
         (0..before + 8).for_each(|_| writes.answered(MIB / 8, true));
         assert_eq!(writes.allowed, allowed / 2);
