@@ -27,8 +27,8 @@ pub enum ExpCommand {
     Run(RunArgs),
     /// Prints an experiment as it would run, with every field that --set can change
     Show(ExpShowArgs),
-    /// Says what every strategy would have given under every leader in a finished run, beside
-    /// what was measured
+    /// Forecasts every strategy under every leader for the requests of a finished run, beside the measured
+    /// latencies
     Advise(advise::ExpAdviseArgs),
 }
 

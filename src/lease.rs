@@ -20,14 +20,14 @@ pub struct LeaseArgs {
 
 #[derive(Subcommand)]
 enum LeaseCommand {
-    /// Shows who may read what under leases: strategy and holders of each key range, and the durations
+    /// Shows which replicas may read which keys locally: strategy and holders of each key range, and the durations
     ///
-    /// One line for each key range: its strategy, who holds the keys that are not listed, and how many
-    /// keys are listed with holders of their own.
+    /// One line for each key range: its strategy, how many keys are listed with holders of their own, and
+    /// the holders of all other keys.
     Show(LeaseShowArgs),
     /// Changes strategy, holders, weights or durations while the cluster runs
     Set(SetArgs),
-    /// Says what every strategy would give under every leader, from what clients ask now
+    /// Forecasts latencies under every strategy and every leader, for the present requests of clients
     Advise(advise::LeaseAdviseArgs),
 }
 
@@ -39,9 +39,10 @@ struct LeaseShowArgs {
 }
 
 const EXAMPLES: &str = "\
-What is not named stays as it is. The answer comes when the change is in force: no operation fails meanwhile, and \
-who may read a key before and afterwards may read it all the time. To ask again, for what is in force already or \
-because an answer was lost, does no harm. What cannot be is refused, with what would do.
+Settings that are not named stay as they are. The command waits until the change is in force. No operation fails \
+because of a change, and a replica that holds a key before and afterwards may read it all the time. A replica that \
+no longer holds a key may read it until its earlier promises end; until then, writes of the key wait for this \
+replica, too. It does no harm to repeat a change. An impossible change is refused, with the reason.
 
 Examples:
   leasehold lease set quorum                        the sites that read a key most hold it
@@ -53,18 +54,18 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 struct SetArgs {
-    /// Who holds the keys: none, leader, all, quorum, fixed (with --holders), or cost
+    /// Strategy that chooses the holders: none, leader, all, quorum, fixed (with --holders), or cost
     strategy: Option<String>,
     /// The keys from FROM on and below TO; a side that is left out has no end [default: all keys]
     #[arg(long, value_name = "FROM..TO")]
     range: Option<String>,
-    /// These nodes hold the keys, whoever leads and reads: the strategy fixed
+    /// Nodes that hold the keys, under any leader and any demand: the strategy fixed
     #[arg(long, value_name = "NODES", value_delimiter = ',')]
     holders: Vec<String>,
-    /// For quorum: who holds keys that nobody has read yet, nearest (the leader and the replicas nearest to it) or leader
-    #[arg(long, value_name = "WHO")]
+    /// For quorum: holders of keys without reads so far, nearest (the leader and the replicas nearest to it) or leader
+    #[arg(long, value_name = "CHOICE")]
     unlisted: Option<String>,
-    /// For cost: what reads count against writes, from 0 (writes alone) to 1 (reads alone) [default: as it is, or 0.5]
+    /// For cost: weight of reads against writes, from 0 (writes alone) to 1 (reads alone) [default: as it is, or 0.5]
     #[arg(long, value_name = "WEIGHT", allow_negative_numbers = true)]
     read_weight: Option<f64>,
     /// For cost: at least so many replicas hold no lease on a key, so that their failure stalls none of its writes
@@ -108,7 +109,7 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
         };
         let leases = status.leases.as_ref();
         let leases = leases
-            .context("the replica did not say what is in force: it is older than this program")?;
+            .context("the replica did not describe its leases: it is older than this program")?;
         if let LeaseCommand::Set(_) = args.command {
             let already = if leases.already { " already" } else { "" };
             say!("in force{already}, configuration {}", status.configuration);
@@ -165,7 +166,7 @@ async fn set(client: &Client, wanted: LeaseRequest) -> anyhow::Result<StatusRepl
     match client.raw().set_leases(wanted).await {
         Err(error @ Error::Refused { .. }) => Err(error).context("nothing was changed"),
         answer => answer.with_context(|| {
-            "nobody said whether it is in force; `leasehold lease show` says what is, and asking again does no harm"
+            "no replica said whether the change is in force; `leasehold lease show` shows the leases in force, and it does no harm to repeat the change"
         }),
     }
 }

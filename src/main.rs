@@ -71,7 +71,8 @@ enum Command {
     Kv(kv::KvArgs),
     /// Shows who leads, and moves leadership
     Leader(leader::LeaderArgs),
-    /// Shows who may read what under leases, says what would do best, and changes it while the cluster runs
+    /// Shows which replicas may read which keys locally, forecasts the latencies of other strategies, and changes
+    /// the strategy while the cluster runs
     Lease(lease::LeaseArgs),
     /// Makes, lists and revokes tokens, with which clients prove what they may do
     Token(token::TokenArgs),
@@ -145,7 +146,7 @@ fn main() -> ExitCode {
             let must_escape =
                 |letter| terminal::is_unprintable(letter) && !['\n', '\t'].contains(&letter);
             let words = terminal::escaped(describe_error(&error).as_bytes(), must_escape);
-            terminal::note!("leasehold: {words}");
+            terminal::note!("leasehold: {}", terminal::abridged(&words));
             status(&error)
         }
     }

@@ -1,5 +1,6 @@
 //! Terminal functions that several commands use: the log, Ctrl-C, and the display of progress.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::sync::Mutex;
@@ -124,6 +125,22 @@ pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
         text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
     }
     text
+}
+
+/// Maximum length of an error, in characters.
+const ERROR_CHARACTERS_MAX: usize = 4000;
+
+/// Removes the middle of an error that is too long, such as one that quotes a word of many MiB. The
+/// beginning and the end stay, because an error often ends with the advice.
+pub fn abridged(error: &str) -> Cow<'_, str> {
+    let count = error.chars().count();
+    if count <= ERROR_CHARACTERS_MAX {
+        return error.into();
+    }
+    let half = ERROR_CHARACTERS_MAX / 2;
+    let part = |from| error.chars().skip(from).take(half).collect::<String>();
+    let (begin, end) = (part(0), part(count - half));
+    format!("{begin} [… {} more characters …] {end}", count - 2 * half).into()
 }
 
 /// Creates an async runtime that runs on this thread.
@@ -282,6 +299,18 @@ impl Bars {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_long_error_the_beginning_and_the_end_are_kept() {
+        let short = "ü".repeat(ERROR_CHARACTERS_MAX);
+        assert_eq!(abridged(&short), short);
+        let long = format!("unknown field `{}`, expected `key`", "ü".repeat(10 << 20));
+        let shown = abridged(&long);
+        assert!(shown.starts_with("unknown field `ü") && shown.ends_with("ü`, expected `key`"));
+        let left_out = long.chars().count() - ERROR_CHARACTERS_MAX;
+        assert!(shown.contains(&format!("[… {left_out} more characters …]")));
+        assert!(shown.chars().count() < ERROR_CHARACTERS_MAX + 100);
+    }
 
     #[test]
     fn filters_with_former_names_select_the_present_modules() {

@@ -9,7 +9,7 @@ use leasehold_client::{Client, ClientOptions};
 use leasehold_geo_deploy::standing::{
     self, ClusterState, ControlRequest, ControlResponse, FaultReport, NodeReport, with_dir,
 };
-use leasehold_wire::{StatusReply, StatusRequest};
+use leasehold_wire::{LeaseRange, StatusReply, StatusRequest};
 
 use super::limits;
 use crate::connector::{ClientCredentials, Connector};
@@ -52,7 +52,7 @@ pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
         print_node(node, address, answer, overview.nodes.len());
     }
     say!("");
-    for line in holders(&state, &answers) {
+    for line in holders(dir, &state, &answers) {
         say!("{line}");
     }
     for node in &overview.nodes {
@@ -124,7 +124,11 @@ async fn ask(options: anyhow::Result<ClientOptions>) -> anyhow::Result<StatusRep
     options.request_timeout = ANSWER_WITHIN;
     options.connect_timeout = ANSWER_WITHIN;
     let client = Client::connect(options).await?;
-    Ok(client.raw().status(StatusRequest::default()).await?)
+    let request = StatusRequest {
+        leases: true,
+        ..StatusRequest::default()
+    };
+    Ok(client.raw().status(request).await?)
 }
 
 fn print_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {
@@ -147,9 +151,9 @@ fn print_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize)
 /// Describes the keys that a replica may read locally, according to the replica's status.
 fn may_read(status: &StatusReply, n: usize) -> String {
     let promised = status.peers.iter().filter(|peer| peer.granted_by).count();
-    let unlisted = status.unlisted.contains(&status.replica);
-    if status.strategy == "none" {
-        return "nothing".to_owned();
+    let readable = readable_keys(status);
+    if readable == "nothing" {
+        return readable.to_owned();
     }
     if status.excluded.contains(&status.replica) {
         return "nothing: it is suspected and excluded".to_owned();
@@ -160,18 +164,41 @@ fn may_read(status: &StatusReply, n: usize) -> String {
             n / 2
         );
     }
-    let what = match (status.strategy.as_str(), unlisted) {
-        ("all", _) | ("leader", true) => "every key",
-        ("leader", false) => "nothing",
-        (_, true) => "its lists, unlisted keys",
-        (_, false) => "its lists",
+    readable.to_owned()
+}
+
+/// Describes the keys that a replica may read locally if enough promises are valid.
+fn readable_keys(status: &StatusReply) -> &'static str {
+    let readable = |strategy: &str, unlisted: &[String]| {
+        let holds_unlisted = unlisted.contains(&status.replica);
+        match (strategy, holds_unlisted) {
+            ("all", _) | ("leader", true) => "every key",
+            ("none", _) | ("leader", false) => "nothing",
+            (_, true) => "its lists, unlisted keys",
+            (_, false) => "its lists",
+        }
     };
-    what.to_owned()
+    let mut of_ranges = ranges(status)
+        .iter()
+        .map(|range| readable(&range.strategy, &range.defaults));
+    let Some(first) = of_ranges.next() else {
+        return readable(&status.strategy, &status.unlisted);
+    };
+    if of_ranges.all(|other| other == first) {
+        first
+    } else {
+        "differs between key ranges"
+    }
+}
+
+/// Returns the key ranges that a replica reports, each with its strategy.
+fn ranges(status: &StatusReply) -> &[LeaseRange] {
+    status.leases.as_ref().map_or(&[], |leases| &leases.ranges)
 }
 
 /// Describes which replicas hold which keys, according to the newest lease configuration that the
 /// replicas report.
-fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
+fn holders(dir: &Path, state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     let statuses = answers.iter().flatten().flatten();
     let Some(newest) = statuses.max_by_key(|status| status.configuration) else {
         return vec!["No replica answers.".to_owned()];
@@ -185,10 +212,15 @@ fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
         "" => &state.strategy,
         strategy => strategy,
     };
-    let mut line = format!("Strategy {strategy}");
-    if !newest.unlisted.is_empty() {
-        line += &format!("; unlisted keys are held by {}", newest.unlisted.join(", "));
-    }
+    let mut line = if ranges(newest).len() > 1 {
+        let hint = "Key ranges have strategies of their own (`leasehold lease show`)";
+        with_dir(hint, dir)
+    } else if newest.unlisted.is_empty() {
+        format!("Strategy {strategy}")
+    } else {
+        let names = newest.unlisted.join(", ");
+        format!("Strategy {strategy}; unlisted keys are held by {names}")
+    };
     match listed {
         0 => {}
         1 => line += "; 1 key is listed with holders of its own",
@@ -259,7 +291,7 @@ fn ago(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_wire::Peer;
+    use leasehold_wire::{Leases, Peer};
 
     use super::*;
 
@@ -289,6 +321,25 @@ mod tests {
         assert_eq!(may("quorum", &["JP"], 3), "its lists, unlisted keys");
         assert_eq!(may("quorum", &["CA"], 3), "its lists");
         assert!(may("all", &["JP"], 1).contains("promised by 1 of the others, 2 are needed"));
+        let of_ranges = |second: (&str, &[&str])| {
+            let range = |(strategy, defaults): (&str, &[&str])| LeaseRange {
+                strategy: strategy.to_owned(),
+                defaults: defaults.iter().map(|name| (*name).to_owned()).collect(),
+                ..LeaseRange::default()
+            };
+            let leases = Leases {
+                ranges: vec![range(("leader", &["JP"])), range(second)],
+                ..Leases::default()
+            };
+            let status = StatusReply {
+                leases: Some(leases),
+                ..status("leader", &["JP"], 4)
+            };
+            may_read(&status, 5)
+        };
+        assert_eq!(of_ranges(("all", &[])), "every key");
+        assert_eq!(of_ranges(("leader", &["CA"])), "differs between key ranges");
+        assert_eq!(of_ranges(("none", &[])), "differs between key ranges");
         let mut suspected = status("all", &["CA"], 4);
         suspected.excluded.push("JP".to_owned());
         assert!(may_read(&suspected, 5).contains("excluded"));

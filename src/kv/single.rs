@@ -1,6 +1,6 @@
 //! Commands that read or write a single key.
 
-use std::io::{IsTerminal as _, Read as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -177,8 +177,12 @@ impl SingleKeyCommand {
             SingleKeyCommand::Get {
                 output: Some(file), ..
             } if file != Path::new("-") => {
-                let written = std::fs::write(file, value);
-                return written.with_context(|| format!("--output: writing {}", file.display()));
+                let name = file.display();
+                let mut created = std::fs::File::create(file)
+                    .with_context(|| format!("--output: creating {name}"))?;
+                return created.write_all(value).with_context(|| {
+                    format!("--output: writing {name}: the file is not complete")
+                });
             }
             SingleKeyCommand::Get { raw: true, .. }
             | SingleKeyCommand::Get {
