@@ -19,6 +19,9 @@ mod lines;
 
 /// Maximum number of writes in flight.
 const IN_FLIGHT_MAX: usize = 8;
+/// Note in the error of an import whose last writes may still be executed.
+const MAY_BE_WRITTEN_LATER: &str =
+    ". Later lines may still be written: let the cluster recover before you continue";
 
 #[derive(Args)]
 pub struct ImportArgs {
@@ -65,16 +68,25 @@ impl ImportArgs {
         let line = import.first_unwritten;
         let written = format!("lines before line {line} are written;");
         let next = format!("continue with --from-line {line}");
+        let failed = ended.as_ref().err().and_then(|error| error.downcast_ref());
+        let later = if failed.is_some_and(Error::may_have_taken_effect) {
+            MAY_BE_WRITTEN_LATER
+        } else {
+            ""
+        };
         match ended {
             Ok(Ended::Finished) => Ok(()),
             Ok(Ended::Interrupted) => {
                 Err(Interrupted(format!("interrupted: all {written} {next}")).into())
             }
-            Ok(Ended::Unreadable(error)) | Err(error) if line == self.from_line => Err(error),
+            Ok(Ended::Unreadable(error)) if line == self.from_line => Err(error),
+            Err(error) if line == self.from_line => bail!("{error:#}{later}"),
             Ok(Ended::Unreadable(error)) if !is_standard_input => {
                 bail!("{error:#}. All {written} correct the file, and {next}")
             }
-            Ok(Ended::Unreadable(error)) | Err(error) => bail!("{error:#}. All {written} {next}"),
+            Ok(Ended::Unreadable(error)) | Err(error) => {
+                bail!("{error:#}. All {written} {next}{later}")
+            }
         }
     }
 }

@@ -36,11 +36,14 @@ use leasehold_replica::codec::{self, proto};
 
 /// Version of the format of data directories. The version is raised when older binaries can no
 /// longer read the directory.
-pub(super) const FORMAT: u32 = 8;
-/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Format 7 has
-/// all executed configurations in the state. Formats up to 6 have no configurations in the state.
-/// Formats up to 5 have the log in RocksDB. Format 4 has no column family `staged`.
-pub(super) const FORMATS_OLDER: [u32; 4] = [7, 6, 5, 4];
+pub(super) const FORMAT: u32 = 9;
+/// Versions of formats that are converted to [`FORMAT`] when a directory is opened. Format 8 has no
+/// transactions. Format 7 has all executed configurations in the state. Formats up to 6 have no
+/// configurations in the state. Formats up to 5 have the log in RocksDB. Format 4 has no column
+/// family `staged`.
+pub(super) const FORMATS_OLDER: [u32; 5] = [8, 7, 6, 5, 4];
+/// First format with a checkpoint of the configurations in the state.
+const FORMAT_CONFIG_CHECKPOINT: u32 = 8;
 /// First format with the log in files of its own.
 const FORMAT_LOG_FILES: u32 = 6;
 /// Length in bytes of the first segment of each run.
@@ -177,7 +180,7 @@ impl Storage {
             self.take_over()?;
         }
         let mut batch = WriteBatch::default();
-        if !identity.is_current() {
+        if !identity.has_config_checkpoint() {
             self.condense_configs(identity.expected.members.len(), &mut batch)?;
         }
         let applied = self.engine.position()?;
@@ -186,7 +189,7 @@ impl Storage {
         let synced = self.engine.marker.sync();
         synced.map_err(|error| self.engine.unmarked(error))?;
         if !identity.is_current() {
-            // The checkpoint of the configurations becomes durable with the format that reads it.
+            // A new checkpoint of the configurations becomes durable with the format that reads it.
             let expected = identity.expected.encode_to_vec();
             records::put(
                 &self.engine.db,
@@ -286,6 +289,11 @@ impl DirectoryIdentity {
     /// Whether the directory has the format of this program.
     fn is_current(&self) -> bool {
         self.format == Some(FORMAT)
+    }
+
+    /// Whether the state of the directory has a checkpoint of the configurations.
+    fn has_config_checkpoint(&self) -> bool {
+        self.format >= Some(FORMAT_CONFIG_CHECKPOINT)
     }
 
     /// Whether the directory has a log in files of its own.

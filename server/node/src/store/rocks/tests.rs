@@ -1052,14 +1052,14 @@ fn with_all_configs(path: &Path, missing: Option<usize>) {
 }
 
 #[test]
-fn all_configurations_of_format_7_are_executed_once_and_removed() {
+fn all_configurations_of_format_7_are_executed_once_and_removed_and_format_8_has_none() {
     let dir = tempfile::tempdir().unwrap();
     with_all_configs(dir.path(), None);
     let mut original = Configs::new(3);
     for (id, change) in (1..).map(ConfigId).zip(some_changes()) {
         original.apply(id, &change);
     }
-    for _ in 0..2 {
+    for older in [Some(8), None, None] {
         let (storage, recovered) = open(dir.path());
         let first = storage.engine.get(Column::Meta, &meta::config(Slot(1)));
         assert_eq!(first.unwrap(), None);
@@ -1076,6 +1076,10 @@ fn all_configurations_of_format_7_are_executed_once_and_removed() {
             );
         }
         assert_eq!(configs.listed_by_range(), original.listed_by_range());
+        if let Some(older) = older {
+            set_format(&storage, older);
+            continue;
+        }
         drop(storage);
         let found = super::super::inspect::StoppedDirectory::open(dir.path()).unwrap();
         assert_eq!(found.verify().problems, []);
