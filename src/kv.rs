@@ -128,8 +128,9 @@ enum KvCommand {
     /// A line is {"key":"k","value":"v"}. Bytes that are not text are hexadecimal digits in key_hex or
     /// value_hex.
     ///
-    /// Up to 1,000 lines are written at one moment. The whole file is not. If a key is in several lines, the
-    /// last one counts. Keys that are not in the file stay as they are.
+    /// The file is written in batches of up to 1,000 lines or about 256 KiB. Only the lines of one batch are
+    /// written at one moment. If a key is in several lines, the last one counts. Keys that are not in the
+    /// file stay as they are.
     Import(import::ImportArgs),
 }
 

@@ -19,7 +19,7 @@ mod lines;
 
 /// Maximum number of writes in flight.
 const IN_FLIGHT_MAX: usize = 8;
-/// Note in the error of an import whose last writes may still be executed.
+/// Note in the error of an import, if the last writes may still be executed.
 const MAY_BE_WRITTEN_LATER: &str =
     ". Later lines may still be written: let the cluster recover before you continue";
 

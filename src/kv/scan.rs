@@ -24,7 +24,7 @@ pub struct ScanArgs {
         conflicts_with = "prefix"
     )]
     from: String,
-    /// Where to stop, exclusive [default: the end]
+    /// End of the range, exclusive [default: no end]
     #[arg(
         default_value = "",
         hide_default_value = true,
@@ -54,7 +54,7 @@ pub struct KeyPartArgs {
     /// Only keys that begin with PREFIX
     #[arg(long)]
     prefix: Option<String>,
-    /// Only keys after KEY. To go on after the last key of an earlier output, give --escapes or --hex both
+    /// Only keys after KEY. To continue after the last key of an earlier output, give --escapes or --hex both
     /// times
     #[arg(long, value_name = "KEY")]
     after: Option<String>,

@@ -31,8 +31,8 @@ impl Txn {
         keys.all(|key| key == first).then_some(first)
     }
 
-    /// Returns true if the answer may contain values that the state had before, or has had meanwhile:
-    /// values that an operation gets, or the value that a failed comparison finds.
+    /// Returns true if the answer may contain stored values, also values that the transaction then
+    /// overwrites. These are the values of gets, and the value that a failed comparison finds.
     pub fn answers_with_values(&self) -> bool {
         let is_get = |operation: &Operation| matches!(operation, Operation::Get(_));
         !self.comparisons.is_empty() || self.operations().any(is_get)
@@ -241,8 +241,8 @@ mod tests {
         assert!(command.is_multi() && op.one_key().is_none());
     }
 
-    /// A transaction that names one key only, however often, is a command on one key. A compared key
-    /// or a key that is only read makes it a command on several keys (hazard 34).
+    /// A transaction that names one key only, however often, is a command on one key. Another key makes
+    /// it a command on several keys, even if that key is only compared or read (hazard 34).
     #[test]
     fn one_key_is_one_key_however_often_it_is_named() {
         let is_multi = |txn| Op::txn(txn).is_multi();

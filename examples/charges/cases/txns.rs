@@ -134,8 +134,8 @@ fn adds_to_long_value(count: usize) -> Case {
     case.round_robin(vec![op]).prepared(prepared)
 }
 
-/// Creates a case that appends nothing, `count` times, to long values. The values are rewritten
-/// `count` times. `keys` is the number of keys of a transaction.
+/// Creates a case of `count` appends of an empty suffix to long values. Each append rewrites its
+/// value. `keys` is the number of keys of a transaction.
 fn appends(kind: &'static str, count: usize, keys: usize) -> Case {
     let key = |number: usize| Bytes::from(format!("{kind}-{count}-{number}"));
     let prepared = (0..2 * keys).map(|number| Op::put(key(number), bytes(LONG_BYTES)));

@@ -165,7 +165,7 @@ impl OperationRequest {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }
 
-    /// Returns true if a replica may refuse to execute this operation, whatever the state is.
+    /// Returns true if this operation is a transaction that a correct replica may refuse.
     pub fn may_be_refused(&self) -> bool {
         self.txn.as_ref().is_some_and(TxnRequest::may_be_refused)
     }

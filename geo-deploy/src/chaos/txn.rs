@@ -23,7 +23,8 @@ pub struct TxnRequest {
     pub believed: BTreeMap<u64, ValueId>,
 }
 
-/// Reason for which an operation of a transaction is refused, whatever the state is.
+/// Returns the error of an operation that cannot be executed on any existing register; `None` for
+/// other operations.
 fn refusal(operation: &Operation) -> Option<ErrorCode> {
     // Clients send such an operation only with a comparison by which the key exists. A register
     // holds neither a number nor a record.

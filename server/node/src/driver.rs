@@ -77,13 +77,13 @@ struct Scratch {
     answers: FencedAnswers,
 }
 
-/// The rest of a driver that has ended. Its storage is still open.
+/// Parts of a driver that remain after its event loop has ended. The storage is still open.
 pub(super) struct StoppedDriver {
     /// Reason why the driver has ended; `Ok` if it was told to end.
     outcome: Result<(), NodeError>,
     writer: Writer,
     reports: UnboundedReceiver<StorageReport>,
-    /// The replica, because it may take long to free the memory of its state.
+    /// The replica. It is dropped last, because freeing the memory of its state may take long.
     replica: Replica,
 }
 
@@ -130,7 +130,8 @@ impl Driver {
         self.stop(outcome)
     }
 
-    /// Drops everything that the storage does not need. Gives `outcome` as the reason of the end.
+    /// Drops everything except the storage and the replica. `outcome` is the reason why the driver
+    /// ends.
     pub(super) fn stop(self, outcome: Result<(), StorageError>) -> StoppedDriver {
         let Driver {
             writer,

@@ -30,7 +30,7 @@ const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 pub(crate) struct ShutdownWatchdog {
     /// Sender of a channel. Dropping the sender ends the watchdog's thread.
     _running: oneshot::Sender<()>,
-    /// Notification that the node ends without an order.
+    /// Notification that the node ends because it has failed.
     failed: Arc<Notify>,
 }
 
@@ -86,8 +86,8 @@ impl ShutdownWatchdog {
         Ok((ShutdownWatchdog { _running, failed }, stop_signal))
     }
 
-    /// Starts to measure the time that the end may take. A node that has failed calls this before it
-    /// ends without an order.
+    /// Starts the timeout after which the process is killed. A node that has failed calls this before
+    /// it ends.
     pub(crate) fn note_failure(&self) {
         self.failed.notify_one();
     }

@@ -209,7 +209,7 @@ pub struct Settings {
 const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is enough for 8,192
 /// merges into small records, or 171 merges into the largest records. For the first merges since a
-/// checkpoint, it is enough for 27 merges into the largest records. The quarter for transactions is
+/// batch of changes, it is enough for 27 merges into the largest records. The quarter for transactions is
 /// enough for 2 transactions that rewrite 1 MiB. The 8,192 merges take up to 240 ms of processor time
 /// if writes in flight make all these records as large as possible. Merges may use only a quarter of
 /// the time, so they then take a second. Commands behind merges in the log wait for the merges of all

@@ -274,7 +274,7 @@ impl Consensus {
 }
 
 /// Returns the keys that the writes of a slot name, each with the index of the write. The writes are
-/// in descending order. A write names the keys that it only compares, too. At most
+/// in descending order. The keys that a transaction only compares or reads are included. At most
 /// [`SEARCHED_KEYS_MAX`] keys are returned.
 fn named_from_the_end(accepted: &Accepted) -> impl Iterator<Item = (usize, &Key)> {
     let commands = accepted.value.commands().iter().enumerate().rev();

@@ -285,13 +285,13 @@ impl Kv {
     }
 
     /// Estimates the work of each merge, and of each other rewrite of a stored value, that a command
-    /// may cause. The work is 0 for a key that is absent. In a transaction, the estimate includes the
-    /// bytes that the transaction itself writes to the key. For a merge that is a command of its own,
-    /// the estimate does not include the fields that the merge adds.
+    /// may cause. For a command of its own, the work is 0 if the key is absent, and the estimate does
+    /// not include the fields that the merge adds. In a transaction, the estimate includes the bytes
+    /// that the transaction itself writes to the key.
     ///
     /// For a transaction, the estimate assumes that a rewrite needs new memory, unless the transaction
-    /// has rewritten the value before. Each replica hands its changes over at another time, so the
-    /// value may be unchanged since then at another replica.
+    /// has rewritten the value before. Replicas make batches of changes at different times. So a
+    /// rewrite may need new memory at another replica, even if it needs none here.
     pub fn merge_work_ahead(&self, command: &Command) -> SmallVec<[usize; 1]> {
         let keys: SmallVec<[&Key; 1]> = command.rewritten_keys().collect();
         let txn = match &command.op {

@@ -17,7 +17,7 @@
 //! | bytes of large writes that the replica has | latency of others | `limits.large_writes_mb` | they wait here, round-robin by connection | `client_large_writes_delayed` | [`large_writes`] |
 //! | sessions that are opened | memory, the log | `sessions.max`, `sessions.opened_per_s` | the write is refused, or waits | `openings_refused`, `sessions_refused` | `leasehold_replica` |
 //! | bytes of large answers that an iteration encodes | latency of others | – | they wait, round-robin by connection | – | [`large_answers`] |
-//! | bytes of answers to transactions that wait | memory | `limits.in_flight_mb` | further answers count as unread at once | – | [`large_answers`] |
+//! | bytes of answers to transactions that wait | memory | `limits.in_flight_mb` | further answers are encoded immediately, and count as unread | – | [`large_answers`] |
 //!
 //! Peers have connections of their own. Connections of peers that have not identified themselves
 //! yet share [`fd_budget::UNAUTHENTICATED_MAX`] slots, of which a new connection takes the slot of

@@ -62,10 +62,10 @@ const LONG: &str = match str::from_utf8(&[b'v'; 300_000]) {
     Err(_) => unreachable!(),
 };
 
-/// The checkpoint still refers to the old record, so the first merge after the checkpoint needs
-/// new memory.
+/// The batch of changes still refers to the old record, so the first merge after the batch needs new
+/// memory.
 #[test]
-fn the_first_merge_into_a_long_record_after_a_checkpoint_is_more_work() {
+fn the_first_merge_into_a_long_record_after_a_batch_of_changes_is_more_work() {
     let mut kv = Kv::new(&limits());
     kv.execute(Slot(1), 0, &put(2, 1, LONG));
     let mut sequence = 1;
