@@ -182,8 +182,8 @@ impl TxnKey {
     }
 
     /// Merges named fields into the record at the key. The record is created if it does not exist.
-    /// The count in the result is 1. The operation cannot be executed if the value is no record, or if
-    /// it or the merged record has more than 256 KiB or 1,024 fields.
+    /// The count in the result is 1. The operation cannot be executed if the value is no record, or
+    /// if it or the merged record has more than 256 KiB or 1,024 fields.
     pub fn put_fields<N: Into<Bytes>, V: Into<Bytes>>(
         self,
         fields: impl IntoIterator<Item = (N, V)>,
@@ -200,8 +200,8 @@ impl TxnKey {
     }
 
     /// Removes the fields with these names from the record at the key. The count in the result is
-    /// the number of fields removed. The operation cannot be executed if the value is no record, or if
-    /// it has more than 256 KiB or 1,024 fields.
+    /// the number of fields removed. The operation cannot be executed if the value is no record, or
+    /// if it has more than 256 KiB or 1,024 fields.
     pub fn delete_fields(self, names: impl IntoIterator<Item = impl Into<Bytes>>) -> TxnOp {
         let names = names.into_iter().map(Into::into).collect();
         TxnOp::of(Op::delete_fields(self.key, names))

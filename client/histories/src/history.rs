@@ -12,6 +12,11 @@ use bytes::Bytes;
 
 pub use file::HistoryError;
 
+/// Maximum time of an operation, in nanoseconds. Checkers need two later times for themselves: the end
+/// of an operation is its time plus one, and an operation that may take effect at any time ends even
+/// later.
+pub(crate) const TIME_NS_MAX: u64 = u64::MAX - 2;
+
 /// Name of a value that a write stores. Different writes of a run store different values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub u64);

@@ -19,8 +19,8 @@ pub enum ReadOp<'a> {
 }
 
 impl Op {
-    /// Returns true if the operation is not a [`ReadOp`]. A transaction counts as a write even if it
-    /// only reads. A command with such an operation needs a session.
+    /// Returns true if the operation is not a [`ReadOp`]. A transaction counts as a write even if
+    /// it only reads. A command with such an operation needs a session.
     #[inline]
     pub fn is_write(&self) -> bool {
         self.as_read().is_none()

@@ -241,8 +241,8 @@ mod tests {
         assert!(command.is_multi() && op.one_key().is_none());
     }
 
-    /// A transaction that names one key only, however often, is a command on one key. Another key makes
-    /// it a command on several keys, even if that key is only compared or read (hazard 34).
+    /// A transaction that names one key only, however often, is a command on one key. Another key
+    /// makes it a command on several keys, even if that key is only compared or read (hazard 34).
     #[test]
     fn one_key_is_one_key_however_often_it_is_named() {
         let is_multi = |txn| Op::txn(txn).is_multi();

@@ -39,9 +39,9 @@ pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
 /// Refuses a request that every replica would refuse, regardless of the client. A command is
 /// refused if [`validate`] refuses it, or if it has more than [`COMMAND_PARTS_MAX`] parts. A write
-/// is refused if its session would have to keep too many results. It is also refused if it writes or
-/// compares the reserved key [`PROBE_KEY`], but a delete of this key outside a transaction is allowed.
-/// An operator's request is refused if its names or keys are too long.
+/// is refused if its session would have to keep too many results. It is also refused if it writes
+/// or compares the reserved key [`PROBE_KEY`], but a delete of this key outside a transaction is
+/// allowed. An operator's request is refused if its names or keys are too long.
 ///
 /// # Errors
 /// The same errors as [`validate`]. The message does not quote fields that are too long.

@@ -36,8 +36,8 @@ const LARGE: u64 = 64;
 const LARGE_BYTES: usize = 250_000;
 /// Number and size of the fields of a large record.
 const RECORD: (usize, usize) = (1_020, 240);
-/// Number of transactions with rewrites that are in flight on each connection. Together they name at
-/// most as many rewrites as the attack `merges` has merges.
+/// Number of transactions with rewrites that are in flight on each connection. Together they name
+/// at most as many rewrites as the attack `merges` has merges.
 const REWRITES_IN_FLIGHT: u64 = SMALL_IN_FLIGHT / TXN_REWRITES_MAX as u64;
 /// Number of large values that a transaction may rewrite. Together they have up to 1 MiB.
 const REWRITES_EXECUTED: u64 = 4;

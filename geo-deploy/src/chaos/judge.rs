@@ -2,9 +2,9 @@
 //!
 //! Hot and cold keys are judged one by one, over the whole round. So an operation on several of
 //! these keys is judged separately for each key. Groups are judged as histories of transactions,
-//! with all keys of a group together. The ledger judges lists and counters. All histories include the
-//! reads at the end, after every replica was killed and restarted. If an acknowledged write was lost,
-//! such a read finds an earlier value.
+//! with all keys of a group together. The ledger judges lists and counters. All histories include
+//! the reads at the end, after every replica was killed and restarted. If an acknowledged write was
+//! lost, such a read finds an earlier value.
 
 use leasehold_histories::linearizability;
 use leasehold_histories::serializability;

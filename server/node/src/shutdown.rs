@@ -86,8 +86,8 @@ impl ShutdownWatchdog {
         Ok((ShutdownWatchdog { _running, failed }, stop_signal))
     }
 
-    /// Starts the timeout after which the process is killed. A node that has failed calls this before
-    /// it ends.
+    /// Starts the timeout after which the process is killed. A node that has failed calls this
+    /// before it ends.
     pub(crate) fn note_failure(&self) {
         self.failed.notify_one();
     }

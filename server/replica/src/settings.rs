@@ -209,11 +209,11 @@ pub struct Settings {
 const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// Default of [`Settings::merge_work_max`]. This work takes about 5 ms. It is enough for 8,192
 /// merges into small records, or 171 merges into the largest records. For the first merges since a
-/// batch of changes, it is enough for 27 merges into the largest records. The quarter for transactions is
-/// enough for 2 transactions that rewrite 1 MiB. The 8,192 merges take up to 240 ms of processor time
-/// if writes in flight make all these records as large as possible. Merges may use only a quarter of
-/// the time, so they then take a second. Commands behind merges in the log wait for the merges of all
-/// replicas.
+/// batch of changes, it is enough for 27 merges into the largest records. The quarter for
+/// transactions is enough for 2 transactions that rewrite 1 MiB. The 8,192 merges take up to 240 ms
+/// of processor time if writes in flight make all these records as large as possible. Merges may
+/// use only a quarter of the time, so they then take a second. Commands behind merges in the log
+/// wait for the merges of all replicas.
 const MERGE_WORK_MAX: usize = 512 << 10;
 /// Default of [`Settings::merges_of_key_max`]. Usually fewer merges of one key wait. But a client
 /// may send many merges of one key on purpose, after a write that makes the record large. Each of

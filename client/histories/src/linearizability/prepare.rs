@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 
 use super::Flaw;
 use super::explain::{list, operation, time};
-use crate::history::{HistoryAction, HistoryEvent, ValueId};
+use crate::history::{HistoryAction, HistoryEvent, TIME_NS_MAX, ValueId};
 
 /// Content of a register: absence, or the value of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,10 +99,15 @@ pub(super) fn prepare<'a>(events: &[&'a HistoryEvent]) -> Result<PreparedKey<'a>
 fn check_times(events: &[&HistoryEvent]) -> Result<(), Flaw> {
     let backwards =
         |event: &&&HistoryEvent| event.return_ns.is_some_and(|end| end < event.invoke_ns);
-    let Some(event) = events.iter().find(backwards) else {
+    let too_late =
+        |event: &&&HistoryEvent| event.return_ns.unwrap_or(event.invoke_ns) > TIME_NS_MAX;
+    let reason = if let Some(event) = events.iter().find(backwards) {
+        format!("an operation ends before it begins: {}", operation(event))
+    } else if let Some(event) = events.iter().find(too_late) {
+        format!("an operation has an impossible time: {}", operation(event))
+    } else {
         return Ok(());
     };
-    let reason = format!("an operation ends before it begins: {}", operation(event));
     Err(Flaw::Unknown { reason })
 }
 

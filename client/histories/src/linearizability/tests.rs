@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::generate::{HistoryShape, disturb, honest};
 use super::{LinearizabilityVerdict, brute, check, prepare, search};
-use crate::history::{History, HistoryAction, HistoryEvent, ValueId};
+use crate::history::{History, HistoryAction, HistoryEvent, TIME_NS_MAX, ValueId};
 
 /// Builds an operation of `process`, with its begin and end in milliseconds.
 fn event(process: u32, action: HistoryAction, begin_ms: u64, end_ms: u64) -> HistoryEvent {
@@ -378,6 +378,26 @@ fn what_ends_before_it_begins_is_not_judged() {
         matches!(verdict, LinearizabilityVerdict::Unknown { .. }),
         "{verdict:?}"
     );
+}
+
+/// An open swap that expects its own value has no end, because the read that found this value seems to
+/// have none.
+#[test]
+fn an_impossible_time_is_not_judged() {
+    let late = |time| HistoryEvent {
+        invoke_ns: time,
+        return_ns: Some(time),
+        ..event(1, read(7), 0, 0)
+    };
+    for (time, is_known) in [
+        (TIME_NS_MAX, true),
+        (TIME_NS_MAX + 1, false),
+        (u64::MAX, false),
+    ] {
+        let verdict = judge([open(2, swap(Some(7), 7, true), 0), late(time)]);
+        let unknown = matches!(verdict, LinearizabilityVerdict::Unknown { .. });
+        assert_eq!(unknown, !is_known, "{time}: {verdict:?}");
+    }
 }
 
 #[test]

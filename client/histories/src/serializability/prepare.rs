@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::Transaction;
-use crate::history::{HistoryAction, ValueId};
+use crate::history::{HistoryAction, TIME_NS_MAX, ValueId};
 pub(super) use key::KeyConstraints;
 
 /// Content of a key, as a number. Each value written to the key has its own number. Number 0 means
@@ -110,6 +110,13 @@ impl PreparedTransactions {
             let process = transaction.process;
             return Err(format!(
                 "a transaction of process {process} ends before it begins"
+            ));
+        }
+        let too_late = |t: &&&Transaction| t.return_ns.unwrap_or(t.invoke_ns) > TIME_NS_MAX;
+        if let Some(transaction) = order.iter().find(too_late) {
+            let process = transaction.process;
+            return Err(format!(
+                "a transaction of process {process} has an impossible time"
             ));
         }
         order.iter().try_for_each(|one| check_keys(one))?;

@@ -225,6 +225,11 @@ fn what_cannot_be_judged_is_unknown() {
         &[transaction(1, &[(1, write(10))], 5, 4)],
         "ends before it begins",
     );
+    let late = Transaction {
+        return_ns: Some(u64::MAX - 1),
+        ..transaction(1, &[(1, write(10))], 0, 1)
+    };
+    unknown(&[late], "impossible time");
     unknown(
         &[
             transaction(1, &[(1, write(10))], 0, 1),

@@ -47,8 +47,8 @@ impl Driver {
         self.clients.reply_status(client, status);
     }
 
-    /// Adds the demand for the next keys to the answer, if clients wait for one. After the last key,
-    /// sends the answer.
+    /// Adds the demand for the next keys to the answer, if clients wait for one. After the last
+    /// key, sends the answer.
     pub(crate) fn answer_demand(&self, now: Time) {
         let Some((clients, demand)) = self.demand_passes.advance(&self.replica) else {
             return;

@@ -285,9 +285,9 @@ impl Kv {
     }
 
     /// Estimates the work of each merge, and of each other rewrite of a stored value, that a command
-    /// may cause. For a command of its own, the work is 0 if the key is absent, and the estimate does
-    /// not include the fields that the merge adds. In a transaction, the estimate includes the bytes
-    /// that the transaction itself writes to the key.
+    /// may cause. For a command of its own, the work is 0 if the key is absent, and the estimate
+    /// does not include the fields that the merge adds. In a transaction, the estimate includes the
+    /// bytes that the transaction itself writes to the key.
     ///
     /// For a transaction, the estimate assumes that a rewrite needs new memory, unless the transaction
     /// has rewritten the value before. Replicas make batches of changes at different times. So a

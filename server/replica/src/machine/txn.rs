@@ -17,9 +17,9 @@ use super::kv::{ENTRY_OVERHEAD, Kv, RESULT_BYTES_MAX, own, record_error};
 use super::merge::{RECORD_BYTES_MAX, merge, remove_fields};
 use crate::cost;
 
-/// Maximum size of all values together that a transaction may rewrite, in bytes. A value counts each
-/// time it is rewritten, even if the transaction itself wrote it. Later commands in the log wait
-/// meanwhile.
+/// Maximum size of all values together that a transaction may rewrite, in bytes. A value counts
+/// each time it is rewritten, even if the transaction itself wrote it. Later commands in the log
+/// wait meanwhile.
 pub(super) const REWRITTEN_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of the result of an operation that returns a number, in bytes.
 const COUNT_BYTES: usize = 16;
@@ -148,8 +148,8 @@ struct Draft<'s, 'a> {
     rewritten_bytes: usize,
     /// True if the answer may share memory with values that are rewritten.
     shares_values: bool,
-    /// Upper bound on the size of the answer so far, in bytes. It includes the space reserved for the
-    /// result of each operation.
+    /// Upper bound on the size of the answer so far, in bytes. It includes the space reserved for
+    /// the result of each operation.
     answer_bytes: usize,
     /// Work of rewriting values so far, in units of `cost::merging`.
     work: usize,

@@ -181,8 +181,8 @@ impl ClientLoad {
     }
 
     /// Limits the merges of clients and their transactions that rewrite values to `per_s` a second on
-    /// average, so that the number of waiting merges stays bounded. Merges that arrive in a burst still
-    /// have to wait.
+    /// average, so that the number of waiting merges stays bounded. Merges that arrive in a burst
+    /// still have to wait.
     pub(in super::super) fn limit_merges(&mut self, per_s: f64) {
         let rate = f64::from(self.rate);
         let mut per_s = per_s;

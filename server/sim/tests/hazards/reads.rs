@@ -270,9 +270,9 @@ fn puts_before(later: Vec<Op>) -> Vec<Command> {
     writes.map(|(client, op)| write(client, 1, op)).collect()
 }
 
-/// Each case has later writes in the same slot. It also has the values of `a` and `b` that reads return
-/// before the execution, and the value of `a` afterwards. Replica 1 reads after the commit, and
-/// replica 0 reads before.
+/// Each case has later writes in the same slot. It also has the values of `a` and `b` that reads
+/// return before the execution, and the value of `a` afterwards. Replica 1 reads after the commit,
+/// and replica 0 reads before.
 #[test]
 pub(super) fn h134_a_read_is_not_answered_with_a_value_that_its_slot_overwrites() {
     let entries = |first: &str, count: usize| -> Vec<KeyValue> {

@@ -9,8 +9,8 @@
 //!
 //! If a value is overwritten, a waiting answer alone may keep the old value in memory. A transaction
 //! that gets a value and overwrites it does this each time. So the bytes of waiting answers to
-//! transactions are limited. Above the limit, these answers are encoded immediately. The limits on the
-//! unread bytes of a connection apply to encoded answers.
+//! transactions are limited. Above the limit, these answers are encoded immediately. The limits on
+//! the unread bytes of a connection apply to encoded answers.
 
 use leasehold_wire::{Response, outcome};
 

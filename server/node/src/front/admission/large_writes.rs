@@ -12,11 +12,11 @@
 //! may be in flight together. The measured round trip distinguishes the two cases. If it is long or
 //! unknown, and a write is not answered soon, the next write is sent before the answer. If the round
 //! trip is short, a late answer means that the replicas are busy with large writes, perhaps with
-//! those of other nodes. Then fewer bytes are in flight, until answers are fast again. After an answer,
-//! a pause follows for other work, unless only few bytes are in flight.
+//! those of other nodes. Then fewer bytes are in flight, until answers are fast again. After an
+//! answer, a pause follows for other work, unless only few bytes are in flight.
 //!
-//! The bytes of a write are its cost in units of [`leasehold_replica::cost`]: the size of a large put
-//! that takes equally long.
+//! The bytes of a write are its cost in units of [`leasehold_replica::cost`]: the size of a large
+//! put that takes equally long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,8 +34,8 @@ const AT_ONCE: usize = 1 << 20;
 /// and most round trips between sites take longer.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// The same time as [`JOINED_AFTER`] in a near cluster. It is long, because a late answer there
-/// means that the replicas are busy. The time is limited, because a write may wait for a dead holder
-/// of a lease, and the next write may concern other keys.
+/// means that the replicas are busy. The time is limited, because a write may wait for a dead
+/// holder of a lease, and the next write may concern other keys.
 const JOINED_AFTER_NEAR: Duration = Duration::from_millis(200);
 /// Maximum round trip to the farthest replica at which a cluster becomes near.
 const NEAR_MAX: Duration = Duration::from_millis(5);
@@ -49,8 +49,8 @@ const FAR_MIN: Duration = Duration::from_millis(20);
 const LATE_NEAR: Duration = Duration::from_millis(5);
 /// See [`LATE_NEAR`].
 const LATE_RATIO: u32 = 2;
-/// Number of slower answers after which the time of the fastest recent answers has risen by a factor
-/// of about *e*. Each slower answer raises it by at most the reciprocal of this number.
+/// Number of slower answers after which the time of the fastest recent answers has risen by a
+/// factor of about *e*. Each slower answer raises it by at most the reciprocal of this number.
 const REMEMBERED: u32 = 64;
 /// Part of [`AT_ONCE`] that is added to the limit on unanswered bytes after an early answer in a near
 /// cluster. It is also the minimum of the limit. A late answer halves the limit.
@@ -76,8 +76,9 @@ pub(crate) struct LargeWrites {
     /// Times at which the replica has received bytes that are not answered yet. Answers may come in
     /// another order, but few of them do.
     received: VecDeque<(Instant, usize)>,
-    /// Time that the fastest recent answers took, for each [`AT_ONCE`] bytes of a longer write. It is at
-    /// least [`LATE_NEAR`] / [`LATE_RATIO`], except at the start.
+    /// Time that the fastest recent answers took, for each [`AT_ONCE`] bytes of a longer write. It
+    /// is at least [`LATE_NEAR`] / [`LATE_RATIO`]. Before the first answer, it is
+    /// [`Duration::MAX`].
     fastest: Duration,
     /// Total size of the unanswered writes that the replica has received, in bytes.
     in_flight_bytes: usize,
@@ -136,8 +137,8 @@ impl LargeWrites {
         }
     }
 
-    /// Notes the round trip to the farthest replica; `None` if it is not known yet. Ends a long pause if
-    /// the cluster is no longer near.
+    /// Notes the round trip to the farthest replica; `None` if it is not known yet. Shortens a long
+    /// pause if the cluster is no longer near.
     pub(crate) fn note_round_trip(&mut self, round_trip: Option<Duration>) {
         let max = if self.is_near { FAR_MIN } else { NEAR_MAX };
         self.is_near = round_trip.is_some_and(|it| it <= max);
@@ -383,9 +384,9 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 4)]);
     }
 
-    /// In a near cluster, a late answer means that the replicas are busy. Then the limit falls, down to
-    /// a single write in flight, and a pause follows the answers. After early answers, as many bytes as
-    /// before are in flight.
+    /// In a near cluster, a late answer means that the replicas are busy. Then the limit falls,
+    /// down to a single write in flight, and a pause follows the answers. After early answers, as
+    /// many bytes as before are in flight.
     #[tokio::test(start_paused = true)]
     async fn late_answers_of_near_replicas_leave_one_write_in_flight() {
         let mut writes = LargeWrites::new(2 * MIB);

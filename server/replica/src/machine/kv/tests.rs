@@ -62,8 +62,8 @@ const LONG: &str = match str::from_utf8(&[b'v'; 300_000]) {
     Err(_) => unreachable!(),
 };
 
-/// The batch of changes still refers to the old record, so the first merge after the batch needs new
-/// memory.
+/// The batch of changes still refers to the old record, so the first merge after the batch needs
+/// new memory.
 #[test]
 fn the_first_merge_into_a_long_record_after_a_batch_of_changes_is_more_work() {
     let mut kv = Kv::new(&limits());
