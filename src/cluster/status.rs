@@ -21,7 +21,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const LEGEND: &str = "\
 state: what the process does, and for how long.   leader: who leads, as this replica knows.
 may read: what the replica answers by itself, under promises of at least half of the others.
-  every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders";
+  every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders
+  differs between key ranges: `lease show` describes each range";
 
 /// Prints the state of the cluster in `dir`. If `with_limits` is true, also prints the limits of
 /// its replicas.
@@ -203,11 +204,7 @@ fn holders(dir: &Path, state: &ClusterState, answers: &[Answer]) -> Vec<String> 
     let Some(newest) = statuses.max_by_key(|status| status.configuration) else {
         return vec!["No replica answers.".to_owned()];
     };
-    let listed = newest
-        .counters
-        .iter()
-        .find(|counter| counter.name == "listed_keys");
-    let listed = listed.map_or(0, |counter| counter.value);
+    let listed = ranges(newest).iter().map(|range| range.listed).sum();
     let strategy = match newest.strategy.as_str() {
         "" => &state.strategy,
         strategy => strategy,

@@ -69,15 +69,24 @@ impl ImportArgs {
         let written = format!("lines before line {line} are written;");
         let next = format!("continue with --from-line {line}");
         let failed = ended.as_ref().err().and_then(|error| error.downcast_ref());
-        let later = if failed.is_some_and(Error::may_have_taken_effect) {
+        // After an error, the write that failed is still in the list.
+        let others = import
+            .in_flight
+            .len()
+            .saturating_sub(usize::from(failed.is_some()));
+        let later = if others > 0 || failed.is_some_and(Error::may_have_taken_effect) {
             MAY_BE_WRITTEN_LATER
         } else {
             ""
         };
         match ended {
             Ok(Ended::Finished) => Ok(()),
+            Ok(Ended::Interrupted) if line == self.from_line => {
+                let advice = "no line is known to be written; repeat the command";
+                Err(Interrupted(format!("interrupted: {advice}{later}")).into())
+            }
             Ok(Ended::Interrupted) => {
-                Err(Interrupted(format!("interrupted: all {written} {next}")).into())
+                Err(Interrupted(format!("interrupted: all {written} {next}{later}")).into())
             }
             Ok(Ended::Unreadable(error)) if line == self.from_line => Err(error),
             Err(error) if line == self.from_line => bail!("{error:#}{later}"),

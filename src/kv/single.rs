@@ -149,12 +149,10 @@ impl SingleKeyCommand {
             }
             Some(Answer::Written(written)) => Ok(Some(written)),
             Some(Answer::Missing(_)) => bail!("there is no such key"),
-            Some(Answer::Mismatch(found)) => {
-                bail!(
-                    "not written: its version is {}",
-                    shown(found.actual.as_ref())
-                )
-            }
+            Some(Answer::Mismatch(found)) => match &found.actual {
+                None => bail!("not written: there is no such key"),
+                actual => bail!("not written: its version is {}", shown(actual.as_ref())),
+            },
             Some(Answer::Error(error)) => bail!("{}", without_txn_place(&error.message)),
             content @ (Some(Answer::Txn(_) | Answer::Entries(_)) | None) => {
                 let executed = txn::result(content)?;

@@ -5,7 +5,7 @@ mod language;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use leasehold_client::Error;
 use leasehold_wire::op_result::Result as Answer;
@@ -324,16 +324,33 @@ impl<'a> Executed<'a> {
 
     /// Returns an error if a comparison did not hold, or if an operation was refused.
     fn check(&self) -> anyhow::Result<()> {
-        if let Some(failed) = &self.result.failed {
-            bail!("{}", self.failure(failed));
-        }
+        let refusals = self.refusals();
+        let Some(failed) = &self.result.failed else {
+            return refusals.map_or(Ok(()), |refusals| Err(anyhow!(refusals)));
+        };
+        let done = match refusals {
+            _ if self.list.is_empty() => "nothing was executed".to_owned(),
+            Some(refusals) => refusals,
+            None => "the operations after `else` were executed".to_owned(),
+        };
+        bail!("{}; {done}", self.failure(failed))
+    }
+
+    /// Describes how many operations were refused; `None` if none was.
+    fn refusals(&self) -> Option<String> {
         let is_refused = |(_, answer): &(_, &Answer)| matches!(answer, Answer::Error(_));
         let (refused, all) = (self.results().filter(is_refused).count(), self.list.len());
-        if refused > 0 {
-            let verb = if refused == 1 { "was" } else { "were" };
-            bail!("{refused} of {all} operations {verb} refused, and the others were executed");
-        }
-        Ok(())
+        let verb = if refused == 1 { "was" } else { "were" };
+        let place = if self.result.or_else {
+            " after `else`"
+        } else {
+            ""
+        };
+        (refused > 0).then(|| {
+            format!(
+                "{refused} of {all} operations{place} {verb} refused, and the others were executed"
+            )
+        })
     }
 
     /// Describes the comparison that did not hold.
@@ -359,12 +376,7 @@ impl<'a> Executed<'a> {
             }
             Some(found) => format!("the version is {}", shown(found.version.as_ref())),
         };
-        let done = if self.list.is_empty() {
-            "nothing was executed"
-        } else {
-            "the operations after `else` were executed"
-        };
         let text = text.unwrap_or_default();
-        format!("the comparison `{text}` did not hold: {found}; {done}")
+        format!("the comparison `{text}` did not hold: {found}")
     }
 }

@@ -212,6 +212,11 @@ fn a_transaction_executes_the_list_that_its_comparisons_choose() {
     let again = txn(order, &[]);
     assert_eq!(again.out, "else\nvalue\torder\ta book\nmissing\tnone\n");
     again.refused(&["`absent order` did not hold: the version is "]);
+    let partly = txn(
+        "if absent order then get log else add order 1; get log",
+        &["--keep-going"],
+    );
+    partly.refused(&["1 of 2 operations after `else` was refused, and the others were executed"]);
     assert_eq!(alone.kv("get stock").good(), "2\n");
     txn("if value order < a then del order", &[]).refused(&[
         "`value order < a` did not hold: the value is \"a book\"",

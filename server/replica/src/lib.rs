@@ -71,7 +71,7 @@ pub use self::action::{Action, Event};
 pub use self::consensus::committed;
 pub use self::input::{Input, OperatorRequest};
 pub use self::joining::witnesses;
-pub use self::origin::{may_wait_at_origin, placeholder};
+pub use self::origin::placeholder;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
 pub use self::size_estimate::{changes_size_estimate, record_size_estimate};

@@ -36,19 +36,14 @@ const WORK_MIN_OF_MANY: usize = 512;
 const SMALL_WORK_MAX: usize = 256;
 /// Maximum size, in bytes, of the command of a merge that may wait here. A longer merge is refused
 /// if it cannot be sent immediately. The reason is that the node counts a long command as a large
-/// write, so a waiting one would make other large writes wait at the node, too.
+/// write, so a waiting one would make other large writes wait at the node, too. A shorter transaction
+/// is a large write if it has many operations.
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Ratio of the usual cost limit to the cost limits for long merges and for large transactions.
 const LIMITED_SHARE: usize = 4;
 /// Number of merges that a queue may keep after they no longer wait for an answer. Half the length
 /// of the queue is added to this number. If a queue keeps more such merges, they are removed.
 const ANSWERED_MAX: usize = 64;
-
-/// Returns true if a command may have to wait in the queues of its origin. The node need not delay
-/// such a command together with large writes, because the queues limit how many are in the log.
-pub fn may_wait_at_origin(command: &Command) -> bool {
-    command_size_estimate(command) <= SHORT_BYTES_MAX && command.rewritten_keys().next().is_some()
-}
 
 /// Identifiers of a waiting merge: (session, sequence), and the name of the attempt.
 pub(super) type QueuedMerge = ((u64, u64), RequestId);

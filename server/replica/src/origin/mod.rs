@@ -16,7 +16,6 @@ mod writes;
 pub(super) use answers::ReadRequest;
 pub(super) use disconnected::DisconnectedClients;
 pub(super) use many::read_many;
-pub use merge_queues::may_wait_at_origin;
 pub use placeholder::placeholder;
 pub(super) use reads::Reads;
 pub(super) use session_opens::SessionOpenLimiter;

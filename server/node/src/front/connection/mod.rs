@@ -52,7 +52,6 @@ use crate::front::inbox::UNITS_PER_ITERATION;
 use crate::front::listener::READ_BYTES;
 use crate::front::outbox::Outbox;
 use leasehold_replica::cost::{self, Cost};
-use leasehold_replica::may_wait_at_origin;
 
 pub(crate) use self::account::Account;
 pub(crate) use self::budget::{Budget, count};
@@ -128,8 +127,7 @@ pub(crate) struct Connection {
 pub(crate) struct RequestCost {
     /// Cost in units of [`leasehold_replica::cost`].
     pub(crate) units: usize,
-    /// Whether the request is a write of more than [`SMALL_WRITE`] units. A write that may wait in the
-    /// queues of its origin is not large.
+    /// Whether the request is a write of more than [`SMALL_WRITE`] units.
     pub(crate) is_large_write: bool,
 }
 
@@ -218,15 +216,12 @@ impl Connection {
             return Err(self.over_budget_error());
         }
         let answer = self.expected_answer(request);
+        let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
         let cost = self.cost(request);
         let parts = cost.parts();
         let cost = cost.and_passing(bytes);
         // The answer to a transaction may be long, but that makes no other write wait.
-        let is_large_write = cost.executing() > SMALL_WRITE
-            && matches!(
-                &request.body,
-                Some(Body::Command(command)) if command.is_write() && !may_wait_at_origin(command)
-            );
+        let is_large_write = is_write && cost.executing() > SMALL_WRITE;
         let most = cost.and_answering(answer.likely, usize::MAX);
         let likely = most.and_answering(0, self.likely_entries());
         // Scans that find little may be followed by one that finds much. The reads with guessed
