@@ -161,7 +161,7 @@ fn a_summary_names_the_node_and_what_it_has_executed() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     let found = json(&place.words(&format!("inspect meta {DATA} --json")).good());
-    assert_eq!(found["format"], 8);
+    assert_eq!(found["format"], 9);
     assert_eq!(found["replica"]["name"], "CA");
     assert_eq!(found["facts"]["incarnation"], 1);
     assert_eq!(found["facts"]["promised"]["replica"], "CA");
