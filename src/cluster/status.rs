@@ -210,8 +210,8 @@ fn holders(dir: &Path, state: &ClusterState, answers: &[Answer]) -> Vec<String> 
         strategy => strategy,
     };
     let mut line = if ranges(newest).len() > 1 {
-        let hint = "Key ranges have strategies of their own (`leasehold lease show`)";
-        with_dir(hint, dir)
+        let hint = format!("Strategy {strategy}; key ranges differ (`leasehold lease show`)");
+        with_dir(&hint, dir)
     } else if newest.unlisted.is_empty() {
         format!("Strategy {strategy}")
     } else {
