@@ -291,7 +291,7 @@ impl DirectoryIdentity {
         self.format == Some(FORMAT)
     }
 
-    /// Whether the state of the directory has a checkpoint of the configurations.
+    /// Returns true if the state of the directory has a checkpoint of the configurations.
     fn has_config_checkpoint(&self) -> bool {
         self.format >= Some(FORMAT_CONFIG_CHECKPOINT)
     }
