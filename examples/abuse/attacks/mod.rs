@@ -330,6 +330,14 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "txns-short",
+        what: "12 connections keep 250 transactions in flight each; each deletes a field of an absent key and puts 200 keys of two bytes, in less than 2 KiB",
+        seconds: 12,
+        memory_mib: 256.0,
+        after: &[AftermathCheck::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
         name: "txns-rewrites",
         what: "clients keep 3,000 transactions in flight, which append to values and merge into records of 250 KB: as many bytes as are allowed, or more",
         prepares: true,
@@ -533,6 +541,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "multi-puts" => many_keys::multi_puts(target).await,
         "txns" => txns::blind(target).await,
         "txns-long" => txns::long(target).await,
+        "txns-short" => txns::dense(target).await,
         "txns-rewrites" if target.preparing => txns::prepare_rewrites(target).await,
         "txns-rewrites" => txns::rewrites(target).await,
         "txns-failed" if target.preparing => txns::prepare_comparisons(target).await,

@@ -1,5 +1,6 @@
-//! Transactions: many small ones, ones with as many operations as are allowed, ones that rewrite
-//! large values, and ones that compare large values and fail.
+//! Transactions: many small ones, short ones with hundreds of operations, ones with as many
+//! operations as are allowed, ones that rewrite large values, and ones that compare large values
+//! and fail.
 
 use std::rc::Rc;
 
@@ -8,8 +9,8 @@ use leasehold_wire::command::Op;
 use leasehold_wire::comparison::Condition;
 use leasehold_wire::txn_op::Op as Listed;
 use leasehold_wire::{
-    COMMAND_PARTS_MAX, Comparison, Get, Put, PutFields, Request, TXN_REWRITES_MAX, Txn, TxnOp,
-    VALUE_BYTES_MAX,
+    COMMAND_PARTS_MAX, Comparison, DeleteFields, Get, Put, PutFields, Request, TXN_REWRITES_MAX,
+    Txn, TxnOp, VALUE_BYTES_MAX,
 };
 
 use super::Target;
@@ -25,6 +26,11 @@ const CONNECTIONS: u64 = 4;
 const SMALL_IN_FLIGHT: u64 = 4_000;
 /// Number of keys of a small transaction.
 const SMALL_KEYS: u64 = 4;
+/// Number of puts of a short transaction. Their keys have two bytes, so the transaction has less
+/// than 2 KiB.
+const SHORT_PUTS: u64 = 200;
+/// Number of short transactions that are in flight on each connection.
+const SHORT_IN_FLIGHT: u64 = 250;
 /// Number of clients that send long transactions. They send as many keys as in the attack
 /// `multi-puts`.
 const WRITERS: u64 = 4;
@@ -93,6 +99,31 @@ pub async fn blind(target: &Target) -> anyhow::Result<Figures> {
         let key = |number: u64| format!("blind-{}", (first + number * 7919) % 10_000);
         let puts = (0..SMALL_KEYS).map(|number| put(key(number), "v".into()));
         request(&lane, client, txn(puts))
+    })
+    .await
+}
+
+/// Returns a transaction of few bytes that is much work for the replicas. It deletes a field of an
+/// absent key, so it waits in the queue of merges of its origin. It rewrites nothing.
+fn short(first: u64) -> Txn {
+    let absent = DeleteFields {
+        key: "absent".into(),
+        names: vec!["f".into()],
+    };
+    let puts = (first..first + SHORT_PUTS).map(|number| {
+        let [high, low] = (number as u16).to_be_bytes();
+        let key = vec![high | 0x80, low].into();
+        let value = Bytes::new();
+        Listed::Put(Put { key, value })
+    });
+    txn([Listed::DeleteFields(absent)].into_iter().chain(puts))
+}
+
+/// Sends transactions of at most 2 KiB with hundreds of operations, to every replica.
+pub async fn dense(target: &Target) -> anyhow::Result<Figures> {
+    let connections = CONNECTIONS * target.clients.len() as u64;
+    flood(target, connections, SHORT_IN_FLIGHT, |client, lane| {
+        request(&lane, client, short((client * 31 + lane.id) * SHORT_PUTS))
     })
     .await
 }
@@ -216,16 +247,25 @@ pub async fn comparisons(target: &Target) -> anyhow::Result<Figures> {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_wire::validate_op;
+    use bytes::BytesMut;
+    use leasehold_wire::{Command, encode_frame, validate_op};
 
     use super::*;
+
+    #[test]
+    fn a_short_transaction_has_less_than_2_kib() {
+        let command = Command::session(1, 1, 1, Op::txn(short(0)));
+        let mut frame = BytesMut::new();
+        encode_frame(&command, &mut frame).unwrap();
+        assert!(frame.len() < 2 << 10);
+    }
 
     /// A transaction that every replica refuses would be no attack.
     #[test]
     fn the_longest_transactions_are_allowed() {
         let adds = (0..COMMAND_PARTS_MAX).map(|number| Listed::add(number.to_string(), 1));
         let rewrites = (0..3).map(rewriting);
-        for txn in [txn(adds)].into_iter().chain(rewrites) {
+        for txn in [txn(adds), short(0)].into_iter().chain(rewrites) {
             assert_eq!(validate_op(&Op::txn(txn)), Ok(()));
         }
     }
