@@ -45,6 +45,7 @@ model: setup ## Visits every state of small clusters, for hours; MODEL_STRATEGY=
 # Both parts are built with a feature that no program which serves can have.
 mutants: setup ## Switches off one safety rule after another: who notices, after how many seeds
 	cargo test --release --locked -p leasehold-leases -p leasehold-log -p leasehold-replica -p leasehold-sim --features leasehold-leases/mutants,leasehold-sim/mutants --lib --test hazards --test model mutants
+	cargo test --release --locked -p leasehold-lock-core -p leasehold-lock-sim --features leasehold-lock-sim/mutants
 	@mkdir -p results/safety
 	cargo run --release --locked -p leasehold-sim --features mutants --example mutants -- --out results/safety/mutants.md
 

@@ -10,6 +10,67 @@
 /// Whether this build can disable rules.
 pub const COMPILED_IN: bool = cfg!(feature = "mutants");
 
+/// Defines `off` and `mutated` for an enum of rules, and `with` if the crate has the feature
+/// `mutants` and is built with it.
+#[macro_export]
+macro_rules! rule_switch {
+    ($rule:ident) => {
+        /// Whether `rule` is disabled in this thread. This is always false without the feature
+        /// `mutants`.
+        #[cfg(not(feature = "mutants"))]
+        #[inline(always)]
+        pub const fn off(_: $rule) -> bool {
+            false
+        }
+
+        /// Whether at least one rule is disabled in this thread. If true, assertions about
+        /// consequences of the rules are skipped, so that an oracle or a directed test detects the
+        /// mutant.
+        #[cfg(not(feature = "mutants"))]
+        #[inline(always)]
+        pub const fn mutated() -> bool {
+            false
+        }
+
+        #[cfg(feature = "mutants")]
+        pub use switched::{mutated, off, with};
+
+        #[cfg(feature = "mutants")]
+        mod switched {
+            use std::cell::Cell;
+
+            use super::$rule;
+
+            std::thread_local! {
+                static OFF: Cell<Option<$rule>> = const { Cell::new(None) };
+            }
+
+            /// Whether `rule` is disabled in this thread.
+            pub fn off(rule: $rule) -> bool {
+                OFF.get() == Some(rule)
+            }
+
+            /// Whether at least one rule is disabled in this thread.
+            pub fn mutated() -> bool {
+                OFF.get().is_some()
+            }
+
+            /// Runs `body` with `rule` disabled in this thread. The rule is enabled again
+            /// afterwards, also if `body` panics.
+            pub fn with<T>(rule: $rule, body: impl FnOnce() -> T) -> T {
+                struct Restore(Option<$rule>);
+                impl Drop for Restore {
+                    fn drop(&mut self) {
+                        OFF.set(self.0);
+                    }
+                }
+                let _restore = Restore(OFF.replace(Some(rule)));
+                body()
+            }
+        }
+    };
+}
+
 macro_rules! rules {
     ($($name:ident: $hazard:literal, $without:literal;)*) => {
         /// A rule that a mutant disables. The rule's name contains the number of its hazard.
@@ -133,57 +194,7 @@ rules! {
     H134LastWrite: 134, "a read is answered at commit although a later command of the slot writes its key";
 }
 
-/// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.
-#[cfg(not(feature = "mutants"))]
-#[inline(always)]
-pub const fn off(_: Rule) -> bool {
-    false
-}
-
-/// Whether at least one rule is disabled in this thread. If true, assertions about consequences of
-/// the rules are skipped, so that an oracle or a directed test detects the mutant.
-#[cfg(not(feature = "mutants"))]
-#[inline(always)]
-pub const fn mutated() -> bool {
-    false
-}
-
-#[cfg(feature = "mutants")]
-pub use switched::{mutated, off, with};
-
-#[cfg(feature = "mutants")]
-mod switched {
-    use std::cell::Cell;
-
-    use super::Rule;
-
-    std::thread_local! {
-        static OFF: Cell<Option<Rule>> = const { Cell::new(None) };
-    }
-
-    /// Whether `rule` is disabled in this thread.
-    pub fn off(rule: Rule) -> bool {
-        OFF.get() == Some(rule)
-    }
-
-    /// Whether at least one rule is disabled in this thread.
-    pub fn mutated() -> bool {
-        OFF.get().is_some()
-    }
-
-    /// Runs `body` with `rule` disabled in this thread. The rule is enabled again afterwards, also
-    /// if `body` panics.
-    pub fn with<T>(rule: Rule, body: impl FnOnce() -> T) -> T {
-        struct Restore(Option<Rule>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                OFF.set(self.0);
-            }
-        }
-        let _restore = Restore(OFF.replace(Some(rule)));
-        body()
-    }
-}
+rule_switch!(Rule);
 
 #[cfg(test)]
 mod tests {

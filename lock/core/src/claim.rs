@@ -1,0 +1,172 @@
+//! The local interest in a resource: a request to acquire it, the lease that this member holds, or
+//! a release that is not confirmed yet.
+
+use std::time::Duration;
+
+use leasehold_leases::Time;
+
+use crate::attempt::{Attempt, MemberSet};
+use crate::ballot::{AttemptBallot, Fence};
+use crate::message::{Body, Lease};
+use crate::rules;
+use crate::settings::GroupSettings;
+
+/// A lease that this member holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Holding {
+    lease: Lease,
+}
+
+impl Holding {
+    pub(crate) fn new(lease: Lease) -> Holding {
+        Holding { lease }
+    }
+
+    pub(crate) fn lease(self) -> Lease {
+        self.lease
+    }
+
+    /// Returns the fence token. A renewal does not change it.
+    pub fn fence(self) -> Fence {
+        self.lease.acquired.fence()
+    }
+
+    /// Returns the last moment at which the lease is valid, by this member's clock.
+    pub fn until(self) -> Time {
+        self.lease.until
+    }
+}
+
+/// A request to acquire the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AcquireRequest {
+    /// Moment until which the member waits if the resource has an owner.
+    pub wait_until: Time,
+    /// Moment at which the first attempt began.
+    pub began: Option<Time>,
+    /// Number of attempts that met a higher ballot since one ended otherwise.
+    pub conflicts: u32,
+    /// The lease of another member that the last attempt for an answer found.
+    pub taken: Option<Lease>,
+}
+
+impl AcquireRequest {
+    /// Creates a request for which no attempt has begun.
+    pub fn new(wait_until: Time) -> AcquireRequest {
+        AcquireRequest {
+            wait_until,
+            began: None,
+            conflicts: 0,
+            taken: None,
+        }
+    }
+
+    /// Whether the program expects an answer now. Until then, attempts give way to an owner.
+    pub fn wants_answer(self, now: Time) -> bool {
+        now >= self.wait_until
+    }
+
+    /// Returns the moment at which the request is refused, if it has no lease and no other answer
+    /// by then. Its last attempts begin when the wait ends.
+    fn ends(self, attempt: Duration) -> Time {
+        let began = self.began.unwrap_or(Time::MAX);
+        began.max(self.wait_until) + attempt
+    }
+
+    /// Whether the request is refused if it has no lease by now.
+    pub fn is_over(self, now: Time, attempt: Duration) -> bool {
+        now >= self.ends(attempt)
+    }
+}
+
+/// A release that was sent, and that no majority has confirmed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Release {
+    /// Ballot of the lease.
+    pub acquired: AttemptBallot,
+    /// Moment from which other members can take the resource if the release is lost.
+    pub ends: Time,
+    /// Moment at which the member stops waiting for acks.
+    pub give_up: Time,
+    /// Moment before the release was sent.
+    pub sent: Time,
+    /// Acceptors that have confirmed.
+    pub acks: MemberSet,
+}
+
+/// The local interest in one resource.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Request of the program that has no result yet.
+    pub request: Option<AcquireRequest>,
+    /// The lease that this member holds.
+    pub holding: Option<Holding>,
+    /// Current attempt.
+    pub attempt: Option<Attempt>,
+    /// Highest round that an acceptor named when it rejected an attempt; 0 if there is none.
+    pub above: u64,
+    /// Moment at which the next attempt begins; [`Time::MAX`] if none is planned.
+    pub next_attempt: Time,
+    /// Release that is not confirmed yet.
+    pub release: Option<Release>,
+    /// Deadline in the agenda.
+    pub due: Time,
+}
+
+impl Default for Claim {
+    fn default() -> Claim {
+        Claim {
+            request: None,
+            holding: None,
+            attempt: None,
+            above: 0,
+            next_attempt: Time::MAX,
+            release: None,
+            due: Time::MAX,
+        }
+    }
+}
+
+impl Claim {
+    /// Whether nothing is left to do.
+    pub fn is_idle(&self) -> bool {
+        self.request.is_none()
+            && self.holding.is_none()
+            && self.attempt.is_none()
+            && self.release.is_none()
+    }
+
+    /// Returns the moment before the request was sent that an answer belongs to; `None` if this is
+    /// not known.
+    pub fn asked(&self, answer: Body) -> Option<Time> {
+        let attempt = |ballot| self.attempt.filter(|it| it.ballot == ballot);
+        match answer {
+            Body::ReadAck { ballot, .. }
+            | Body::Taken { ballot, .. }
+            | Body::Nack { ballot, .. } => Some(attempt(ballot)?.began),
+            Body::WriteAck { ballot } => Some(attempt(ballot)?.sent),
+            Body::ReleaseAck { acquired } => {
+                let release = self.release.filter(|it| it.acquired == acquired);
+                Some(release?.sent)
+            }
+            Body::Read { .. } | Body::Write { .. } | Body::Release { .. } => None,
+        }
+    }
+
+    /// Returns the time of the next deadline.
+    pub fn deadline(&self, settings: &GroupSettings) -> Time {
+        let mut due = self.next_attempt;
+        match (&self.attempt, self.request) {
+            (Some(current), _) => due = due.min(rules::attempt_end(settings, current.began)),
+            (None, Some(request)) => due = due.min(request.ends(settings.attempt)),
+            (None, None) => {}
+        }
+        if let Some(holding) = self.holding {
+            due = due.min(holding.until() + Duration::from_nanos(1));
+        }
+        if let Some(release) = &self.release {
+            due = due.min(release.give_up);
+        }
+        due
+    }
+}

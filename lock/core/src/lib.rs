@@ -1,0 +1,46 @@
+//! Exclusive leases without a lock server. The members of a small group agree on one *owner* of
+//! each *resource*, and until when it owns the resource. The algorithm is Flease (Kolbeck et al.,
+//! *Flease: Lease Coordination Without a Lock Server*, IPDPS 2011). "Flease §n" is a section of
+//! this paper. The module [`rules`] lists where this package deviates from the paper, and why.
+//!
+//! Each member is both a proposer and an acceptor of a round-based register for each resource. A
+//! proposer *reads* a register from a majority, and then *writes* a lease to a majority. No member
+//! writes to a disk. A member that restarts stays silent until all leases that it may have accepted
+//! have ended.
+//!
+//! # The call contract
+//! - [`Member::step`] takes one input. `now` is sampled *after* the input has arrived.
+//! - [`Member::take_packets`] follows the last step of a batch of inputs that shared a `now`. It
+//!   returns at most one packet for each member.
+//! - [`Member::take_events`] returns the results of requests, and losses of leases, in order.
+//! - [`Member::next_deadline`] returns the time by which the next step with [`MemberInput::Tick`] must be
+//!   made.
+//! - [`Member::holding`] compares the end of a lease with the clock. A program must call it each
+//!   time before it relies on its lease.
+//!
+//! The member never waits and never reads a clock. All its random numbers come from the seed that
+//! it was given. So the same seed and inputs always give the same run.
+//!
+//! # Clocks
+//! The clocks of all members are synchronised: at any moment, the readings of any two of them
+//! differ by at most [`epsilon`](settings::GroupSettings::epsilon). NTP states the offset of *one*
+//! clock, so `epsilon` is at least twice that offset. Each ack bounds the offset of the acceptor's
+//! clock. If the bound shows that `epsilon` is exceeded, the member gives up all its leases.
+
+pub mod ballot;
+pub mod message;
+pub mod mutants;
+pub mod rules;
+pub mod settings;
+
+mod agenda;
+mod attempt;
+mod claim;
+mod member;
+mod register;
+
+pub use self::ballot::{AttemptBallot, Fence, MemberId, Proposer};
+pub use self::claim::Holding;
+pub use self::member::{AcquireRefusal, LeaseLoss, Member, MemberEvent, MemberInput};
+pub use self::message::{Body, Lease, Packet};
+pub use self::settings::GroupSettings;

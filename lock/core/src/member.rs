@@ -1,0 +1,463 @@
+//! One member of a group: its registers, its claims, and its packets.
+
+mod propose;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use leasehold_leases::Time;
+use leasehold_leases::hashing::SeededState;
+
+use crate::agenda::Agenda;
+use crate::ballot::{AttemptBallot, Fence, MemberId, Proposer};
+use crate::claim::{AcquireRequest, Claim, Holding, Release};
+use crate::message::{Body, Lease, Packet, RESOURCE_BYTES_MAX, Resource};
+use crate::register::Register;
+use crate::rules;
+use crate::settings::GroupSettings;
+
+/// Input of a member.
+#[derive(Clone, Debug)]
+pub enum MemberInput {
+    /// A packet of another member.
+    Packet(Packet),
+    /// A request of the program to own a resource. Its result is one [`MemberEvent::Acquired`] or
+    /// [`MemberEvent::Refused`].
+    Acquire {
+        /// The resource.
+        resource: Resource,
+        /// Moment until which the member waits if the resource has an owner or no majority answers.
+        /// [`Time::ZERO`] for a request that does not wait, and [`Time::MAX`] for one that waits
+        /// forever.
+        wait_until: Time,
+    },
+    /// A request of the program to give a lease up before its end, or to cancel a request to
+    /// acquire it.
+    Release {
+        /// The resource.
+        resource: Resource,
+    },
+    /// A deadline has been reached.
+    Tick,
+}
+
+/// Reason for the refusal of a request to acquire a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AcquireRefusal {
+    /// Another member owns the resource.
+    Taken {
+        /// The owner.
+        owner: MemberId,
+        /// Fence token of the owner's lease.
+        fence: Fence,
+        /// Moment from which the lease can be taken if the owner does not renew it.
+        until: Time,
+    },
+    /// This member has started and is still silent. The request does not wait that long.
+    Starting {
+        /// Last moment of the silence.
+        until: Time,
+    },
+    /// No majority of the group has answered in time.
+    NoMajority,
+    /// This member has a lease of the resource, or an earlier request for it.
+    AlreadyRequested,
+    /// The name of the resource is empty, or has more than 256 bytes.
+    Name,
+    /// The clock of this member, or that of another one, is wrong.
+    Clock,
+    /// The program has cancelled the request.
+    Cancelled,
+}
+
+/// Reason for the loss of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeaseLoss {
+    /// The lease was not renewed before its end.
+    Expired,
+    /// The clock of this member, or that of another one, is wrong.
+    Clock,
+}
+
+/// Result of a request, or a change of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// This member owns the resource.
+    Acquired {
+        /// The resource.
+        resource: Resource,
+        /// The lease.
+        holding: Holding,
+    },
+    /// This member has renewed its lease.
+    Renewed {
+        /// The resource.
+        resource: Resource,
+        /// The lease.
+        holding: Holding,
+    },
+    /// A request to acquire a resource was refused.
+    Refused {
+        /// The resource.
+        resource: Resource,
+        /// The reason.
+        reason: AcquireRefusal,
+    },
+    /// This member does not own the resource any more, although its program has not released it.
+    Lost {
+        /// The resource.
+        resource: Resource,
+        /// Fence token of the lost lease.
+        fence: Fence,
+        /// The reason.
+        reason: LeaseLoss,
+    },
+    /// The program has released the lease.
+    Released {
+        /// The resource.
+        resource: Resource,
+        /// Fence token of the released lease.
+        fence: Fence,
+        /// `None` if a majority has confirmed the release, so that others can acquire the resource
+        /// immediately. Otherwise the moment from which they can.
+        ends: Option<Time>,
+    },
+    /// The clock of another member differs from the clock of this member by more than `epsilon`.
+    /// One of both is wrong. This member holds nothing and answers nothing until its process is
+    /// started again.
+    ClocksDiffer {
+        /// The other member.
+        member: MemberId,
+    },
+}
+
+/// One member of a group. The documentation of the package has the call contract.
+#[derive(Clone, Debug)]
+pub struct Member {
+    settings: GroupSettings,
+    me: Proposer,
+    /// Last moment of the restart wait.
+    silent_until: Time,
+    /// Whether clocks differ by more than `epsilon`.
+    is_clock_wrong: bool,
+    /// State of the random number generator.
+    random: u64,
+    /// State as an acceptor.
+    registers: HashMap<Resource, Register, SeededState>,
+    /// State as a proposer.
+    claims: HashMap<Resource, Claim, SeededState>,
+    agenda: Agenda,
+    /// Messages since the last [`Member::take_packets`], by receiver.
+    outbox: Vec<Vec<(Resource, Body)>>,
+    events: Vec<MemberEvent>,
+}
+
+impl Member {
+    /// Starts a member at `now`. `run` is a random number, and `seed` is the seed of all random
+    /// numbers of the member.
+    ///
+    /// # Panics
+    /// If the settings are not valid, or if `me` is not a member.
+    pub fn new(settings: GroupSettings, me: MemberId, run: u64, seed: u64, now: Time) -> Member {
+        assert_eq!(settings.validate(), Ok(()));
+        assert!(me.0 < settings.members, "only members take part");
+        Member {
+            me: Proposer { member: me, run },
+            silent_until: now + rules::restart_wait(&settings),
+            is_clock_wrong: false,
+            random: seed,
+            registers: HashMap::with_hasher(SeededState::default()),
+            claims: HashMap::with_hasher(SeededState::default()),
+            agenda: Agenda::default(),
+            outbox: vec![Vec::new(); settings.members.into()],
+            events: Vec::new(),
+            settings,
+        }
+    }
+
+    /// Returns the last moment of the wait after the start. Until then, the member is silent.
+    pub fn silent_until(&self) -> Time {
+        self.silent_until
+    }
+
+    /// Returns the lease of a resource that this member owns at `now`.
+    pub fn holding(&self, resource: &[u8], now: Time) -> Option<Holding> {
+        let holding = self.claims.get(resource)?.holding?;
+        rules::is_valid(holding.lease(), now).then_some(holding)
+    }
+
+    /// Returns the time of the next deadline; [`Time::MAX`] if there is none.
+    pub fn next_deadline(&self) -> Time {
+        self.agenda.next()
+    }
+
+    /// Takes one input.
+    pub fn step(&mut self, now: Time, input: MemberInput) {
+        match input {
+            MemberInput::Packet(packet) => self.on_packet(now, packet),
+            MemberInput::Acquire {
+                resource,
+                wait_until,
+            } => self.acquire(now, resource, wait_until),
+            MemberInput::Release { resource } => self.release(now, resource),
+            MemberInput::Tick => {}
+        }
+        while let Some((due, resource)) = self.agenda.take_due(now) {
+            self.change_claim(&resource, |member, claim| {
+                assert_eq!(claim.due, due, "the agenda has the deadlines of claims");
+                claim.due = Time::MAX;
+                member.on_deadline(now, &resource, claim);
+            });
+        }
+    }
+
+    /// Takes the packets that the steps since the last call have produced, at most one for each
+    /// member. `now` is the clock sample of these steps.
+    pub fn take_packets(&mut self, now: Time) -> Vec<Packet> {
+        let from = self.me.member;
+        let packet = |(to, messages): (usize, &mut Vec<_>)| Packet {
+            from,
+            to: MemberId(to as u8),
+            sent: now,
+            messages: std::mem::take(messages),
+        };
+        let filled = self.outbox.iter_mut().enumerate();
+        let filled = filled.filter(|(_, messages)| !messages.is_empty());
+        filled.map(packet).collect()
+    }
+
+    /// Takes the events of the steps since the last call.
+    pub fn take_events(&mut self) -> Vec<MemberEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Calls `change` with the claim of a resource, and updates the agenda.
+    fn change_claim(&mut self, resource: &Resource, change: impl FnOnce(&mut Member, &mut Claim)) {
+        let mut claim = self.claims.remove(resource).unwrap_or_default();
+        change(self, &mut claim);
+        let due = claim.deadline(&self.settings);
+        self.agenda.replace(resource, claim.due, due);
+        claim.due = due;
+        if !claim.is_idle() {
+            self.claims.insert(resource.clone(), claim);
+        }
+    }
+
+    fn acquire(&mut self, now: Time, resource: Resource, wait_until: Time) {
+        let is_named = (1..=RESOURCE_BYTES_MAX).contains(&resource.len());
+        let claim = self.claims.get(&resource);
+        let is_busy = claim.is_some_and(|it| it.request.is_some() || it.holding.is_some());
+        let until = self.silent_until;
+        let reasons = [
+            (!is_named, AcquireRefusal::Name),
+            (is_busy, AcquireRefusal::AlreadyRequested),
+            (self.is_clock_wrong, AcquireRefusal::Clock),
+            (
+                now.max(wait_until) <= until,
+                AcquireRefusal::Starting { until },
+            ),
+        ];
+        if let Some((_, reason)) = reasons.into_iter().find(|(applies, _)| *applies) {
+            self.events.push(MemberEvent::Refused { resource, reason });
+            return;
+        }
+        self.change_claim(&resource, |member, claim| {
+            claim.request = Some(AcquireRequest::new(wait_until));
+            member.begin_attempt(now, &resource, claim);
+        });
+    }
+
+    fn release(&mut self, now: Time, resource: Resource) {
+        self.change_claim(&resource, |member, claim| {
+            let attempt = claim.attempt.take();
+            claim.next_attempt = Time::MAX;
+            if claim.request.take().is_some() {
+                let reason = AcquireRefusal::Cancelled;
+                member.events.push(MemberEvent::Refused {
+                    resource: resource.clone(),
+                    reason,
+                });
+                // The lease may be half written. Nobody uses it.
+                if let Some(attempt) = attempt {
+                    let acquired = attempt.ballot;
+                    member.broadcast(now, &resource, claim, Body::Release { acquired });
+                }
+            }
+            if let Some(holding) = claim.holding {
+                member.give_up(now, &resource, claim, holding);
+            }
+        });
+    }
+
+    /// Sends the release of a lease.
+    fn give_up(&mut self, now: Time, resource: &Resource, claim: &mut Claim, holding: Holding) {
+        self.end_release(resource, claim, false);
+        let acquired = holding.lease().acquired;
+        claim.release = Some(Release {
+            acquired,
+            ends: rules::takeable_from(&self.settings, holding.until()),
+            give_up: now + self.settings.attempt,
+            sent: now,
+            acks: Default::default(),
+        });
+        if rules::stops_before_release() {
+            claim.holding = None;
+        }
+        self.broadcast(now, resource, claim, Body::Release { acquired });
+    }
+
+    /// Sends a message to all members, and takes the answer of this member's own acceptor.
+    fn broadcast(&mut self, now: Time, resource: &Resource, claim: &mut Claim, body: Body) {
+        let me = self.me.member;
+        for (to, messages) in self.outbox.iter_mut().enumerate() {
+            if to != usize::from(me.0) {
+                messages.push((resource.clone(), body));
+            }
+        }
+        if let Some(answer) = self.accept(now, resource, body) {
+            self.on_answer(now, me, resource, claim, answer);
+        }
+    }
+
+    /// Answers a request as an acceptor. Returns `None` for an answer.
+    fn accept(&mut self, now: Time, resource: &Resource, body: Body) -> Option<Body> {
+        if !matches!(
+            body,
+            Body::Read { .. } | Body::Write { .. } | Body::Release { .. }
+        ) {
+            return None;
+        }
+        let register = self.registers.entry(resource.clone()).or_default();
+        if let Body::Read {
+            ballot,
+            gives_way: true,
+        } = body
+            && let Some(lease) = register.taken(&self.settings, ballot.proposer, now)
+        {
+            return Some(Body::Taken { ballot, lease });
+        }
+        let nack = |ballot, promised| Body::Nack { ballot, promised };
+        Some(match body {
+            Body::Read { ballot, .. } => match register.read(ballot) {
+                Ok((accepted, lease)) => Body::ReadAck {
+                    ballot,
+                    accepted,
+                    lease,
+                },
+                Err(promised) => nack(ballot, promised),
+            },
+            Body::Write { ballot, lease } => match register.write(ballot, lease) {
+                Ok(()) => Body::WriteAck { ballot },
+                Err(promised) => nack(ballot, promised),
+            },
+            Body::Release { acquired } => {
+                register.release(acquired);
+                Body::ReleaseAck { acquired }
+            }
+            _ => return None,
+        })
+    }
+
+    fn on_packet(&mut self, now: Time, packet: Packet) {
+        let Packet {
+            from,
+            to,
+            sent,
+            messages,
+        } = packet;
+        let is_known = from.0 < self.settings.members && from != self.me.member;
+        if !is_known || to != self.me.member || now <= self.silent_until || self.is_clock_wrong {
+            return;
+        }
+        for (resource, body) in messages {
+            let since = self.claims.get(&resource).and_then(|it| it.asked(body));
+            if rules::clocks_differ(&self.settings, since, sent, now) {
+                self.on_wrong_clock(from);
+                return;
+            }
+            if !self.is_sane(now, from, &resource, body) {
+                continue;
+            }
+            match self.accept(now, &resource, body) {
+                Some(answer) => self.outbox[usize::from(from.0)].push((resource, answer)),
+                None if self.claims.contains_key(&resource) => {
+                    self.change_claim(&resource, |member, claim| {
+                        member.on_answer(now, from, &resource, claim, body);
+                    });
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Whether a member that works correctly can have sent this message.
+    fn is_sane(&self, now: Time, from: MemberId, resource: &Resource, body: Body) -> bool {
+        let settings = &self.settings;
+        let is_ballot = |ballot: AttemptBallot| {
+            ballot.proposer.member.0 < settings.members
+                && rules::is_round_possible(settings, now, ballot.round)
+        };
+        let until_max = now + settings.term + settings.epsilon;
+        let is_lease = |lease: Lease| is_ballot(lease.acquired) && lease.until <= until_max;
+        let is_named = (1..=RESOURCE_BYTES_MAX).contains(&resource.len());
+        is_named
+            && match body {
+                Body::Read { ballot, .. } => is_ballot(ballot) && ballot.proposer.member == from,
+                Body::Write { ballot, lease } => {
+                    is_ballot(ballot) && ballot.proposer.member == from && is_lease(lease)
+                }
+                Body::Release { acquired } => acquired.proposer.member == from,
+                Body::ReadAck {
+                    accepted, lease, ..
+                } => is_ballot(accepted) && lease.is_none_or(is_lease),
+                Body::Taken { lease, .. } => is_lease(lease),
+                Body::Nack { promised, .. } => is_ballot(promised),
+                Body::WriteAck { .. } | Body::ReleaseAck { .. } => true,
+            }
+    }
+
+    /// Gives up everything, because a clock is wrong.
+    fn on_wrong_clock(&mut self, member: MemberId) {
+        self.is_clock_wrong = true;
+        self.events.push(MemberEvent::ClocksDiffer { member });
+        let mut claims: Vec<_> = self.claims.drain().collect();
+        claims.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (resource, claim) in claims {
+            self.agenda.replace(&resource, claim.due, Time::MAX);
+            if let Some(holding) = claim.holding {
+                self.events.push(MemberEvent::Lost {
+                    resource: resource.clone(),
+                    fence: holding.fence(),
+                    reason: LeaseLoss::Clock,
+                });
+            }
+            if claim.request.is_some() {
+                let reason = AcquireRefusal::Clock;
+                self.events.push(MemberEvent::Refused {
+                    resource: resource.clone(),
+                    reason,
+                });
+            }
+            if let Some(release) = claim.release {
+                self.events.push(MemberEvent::Released {
+                    resource,
+                    fence: release.acquired.fence(),
+                    ends: Some(release.ends),
+                });
+            }
+        }
+    }
+
+    /// Returns a random duration below `most`.
+    fn random_below(&mut self, most: Duration) -> Duration {
+        // SplitMix64 (Steele et al., OOPSLA 2014).
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        let most = most.as_nanos().max(1);
+        let below = (u128::from(mixed) * most) >> 64;
+        Duration::from_nanos(u64::try_from(below).unwrap_or(u64::MAX))
+    }
+}

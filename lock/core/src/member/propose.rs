@@ -1,0 +1,324 @@
+//! The proposer's part of a member: attempts to acquire, to renew, and to learn the owner.
+
+use std::time::Duration;
+
+use leasehold_leases::Time;
+
+use super::{AcquireRefusal, LeaseLoss, Member, MemberEvent};
+use crate::attempt::Attempt;
+use crate::ballot::{AttemptBallot, MemberId};
+use crate::claim::{Claim, Holding};
+use crate::message::{Body, Lease, Resource};
+use crate::register::HighestWrite;
+use crate::rules;
+
+/// Number of conflicts after which the back-off does not grow any more.
+const CONFLICTS_MAX: u32 = 3;
+
+impl Member {
+    /// Begins the next attempt, as soon as the member may speak.
+    pub(super) fn begin_attempt(&mut self, now: Time, resource: &Resource, claim: &mut Claim) {
+        claim.attempt = None;
+        if now <= self.silent_until {
+            claim.next_attempt = self.silent_until + Duration::from_nanos(1);
+            return;
+        }
+        let register = self.registers.entry(resource.clone()).or_default();
+        let last = register.last_round().max(claim.above);
+        let round = rules::next_round(&self.settings, now, last);
+        if !rules::is_round_possible(&self.settings, now, round) {
+            // Other members would not accept the round. The next interval has new ones.
+            claim.next_attempt = now + self.settings.attempt;
+            return;
+        }
+        register.use_round(round);
+        let proposer = self.me;
+        let ballot = AttemptBallot { round, proposer };
+        claim.next_attempt = Time::MAX;
+        claim.attempt = Some(Attempt::begin(ballot, now));
+        let request = claim.request.as_mut();
+        let gives_way = request.is_some_and(|request| {
+            request.began.get_or_insert(now);
+            !request.wants_answer(now)
+        });
+        self.broadcast(now, resource, claim, Body::Read { ballot, gives_way });
+    }
+
+    /// Takes the answer of an acceptor.
+    pub(super) fn on_answer(
+        &mut self,
+        now: Time,
+        acceptor: MemberId,
+        resource: &Resource,
+        claim: &mut Claim,
+        answer: Body,
+    ) {
+        let majority = self.settings.majority();
+        match answer {
+            Body::ReadAck {
+                ballot,
+                accepted,
+                lease,
+            } => {
+                let attempt = self.current(now, claim, ballot);
+                let read =
+                    attempt.and_then(|it| it.on_read_ack(acceptor, accepted, lease, majority));
+                if let Some(highest) = read {
+                    self.on_read(now, resource, claim, highest);
+                }
+            }
+            Body::Taken { ballot, lease } => {
+                let members = self.settings.members;
+                let attempt = self.current(now, claim, ballot);
+                if attempt.is_some_and(|it| it.on_taken(acceptor, members, majority)) {
+                    claim.attempt = None;
+                    self.wait_for_end(now, claim, lease);
+                }
+            }
+            Body::WriteAck { ballot } => {
+                let attempt = self.current(now, claim, ballot);
+                let written = attempt.and_then(|it| {
+                    let lease = it.on_write_ack(acceptor, majority)?;
+                    Some((lease, it.began))
+                });
+                if let Some((lease, began)) = written {
+                    claim.attempt = None;
+                    self.on_written(now, resource, claim, lease, began);
+                }
+            }
+            Body::Nack { ballot, promised } => self.on_nack(now, resource, claim, ballot, promised),
+            Body::ReleaseAck { acquired } => {
+                self.on_release_ack(acceptor, resource, claim, acquired);
+            }
+            Body::Read { .. } | Body::Write { .. } | Body::Release { .. } => {}
+        }
+    }
+
+    /// Returns the attempt that an ack with this ballot answers, if it has not ended.
+    fn current<'a>(
+        &self,
+        now: Time,
+        claim: &'a mut Claim,
+        ballot: AttemptBallot,
+    ) -> Option<&'a mut Attempt> {
+        let attempt = claim.attempt.as_mut()?;
+        let is_over = now >= rules::attempt_end(&self.settings, attempt.began);
+        (rules::answers(ballot, attempt.ballot) && !is_over).then_some(attempt)
+    }
+
+    /// Decides what to write after a majority has answered READ (Flease §II.H, lines 3 to 12).
+    fn on_read(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        claim: &mut Claim,
+        highest: HighestWrite,
+    ) {
+        let Some(attempt) = claim.attempt else {
+            return;
+        };
+        let mut lease = Lease {
+            acquired: attempt.ballot,
+            until: rules::lease_end(&self.settings, attempt.began, now),
+        };
+        let found = highest.lease();
+        if let Some(holding) = claim.holding {
+            // Only this member writes another lease before the end of its own.
+            lease.acquired = holding.lease().acquired;
+            if found.is_none_or(|it| it.acquired != lease.acquired) {
+                claim.attempt = None;
+                return;
+            }
+            return self.write(now, resource, claim, lease);
+        }
+        let is_free = |found: Lease| {
+            rules::is_own(found, self.me) || rules::has_ended_everywhere(&self.settings, found, now)
+        };
+        match found.filter(|found| !is_free(*found)) {
+            None => self.write(now, resource, claim, lease),
+            Some(found) if !rules::is_valid(found, now) => {
+                claim.attempt = None;
+                if let Some(request) = &mut claim.request {
+                    request.taken = Some(found);
+                }
+                self.wait_for_end(now, claim, found);
+            }
+            Some(found) if rules::writes_back() => self.write(now, resource, claim, found),
+            Some(found) => {
+                claim.attempt = None;
+                self.on_written(now, resource, claim, found, attempt.began);
+            }
+        }
+    }
+
+    fn write(&mut self, now: Time, resource: &Resource, claim: &mut Claim, lease: Lease) {
+        let Some(attempt) = &mut claim.attempt else {
+            return;
+        };
+        attempt.write(lease, now);
+        let ballot = attempt.ballot;
+        self.broadcast(now, resource, claim, Body::Write { ballot, lease });
+    }
+
+    /// Plans the next attempt for the end of another member's lease, or for the end of the
+    /// program's wait. An earlier attempt could not succeed.
+    fn wait_for_end(&mut self, now: Time, claim: &mut Claim, lease: Lease) {
+        let from = rules::takeable_from(&self.settings, lease.until);
+        let mut next = from + self.random_below(self.settings.attempt / 8);
+        if let Some(request) = claim.request
+            && !request.wants_answer(now)
+        {
+            next = next.min(request.wait_until);
+        }
+        claim.next_attempt = next;
+    }
+
+    /// A majority has accepted the WRITE of `lease`, in an attempt that began at `began`.
+    fn on_written(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        claim: &mut Claim,
+        lease: Lease,
+        began: Time,
+    ) {
+        claim.above = 0;
+        let holding = Holding::new(lease);
+        let resource = resource.clone();
+        if !rules::is_own(lease, self.me) {
+            self.wait_for_end(now, claim, lease);
+            if let Some(request) = &mut claim.request {
+                request.conflicts = 0;
+                request.taken = Some(lease);
+                if request.wants_answer(now) {
+                    self.refuse(&resource, claim);
+                }
+            }
+            return;
+        }
+        if !rules::is_valid(lease, now) {
+            claim.next_attempt = now;
+            return;
+        }
+        claim.next_attempt = began + self.settings.renew;
+        let event = if claim.holding.replace(holding).is_some() {
+            MemberEvent::Renewed { resource, holding }
+        } else {
+            claim.request = None;
+            MemberEvent::Acquired { resource, holding }
+        };
+        self.events.push(event);
+    }
+
+    fn on_nack(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        claim: &mut Claim,
+        ballot: AttemptBallot,
+        promised: AttemptBallot,
+    ) {
+        // A late copy of READ is rejected because of the WRITE of the same attempt.
+        let is_current = claim.attempt.is_some_and(|it| it.ballot == ballot);
+        if !is_current || promised <= ballot {
+            return;
+        }
+        claim.attempt = None;
+        if rules::heeds_nack() {
+            claim.above = claim.above.max(promised.round);
+        }
+        let Some(request) = &mut claim.request else {
+            return self.begin_attempt(now, resource, claim);
+        };
+        let back_off = (self.settings.attempt / 16) * (1 << request.conflicts.min(CONFLICTS_MAX));
+        request.conflicts += 1;
+        claim.next_attempt = now + self.random_below(back_off);
+    }
+
+    fn on_release_ack(
+        &mut self,
+        acceptor: MemberId,
+        resource: &Resource,
+        claim: &mut Claim,
+        acquired: AttemptBallot,
+    ) {
+        let release = claim.release.as_mut();
+        let Some(release) = release.filter(|it| it.acquired == acquired) else {
+            return;
+        };
+        release.acks.add(acceptor);
+        if release.acks.count() >= self.settings.majority() {
+            self.end_release(resource, claim, true);
+        }
+    }
+
+    /// Reports the result of a release.
+    pub(super) fn end_release(
+        &mut self,
+        resource: &Resource,
+        claim: &mut Claim,
+        is_confirmed: bool,
+    ) {
+        let Some(release) = claim.release.take() else {
+            return;
+        };
+        claim
+            .holding
+            .take_if(|it| it.lease().acquired == release.acquired);
+        self.events.push(MemberEvent::Released {
+            resource: resource.clone(),
+            fence: release.acquired.fence(),
+            ends: (!is_confirmed).then_some(release.ends),
+        });
+    }
+
+    /// Does everything that is due.
+    pub(super) fn on_deadline(&mut self, now: Time, resource: &Resource, claim: &mut Claim) {
+        let attempt = self.settings.attempt;
+        if claim.release.is_some_and(|it| now >= it.give_up) {
+            self.end_release(resource, claim, false);
+        }
+        let lost = claim
+            .holding
+            .take_if(|it| !rules::is_valid(it.lease(), now));
+        if let Some(holding) = lost {
+            claim.attempt = None;
+            claim.next_attempt = Time::MAX;
+            self.events.push(MemberEvent::Lost {
+                resource: resource.clone(),
+                fence: holding.fence(),
+                reason: LeaseLoss::Expired,
+            });
+        }
+        let settings = &self.settings;
+        let ended = claim
+            .attempt
+            .take_if(|it| now >= rules::attempt_end(settings, it.began));
+        if claim.attempt.is_some() {
+            return;
+        }
+        if claim.request.is_some_and(|it| it.is_over(now, attempt)) {
+            return self.refuse(resource, claim);
+        }
+        if ended.is_some() || now >= claim.next_attempt {
+            self.begin_attempt(now, resource, claim);
+        }
+    }
+
+    /// Refuses the request of the program.
+    fn refuse(&mut self, resource: &Resource, claim: &mut Claim) {
+        claim.attempt = None;
+        claim.next_attempt = Time::MAX;
+        let Some(request) = claim.request.take() else {
+            return;
+        };
+        let taken = |lease: Lease| AcquireRefusal::Taken {
+            owner: lease.owner().member,
+            fence: lease.acquired.fence(),
+            until: rules::takeable_from(&self.settings, lease.until),
+        };
+        let reason = request.taken.map_or(AcquireRefusal::NoMajority, taken);
+        let resource = resource.clone();
+        self.events.push(MemberEvent::Refused { resource, reason });
+    }
+}

@@ -1,0 +1,149 @@
+//! Settings that all members of a group share.
+
+use std::time::Duration;
+
+/// Settings of a group. All members have the same settings.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GroupSettings {
+    /// Number of members, from 3 to 15.
+    pub members: u8,
+    /// Duration of a lease (`t_max` of the paper).
+    pub term: Duration,
+    /// Maximum difference between the clocks of any two members.
+    pub epsilon: Duration,
+    /// Maximum duration of an attempt, which consists of a READ and a WRITE. Later acks are
+    /// ignored.
+    pub attempt: Duration,
+    /// Time after which an owner renews a lease.
+    pub renew: Duration,
+}
+
+/// Error in [`GroupSettings`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// Too few or too many members.
+    #[error(
+        "`members` are {0}, but a group has 3 to 15 members; for more programs, use several groups"
+    )]
+    Members(usize),
+    /// A duration that must be positive is 0.
+    #[error("`{0}` is 0; give a duration above 0")]
+    Zero(&'static str),
+    /// The term is too long or too short.
+    #[error("`t_max_ms` is {0:?}, but must be between 100 ms and one day")]
+    Term(Duration),
+    /// The term is too short for an attempt, or for the difference between clocks.
+    #[error(
+        "`t_max_ms` is {term:?}, but must be above `attempt_ms` + 2 `epsilon_ms` = {least:?}; increase \
+         `t_max_ms`, or decrease the others"
+    )]
+    Short {
+        /// The term.
+        term: Duration,
+        /// The sum that the term must exceed.
+        least: Duration,
+    },
+    /// A renewal would come too late.
+    #[error(
+        "`renew_ms` is {renew:?}, but `renew_ms` + `attempt_ms` must be below `t_max_ms` = {term:?}; \
+         decrease `renew_ms`"
+    )]
+    Renew {
+        /// Time after which an owner renews.
+        renew: Duration,
+        /// The term.
+        term: Duration,
+    },
+}
+
+/// Minimum term. With shorter terms, the numbers of intervals would not fit into rounds.
+const TERM_MIN: Duration = Duration::from_millis(100);
+/// Maximum term. It keeps all sums of times far below the end of the clock.
+const TERM_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl GroupSettings {
+    /// Returns settings with the defaults for `renew` (a third of the term) and `attempt` (a
+    /// quarter of the term).
+    pub fn new(members: u8, term: Duration, epsilon: Duration) -> GroupSettings {
+        GroupSettings {
+            members,
+            term,
+            epsilon,
+            attempt: term / 4,
+            renew: term / 3,
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// The field that is wrong, and how to correct it.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let &GroupSettings {
+            members,
+            term,
+            epsilon,
+            attempt,
+            renew,
+        } = self;
+        if !(3..=15).contains(&members) {
+            return Err(SettingsError::Members(members.into()));
+        }
+        let durations = [
+            ("t_max_ms", term),
+            ("attempt_ms", attempt),
+            ("renew_ms", renew),
+        ];
+        if let Some((name, _)) = durations.into_iter().find(|(_, it)| it.is_zero()) {
+            return Err(SettingsError::Zero(name));
+        }
+        if !(TERM_MIN..=TERM_MAX).contains(&term) {
+            return Err(SettingsError::Term(term));
+        }
+        let least = attempt.saturating_add(epsilon.saturating_mul(2));
+        if term <= least {
+            return Err(SettingsError::Short { term, least });
+        }
+        if renew.saturating_add(attempt) >= term {
+            return Err(SettingsError::Renew { renew, term });
+        }
+        Ok(())
+    }
+
+    /// Returns the number of members that form a majority.
+    pub fn majority(&self) -> usize {
+        usize::from(self.members) / 2 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wrong_field_is_named() {
+        let ms = Duration::from_millis;
+        let good = GroupSettings::new(3, ms(10_000), ms(100));
+        assert_eq!(good.validate(), Ok(()));
+        let wrong = |change: fn(&mut GroupSettings)| {
+            let mut settings = good.clone();
+            change(&mut settings);
+            settings.validate().unwrap_err().to_string()
+        };
+        assert!(wrong(|it| it.members = 2).contains("`members`"));
+        assert!(wrong(|it| it.members = 16).contains("`members`"));
+        assert!(wrong(|it| it.attempt = Duration::ZERO).contains("`attempt_ms`"));
+        assert!(wrong(|it| it.term = Duration::MAX).contains("`t_max_ms`"));
+        assert!(wrong(|it| it.epsilon = it.term / 2).contains("`epsilon_ms`"));
+        assert!(wrong(|it| it.epsilon = Duration::MAX).contains("`epsilon_ms`"));
+        assert!(wrong(|it| it.renew = it.term).contains("`renew_ms`"));
+    }
+
+    #[test]
+    fn two_majorities_have_a_common_member() {
+        for members in 3..=15_u8 {
+            let settings = GroupSettings::new(members, Duration::from_secs(1), Duration::ZERO);
+            assert!(2 * settings.majority() > usize::from(members));
+        }
+    }
+}

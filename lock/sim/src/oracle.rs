@@ -1,0 +1,125 @@
+//! Checks that know the true time and the state of all members.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use leasehold_lock_core::{Fence, Holding, MemberId};
+
+/// Broken property, with the seed and the last lines of the trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupViolation {
+    /// Seed of the run.
+    pub seed: u64,
+    /// The oracle.
+    pub oracle: &'static str,
+    /// Description.
+    pub message: String,
+    /// Last lines of the trace.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for GroupViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GroupViolation {
+            seed,
+            oracle,
+            message,
+            trace,
+        } = self;
+        for line in trace {
+            writeln!(f, "{line}")?;
+        }
+        write!(f, "seed {seed}: {oracle}: {message}")
+    }
+}
+
+/// Statement of a member to its program: another member owns the resource.
+#[derive(Clone, Copy, Debug)]
+struct Statement {
+    owner: MemberId,
+    fence: Fence,
+    /// Reading of the clocks from which others can take the resource.
+    until_ns: u64,
+}
+
+/// Facts about all resources.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    /// Highest fence token so far, and its owner.
+    fences: BTreeMap<Bytes, (Fence, MemberId)>,
+    statements: BTreeMap<Bytes, Statement>,
+    /// Highest fence token of a lease that each owner has released, or of an attempt that it has
+    /// cancelled. An owner that does not hold a lease any more may replace it, and release the new
+    /// one.
+    released: BTreeMap<(Bytes, MemberId), Fence>,
+}
+
+/// Result of a check: the oracle and its message.
+pub type Checked = Result<(), (&'static str, String)>;
+
+impl Oracle {
+    /// Checks that at most one member holds the resource. `holders` are the members with valid
+    /// leases, each by its own clock.
+    pub fn on_holders(&self, resource: &Bytes, holders: &[(MemberId, Holding)]) -> Checked {
+        if holders.len() < 2 {
+            return Ok(());
+        }
+        let message = format!("{resource:?} has several owners: {holders:?}");
+        Err(("exclusion", message))
+    }
+
+    /// Checks the fence token of a new owner, and that no member was told of another owner with a
+    /// lease that has not ended. `now_ns` is the reading of the new owner's clock.
+    pub fn on_acquired(
+        &mut self,
+        resource: &Bytes,
+        owner: MemberId,
+        holding: Holding,
+        now_ns: u64,
+    ) -> Checked {
+        let fence = holding.fence();
+        let earlier = self.fences.insert(resource.clone(), (fence, owner));
+        if let Some((earlier, of)) = earlier.filter(|(earlier, _)| *earlier >= fence) {
+            let message =
+                format!("{resource:?}: {fence:?} of {owner:?} after {earlier:?} of {of:?}");
+            return Err(("fences", message));
+        }
+        let statement = self.statements.remove(resource);
+        let is_early = |it: &Statement| it.owner != owner && now_ns < it.until_ns;
+        match statement.filter(|it| is_early(it) && !self.is_released(resource, *it)) {
+            None => Ok(()),
+            Some(statement) => {
+                let message = format!("{owner:?} takes {resource:?} in spite of {statement:?}");
+                Err(("told", message))
+            }
+        }
+    }
+
+    /// Records that a program was told of an owner. Others can take the resource when their clocks
+    /// read `until_ns`.
+    pub fn on_told(&mut self, resource: &Bytes, owner: MemberId, fence: Fence, until_ns: u64) {
+        // The statement of a request that waited may be older than the newest lease.
+        let newest = self.fences.get(resource);
+        if newest.is_some_and(|(newest, _)| *newest > fence) {
+            return;
+        }
+        let statement = Statement {
+            owner,
+            fence,
+            until_ns,
+        };
+        self.statements.insert(resource.clone(), statement);
+    }
+
+    /// Records that an owner sends the release of its lease.
+    pub fn on_release(&mut self, resource: &Bytes, owner: MemberId, fence: Fence) {
+        let released = self.released.entry((resource.clone(), owner)).or_default();
+        *released = fence.max(*released);
+    }
+
+    fn is_released(&self, resource: &Bytes, statement: Statement) -> bool {
+        let released = self.released.get(&(resource.clone(), statement.owner));
+        released.is_some_and(|released| *released >= statement.fence)
+    }
+}

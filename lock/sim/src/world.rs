@@ -1,0 +1,454 @@
+//! A run: members, their programs, and the network, in true time.
+
+mod faults;
+mod program;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use leasehold_kernel::clock::Clock;
+use leasehold_kernel::network::Network;
+use leasehold_kernel::process::{Process, Trap};
+use leasehold_kernel::queue::EventQueue;
+use leasehold_kernel::trace::Trace;
+use leasehold_leases::Time;
+use leasehold_lock_core::{
+    AcquireRefusal, Body, LeaseLoss, Member, MemberEvent, MemberId, MemberInput, Packet,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use self::faults::Outage;
+use self::program::Program;
+use crate::oracle::{Checked, GroupViolation, Oracle};
+use crate::scenario::GroupScenario;
+
+/// Reading of a right clock at the start of a run, in ns: a moment in 2027.
+const START_NS: u64 = 1_800_000_000_000_000_000;
+/// Number of lines of the trace that are kept.
+const TRACE_LINES: usize = 200;
+
+/// Numbers that a run counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunSums {
+    /// Number of runs.
+    pub seeds: u64,
+    /// Virtual time, in ns.
+    pub virtual_ns: u64,
+    /// Number of leases that were acquired.
+    pub acquired: u64,
+    /// Number of renewals.
+    pub renewed: u64,
+    /// Number of leases that expired.
+    pub expired: u64,
+    /// Number of releases that a majority confirmed.
+    pub released: u64,
+    /// Number of releases that no majority confirmed.
+    pub unconfirmed: u64,
+    /// Number of requests that were refused because the resource had an owner.
+    pub taken: u64,
+    /// Number of requests that were refused because no majority answered.
+    pub no_majority: u64,
+    /// Number of crashes of members.
+    pub crashes: u64,
+    /// Number of pauses of members.
+    pub pauses: u64,
+    /// Number of members that stopped because clocks differed by more than `epsilon`.
+    pub wrong_clocks: u64,
+}
+
+impl RunSums {
+    /// Adds the numbers of other runs.
+    pub fn merge(&mut self, other: &RunSums) {
+        self.seeds += other.seeds;
+        self.virtual_ns += other.virtual_ns;
+        self.acquired += other.acquired;
+        self.renewed += other.renewed;
+        self.expired += other.expired;
+        self.released += other.released;
+        self.unconfirmed += other.unconfirmed;
+        self.taken += other.taken;
+        self.no_majority += other.no_majority;
+        self.crashes += other.crashes;
+        self.pauses += other.pauses;
+        self.wrong_clocks += other.wrong_clocks;
+    }
+}
+
+/// Event of the simulation.
+#[derive(Debug)]
+enum Happening {
+    /// A packet arrives.
+    Packet(Packet),
+    /// The deadline of a member.
+    Deadline(usize),
+    /// A program acts. The second value is the run of its member, and the third the resource.
+    Program(usize, u64, usize),
+    /// A member is started.
+    Start(usize),
+    /// A pause of a member ends. The second value is its run.
+    Resume(usize, u64),
+    /// The rate of a member's clock changes.
+    Steer(usize),
+    /// A fault of this kind occurs.
+    Fault(usize),
+    /// An outage ends.
+    Heal(Outage),
+    /// The faults end.
+    Calm,
+    /// Every resource must have an owner from now on.
+    Owned,
+}
+
+/// A group of members in true time.
+#[derive(Debug)]
+pub struct GroupWorld {
+    scenario: GroupScenario,
+    rng: Pcg64Mcg,
+    now_ns: u64,
+    queue: EventQueue<Happening>,
+    network: Network,
+    members: Vec<Process<Member, Packet, Packet>>,
+    programs: BTreeMap<(usize, usize), Program>,
+    resources: Vec<Bytes>,
+    oracle: Oracle,
+    is_calm: bool,
+    /// Whether every resource must have an owner that does not change.
+    is_owned: bool,
+    sums: RunSums,
+    trace: Trace,
+}
+
+impl GroupWorld {
+    /// Creates a world at time 0.
+    pub fn new(scenario: GroupScenario) -> GroupWorld {
+        let n = usize::from(scenario.settings.members);
+        let mut world = GroupWorld {
+            rng: Pcg64Mcg::seed_from_u64(scenario.seed ^ 0x1ea5e),
+            now_ns: 0,
+            queue: EventQueue::new(),
+            network: Network::new(scenario.one_way_ns.clone(), scenario.link_faults),
+            members: Vec::new(),
+            programs: BTreeMap::new(),
+            resources: (0..scenario.resources)
+                .map(|it| Bytes::from(format!("r{it}")))
+                .collect(),
+            oracle: Oracle::default(),
+            is_calm: false,
+            is_owned: false,
+            sums: RunSums::default(),
+            trace: Trace::keeping(TRACE_LINES),
+            scenario,
+        };
+        for member in 0..n {
+            let offset = world.draw_offset();
+            let clock = Clock::new(0, START_NS.wrapping_add_signed(offset), 0);
+            world.members.push(Process::new(clock));
+            world.queue.schedule(0, Happening::Start(member));
+            world.queue.schedule(0, Happening::Steer(member));
+        }
+        for fault in 0..world.scenario.faults.len() {
+            world.plan_fault(fault);
+        }
+        let calm_ns = world.scenario.faulty_ns;
+        world.queue.schedule(calm_ns, Happening::Calm);
+        world
+    }
+
+    /// Runs until every resource has had an owner for a while without faults.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn run(mut self) -> Result<RunSums, GroupViolation> {
+        let end_ns = self.scenario.faulty_ns + 2 * self.calm_ns();
+        while let Some((at_ns, happening)) = self.queue.pop() {
+            if at_ns > end_ns {
+                break;
+            }
+            self.now_ns = at_ns;
+            let checked = self.happen(happening);
+            self.judge(checked)?;
+        }
+        self.sums.seeds = 1;
+        self.sums.virtual_ns = end_ns;
+        Ok(self.sums)
+    }
+
+    fn judge(&self, checked: Checked) -> Result<(), GroupViolation> {
+        checked.map_err(|(oracle, message)| GroupViolation {
+            seed: self.scenario.seed,
+            oracle,
+            message,
+            trace: self.trace.lines().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Returns the time within which every resource has an owner again after the last fault.
+    fn calm_ns(&self) -> u64 {
+        let settings = &self.scenario.settings;
+        let wait = leasehold_lock_core::rules::restart_wait(settings);
+        let owned = wait + settings.term + settings.epsilon + settings.attempt * 20;
+        owned.as_nanos() as u64
+    }
+
+    fn happen(&mut self, happening: Happening) -> Checked {
+        match happening {
+            Happening::Packet(packet) => {
+                let to = usize::from(packet.to.0);
+                if let Some(inbox) = self.members[to].paused_inbox() {
+                    inbox.push(packet);
+                    return Ok(());
+                }
+                self.step(to, MemberInput::Packet(packet))
+            }
+            Happening::Deadline(member) => {
+                if !self.members[member].is_due(self.now_ns) {
+                    return Ok(());
+                }
+                self.members[member].take_deadline();
+                self.step(member, MemberInput::Tick)
+            }
+            Happening::Program(member, run, resource) => self.act(member, run, resource),
+            Happening::Start(member) => {
+                self.start(member);
+                Ok(())
+            }
+            Happening::Resume(member, run) => self.resume(member, run),
+            Happening::Steer(member) => {
+                self.steer(member);
+                Ok(())
+            }
+            Happening::Fault(index) => {
+                self.fault(index);
+                Ok(())
+            }
+            Happening::Heal(outage) => {
+                self.heal(outage);
+                Ok(())
+            }
+            Happening::Calm => {
+                self.calm();
+                Ok(())
+            }
+            Happening::Owned => {
+                self.is_owned = true;
+                self.check_owned()
+            }
+        }
+    }
+
+    /// Starts a member that is down.
+    fn start(&mut self, member: usize) {
+        if self.members[member].machine().is_some() {
+            return;
+        }
+        let process = &mut self.members[member];
+        let run = process.begin_run();
+        let now = process.clock().read(self.now_ns);
+        let id = MemberId(member as u8);
+        let (name, seed) = (self.rng.random(), self.rng.random());
+        let settings = self.scenario.settings.clone();
+        process.boot(Member::new(settings, id, name, seed, now));
+        self.trace
+            .line(self.now_ns, format_args!("m{member} starts"));
+        self.programs.retain(|(of, _), _| *of != member);
+        for resource in 0..self.resources.len() {
+            let at_ns = self.now_ns + self.draw_ns(0.5);
+            let act = Happening::Program(member, run, resource);
+            self.queue.schedule(at_ns, act);
+        }
+    }
+
+    /// Passes an input to a member that runs, and performs its actions.
+    fn step(&mut self, member: usize, input: MemberInput) -> Checked {
+        let process = &mut self.members[member];
+        if !process.is_up() {
+            return Ok(());
+        }
+        let now = process.clock().read(self.now_ns);
+        let Some(machine) = process.machine_mut() else {
+            return Ok(());
+        };
+        if let MemberInput::Packet(packet) = &input {
+            let (from, messages) = (packet.from, &packet.messages);
+            self.trace.line(
+                self.now_ns,
+                format_args!("m{member} <- {from:?} {messages:?}"),
+            );
+        }
+        machine.step(now, input);
+        let events = machine.take_events();
+        let packets = machine.take_packets(now);
+        for event in events {
+            self.on_event(member, now, event)?;
+        }
+        for resource in 0..self.resources.len() {
+            self.check_holders(resource)?;
+        }
+        self.perform(member, packets);
+        self.arm(member);
+        Ok(())
+    }
+
+    fn arm(&mut self, member: usize) {
+        let process = &mut self.members[member];
+        let Some(machine) = process.machine() else {
+            return;
+        };
+        let next = machine.next_deadline();
+        if let Some(at_ns) = process.arm(self.now_ns, next) {
+            self.queue.schedule(at_ns, Happening::Deadline(member));
+        }
+    }
+
+    /// Sends packets, unless a fault occurs before one of them.
+    fn perform(&mut self, member: usize, packets: Vec<Packet>) {
+        let mut packets = packets.into_iter();
+        while let Some(packet) = packets.next() {
+            match self.members[member].springs() {
+                None => {}
+                Some(Trap::Crash(down_ns)) => return self.crash(member, down_ns),
+                Some(Trap::Pause(paused_ns)) => {
+                    let unfinished = std::iter::once(packet).chain(packets).collect();
+                    return self.pause(member, paused_ns, unfinished);
+                }
+            }
+            for (resource, body) in &packet.messages {
+                if let Body::Release { acquired } = body {
+                    let owner = packet.from;
+                    self.oracle.on_release(resource, owner, acquired.fence());
+                }
+            }
+            let (from, to) = (usize::from(packet.from.0), usize::from(packet.to.0));
+            let arrivals: Vec<u64> = self
+                .network
+                .deliveries(&mut self.rng, self.now_ns, from, to)
+                .collect();
+            for at_ns in arrivals {
+                let happening = Happening::Packet(packet.clone());
+                self.queue.schedule(at_ns, happening);
+            }
+        }
+    }
+
+    fn on_event(&mut self, member: usize, now: Time, event: MemberEvent) -> Checked {
+        self.trace
+            .line(self.now_ns, format_args!("m{member} {event:?}"));
+        let id = MemberId(member as u8);
+        match event {
+            MemberEvent::Acquired { resource, holding } => {
+                self.sums.acquired += 1;
+                self.oracle.on_acquired(&resource, id, holding, now.0)?;
+                self.on_acquired(member, &resource);
+            }
+            MemberEvent::Renewed { .. } => self.sums.renewed += 1,
+            MemberEvent::Refused { resource, reason } => {
+                match reason {
+                    AcquireRefusal::Taken {
+                        owner,
+                        fence,
+                        until,
+                    } => {
+                        self.sums.taken += 1;
+                        // Later, the lease may be one that was read and not written back.
+                        if now + self.scenario.settings.epsilon < until {
+                            self.oracle.on_told(&resource, owner, fence, until.0);
+                        }
+                    }
+                    AcquireRefusal::NoMajority => self.sums.no_majority += 1,
+                    _ => {}
+                }
+                self.plan_program(member, &resource, 1.0);
+            }
+            MemberEvent::Lost {
+                resource, reason, ..
+            } => {
+                self.sums.expired += u64::from(reason == LeaseLoss::Expired);
+                if self.is_owned {
+                    let message = format!("{id:?} lost {resource:?} without a fault");
+                    return Err(("liveness", message));
+                }
+                self.plan_program(member, &resource, 1.0);
+            }
+            MemberEvent::Released { resource, ends, .. } => {
+                match ends {
+                    None => self.sums.released += 1,
+                    Some(_) => self.sums.unconfirmed += 1,
+                }
+                self.plan_program(member, &resource, 1.0);
+            }
+            MemberEvent::ClocksDiffer { .. } => {
+                self.sums.wrong_clocks += 1;
+                if self.scenario.clock_difference_ns <= self.epsilon_ns() {
+                    let message = format!("{id:?} distrusts clocks that are right");
+                    return Err(("clocks", message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn epsilon_ns(&self) -> u64 {
+        self.scenario.settings.epsilon.as_nanos() as u64
+    }
+
+    /// Checks that at most one member holds a resource. A paused member counts, because its program
+    /// may have compared its clock just before the pause.
+    fn check_holders(&self, resource: usize) -> Checked {
+        let resource = &self.resources[resource];
+        let holders = self.members.iter().enumerate().filter_map(|(id, process)| {
+            let now = process.clock().read(self.now_ns);
+            let holding = process.machine()?.holding(resource, now)?;
+            Some((MemberId(id as u8), holding))
+        });
+        self.oracle
+            .on_holders(resource, &holders.collect::<Vec<_>>())
+    }
+
+    fn check_owned(&self) -> Checked {
+        for resource in &self.resources {
+            let mut processes = self.members.iter();
+            let is_owned = processes.any(|process| {
+                let now = process.clock().read(self.now_ns);
+                let machine = process.machine();
+                machine.is_some_and(|it| it.holding(resource, now).is_some())
+            });
+            if !is_owned {
+                let message = format!("{resource:?} has no owner after the last fault");
+                return Err(("liveness", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a random duration of up to `terms` terms, in ns.
+    fn draw_ns(&mut self, terms: f64) -> u64 {
+        let term_ns = self.scenario.settings.term.as_nanos() as f64;
+        (term_ns * terms * self.rng.random::<f64>()) as u64
+    }
+
+    /// Returns a random offset of a clock from true time, in ns. The extremes are frequent.
+    fn draw_offset(&mut self) -> i64 {
+        // The rate of a clock has a resolution of 1 part per million.
+        let most = (self.scenario.clock_difference_ns / 2).saturating_sub(10_000) as i64;
+        match self.rng.random_range(0..4) {
+            0 => most,
+            1 => -most,
+            _ => self.rng.random_range(-most..=most),
+        }
+    }
+
+    /// Steers a member's clock to a new offset.
+    fn steer(&mut self, member: usize) {
+        let target = self.draw_offset();
+        let span_ns = self.scenario.clock_difference_ns * 2 + 1_000_000 + self.draw_ns(1.0);
+        let reading = self.members[member].clock().read(self.now_ns).0;
+        let offset = reading as i64 - (START_NS + self.now_ns) as i64;
+        let rate_ppm = i128::from(target - offset) * 1_000_000 / i128::from(span_ns);
+        let now_ns = self.now_ns;
+        self.members[member].change_clock(|clock| clock.set_rate(now_ns, rate_ppm as i32));
+        self.arm(member);
+        self.queue
+            .schedule(now_ns + span_ns, Happening::Steer(member));
+    }
+}

@@ -1,0 +1,83 @@
+//! Programs that acquire, use and release resources.
+
+use bytes::Bytes;
+use leasehold_leases::Time;
+use leasehold_lock_core::MemberInput;
+use rand::RngExt as _;
+
+use super::{GroupWorld, Happening};
+use crate::oracle::Checked;
+
+/// State of a program at one member, for one resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// The program has requested the resource.
+    Waits,
+    /// The program owns the resource, and will release it.
+    Works,
+}
+
+impl GroupWorld {
+    /// Plans the next action of a program, at a random time of up to `terms` terms from now.
+    pub(super) fn plan_program(&mut self, member: usize, resource: &Bytes, terms: f64) {
+        let resource = self.resource(resource);
+        self.programs.remove(&(member, resource));
+        let run = self.members[member].run();
+        let at_ns = self.now_ns + self.draw_ns(terms);
+        self.queue
+            .schedule(at_ns, Happening::Program(member, run, resource));
+    }
+
+    fn resource(&self, name: &Bytes) -> usize {
+        let place = self.resources.iter().position(|it| it == name);
+        place.expect("programs use these resources only")
+    }
+
+    /// Decides how long the program keeps a lease that it has just acquired.
+    pub(super) fn on_acquired(&mut self, member: usize, resource: &Bytes) {
+        if self.is_calm || self.rng.random::<f64>() >= self.scenario.releases {
+            return;
+        }
+        self.plan_program(member, resource, 2.0);
+        let resource = self.resource(resource);
+        self.programs.insert((member, resource), Program::Works);
+    }
+
+    /// A program acts: it acquires the resource, releases it, or cancels its request.
+    pub(super) fn act(&mut self, member: usize, run: u64, resource: usize) -> Checked {
+        if self.members[member].run() != run {
+            return Ok(());
+        }
+        if self.members[member].paused_inbox().is_some() {
+            let at_ns = self.now_ns + 1_000_000;
+            let later = Happening::Program(member, run, resource);
+            self.queue.schedule(at_ns, later);
+            return Ok(());
+        }
+        let name = self.resources[resource].clone();
+        match self.programs.get(&(member, resource)) {
+            Some(_) if self.is_calm => Ok(()),
+            Some(_) => self.step(member, MemberInput::Release { resource: name }),
+            None => {
+                self.programs.insert((member, resource), Program::Waits);
+                let now = self.members[member].clock().read(self.now_ns);
+                let wait_until = match self.rng.random_range(0..3) {
+                    0 if !self.is_calm => Time::ZERO,
+                    1 if !self.is_calm => Time(now.0 + self.draw_ns(3.0)),
+                    _ => Time::MAX,
+                };
+                if !self.is_calm && self.rng.random::<f64>() < 0.05 {
+                    // The program cancels its request, or releases a lease early.
+                    let at_ns = self.now_ns + self.draw_ns(0.2);
+                    let cancel = Happening::Program(member, run, resource);
+                    self.queue.schedule(at_ns, cancel);
+                }
+                let acquire = MemberInput::Acquire {
+                    resource: name,
+                    wait_until,
+                };
+                self.step(member, acquire)
+            }
+        }
+    }
+}
