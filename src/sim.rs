@@ -5,6 +5,7 @@
 
 mod campaign;
 mod choices;
+mod exclusive;
 mod progress;
 mod seed;
 mod self_test;
@@ -43,6 +44,7 @@ Examples:
   leasehold sim --seed 17 --trace --lines 300          the end of one run, line by line
   leasehold sim --seeds 1000 --twice                   is a seed a run, to the last event?
   leasehold sim --control drift                        clocks too fast must be noticed
+  leasehold sim --exclusive --seeds 10000              groups with exclusive leases
 
 A violation ends a campaign with exit status 1 and the line that repeats it. So does a
 fault that never fired, an oracle that checked nothing, or no read within 10 ms of a lease's
@@ -79,6 +81,12 @@ pub struct SimArgs {
     /// Breaks an assumption about clocks, and looks for the violation that must follow
     #[arg(long, value_enum, conflicts_with_all = ["hours", "out", "twice", "strict"])]
     control: Option<SimSelfTestArg>,
+    /// Simulates groups with exclusive leases instead of clusters: one owner of each resource
+    #[arg(long, conflicts_with_all = [
+        "seconds", "rate", "strategies", "replicas", "drift_ppm", "no_faults", "twice", "out",
+        "strict", "control",
+    ])]
+    exclusive: bool,
     /// Runs one seed and says what came of it
     #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "hours", "from", "out", "twice", "threads", "strict"])]
     seed: Option<u64>,
@@ -117,6 +125,9 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
             args.from
         );
     }
+    if args.exclusive {
+        return exclusive::run(args);
+    }
     if let Some(seed) = args.seed {
         let lines = args.lines.map_or(0, |lines| lines as usize);
         return single::run(seed, &resolved, args.trace.then_some(lines));
@@ -132,15 +143,19 @@ fn threads(args: &SimArgs) -> usize {
     args.threads.map_or_else(cores, usize::from)
 }
 
+fn goal(args: &SimArgs) -> Goal {
+    match args.hours {
+        Some(hours) => Goal::Hours(hours),
+        None => Goal::Seeds(args.from + args.seeds.unwrap_or(SEEDS)),
+    }
+}
+
 fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Result<()> {
     let mut store = CampaignStore::open(args.out.as_deref(), resolved, args.from, args.twice)?;
     let seconds = |ms: u64| ms as f64 / 1000.0;
     let clock = CampaignClock::begin(seconds(store.state.cpu_ms), seconds(store.state.wall_ms));
-    let goal = match args.hours {
-        Some(hours) => Goal::Hours(hours),
-        None => Goal::Seeds(args.from + args.seeds.unwrap_or(SEEDS)),
-    };
-    let mut progress = CampaignProgress::new(goal, store.state.next, store.state.sums.clone());
+    let mut progress =
+        CampaignProgress::new(goal(args), store.state.next, store.state.sums.clone());
     let mut display = ProgressDisplay::begin(&progress);
     let mut saved = Instant::now();
     let worker = {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use leasehold_kernel::campaign::Goal;
-use leasehold_kernel::campaign::Progress;
+use leasehold_kernel::campaign::{Progress, Sums};
 use leasehold_sim::tally::CampaignTally;
 use tokio::sync::mpsc;
 
@@ -38,11 +38,11 @@ struct SeedQueue<F> {
 
 /// Runs seeds until the goal is reached, a seed fails, or the user interrupts. A seed is always
 /// finished once it has begun. `watch` is called at intervals.
-pub fn drive(
-    progress: &mut CampaignProgress,
+pub fn drive<S: Sums + Send + 'static, F: Send + 'static>(
+    progress: &mut Progress<S, F>,
     threads: usize,
-    examine: impl Fn(u64) -> Result<CampaignTally, SeedFailure> + Send + Sync + 'static,
-    mut watch: impl FnMut(&CampaignProgress) -> anyhow::Result<()>,
+    examine: impl Fn(u64) -> Result<S, F> + Send + Sync + 'static,
+    mut watch: impl FnMut(&Progress<S, F>) -> anyhow::Result<()>,
 ) -> anyhow::Result<CampaignEnd> {
     if progress.is_enough() {
         return Ok(CampaignEnd::Over);
@@ -76,11 +76,11 @@ pub fn drive(
 }
 
 /// Receives the results of the threads until all threads have ended.
-async fn gather(
-    progress: &mut CampaignProgress,
-    mut results: mpsc::UnboundedReceiver<(u64, Result<CampaignTally, SeedFailure>)>,
+async fn gather<S: Sums, F>(
+    progress: &mut Progress<S, F>,
+    mut results: mpsc::UnboundedReceiver<(u64, Result<S, F>)>,
     stop: &AtomicBool,
-    watch: &mut impl FnMut(&CampaignProgress) -> anyhow::Result<()>,
+    watch: &mut impl FnMut(&Progress<S, F>) -> anyhow::Result<()>,
 ) -> anyhow::Result<CampaignEnd> {
     let mut ended = CampaignEnd::Over;
     let mut signal = std::pin::pin!(interrupted());
@@ -105,9 +105,10 @@ async fn gather(
     }
 }
 
-type Results = mpsc::UnboundedSender<(u64, Result<CampaignTally, SeedFailure>)>;
-
-fn work<F: Fn(u64) -> Result<CampaignTally, SeedFailure>>(queue: &SeedQueue<F>, results: &Results) {
+fn work<S, F>(
+    queue: &SeedQueue<impl Fn(u64) -> Result<S, F>>,
+    results: &mpsc::UnboundedSender<(u64, Result<S, F>)>,
+) {
     while !queue.stop.load(Ordering::Relaxed) {
         let seed = queue.next.fetch_add(1, Ordering::Relaxed);
         if seed >= queue.end {

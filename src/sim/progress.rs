@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::campaign::{CampaignProgress, Goal};
 use crate::terminal::note;
+use leasehold_kernel::campaign::{Goal, Progress, Sums};
 
 /// Interval at which progress is printed if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ pub struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    pub fn begin(progress: &CampaignProgress) -> ProgressDisplay {
+    pub fn begin<S: Sums, F>(progress: &Progress<S, F>) -> ProgressDisplay {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{wide_bar} {percent:>3}%\n{msg}");
             let bar = ProgressBar::new(1000);
@@ -68,7 +68,7 @@ impl ProgressDisplay {
         }
     }
 
-    pub fn update(&mut self, progress: &CampaignProgress, clock: &CampaignClock) {
+    pub fn update<S: Sums, F>(&mut self, progress: &Progress<S, F>, clock: &CampaignClock) {
         if let Some(bar) = &self.bar {
             bar.set_position((share(progress) * 1000.0) as u64);
             return bar.set_message(self.describe(progress, clock));
@@ -85,7 +85,7 @@ impl ProgressDisplay {
         }
     }
 
-    fn describe(&self, progress: &CampaignProgress, clock: &CampaignClock) -> String {
+    fn describe<S: Sums, F>(&self, progress: &Progress<S, F>, clock: &CampaignClock) -> String {
         let (seeds, virtual_ns) = progress.done();
         let hours = virtual_ns as f64 / 3.6e12;
         let pace = hours / (clock.cpu_s() / 60.0).max(1e-9);
@@ -109,12 +109,12 @@ impl ProgressDisplay {
 }
 
 /// Returns the finished share of a campaign, from 0 to 1.
-fn share(progress: &CampaignProgress) -> f64 {
+fn share<S: Sums, F>(progress: &Progress<S, F>) -> f64 {
     let (seeds, virtual_ns) = progress.done();
     let share = match progress.goal() {
         Goal::Hours(hours) => virtual_ns as f64 / 3.6e12 / hours,
         Goal::Seeds(end) => {
-            let first = progress.next() - progress.sums().seeds.min(progress.next());
+            let first = progress.next() - progress.sums().seeds().min(progress.next());
             seeds as f64 / end.saturating_sub(first).max(1) as f64
         }
     };

@@ -38,12 +38,21 @@ pub fn keep_assertions_quiet() {
     }));
 }
 
+/// Runs `body` without the output of panics.
+///
+/// # Errors
+/// If `body` panics, the place in the code where it panicked.
+pub fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    QUIET.set(true);
+    let result = catch_unwind(AssertUnwindSafe(body));
+    QUIET.set(false);
+    result.map_err(|_| LOCATION.with_borrow(String::clone))
+}
+
 /// Runs a scenario. A panic is reported as a violation, with the place in the code where it
 /// occurred.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
-    QUIET.set(true);
-    let outcome = catch_unwind(AssertUnwindSafe(|| run::run(scenario, trace)));
-    QUIET.set(false);
+    let outcome = catch(|| run::run(scenario, trace));
     let mut outcome = outcome.unwrap_or_else(|_| ScenarioOutcome {
         seed: scenario.seed,
         violation: Some(Violation {

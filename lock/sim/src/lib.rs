@@ -15,11 +15,3 @@ pub mod world;
 pub use self::oracle::GroupViolation;
 pub use self::scenario::GroupScenario;
 pub use self::world::{GroupWorld, RunSums};
-
-/// Runs one seed.
-///
-/// # Errors
-/// The first violation.
-pub fn run(seed: u64) -> Result<RunSums, GroupViolation> {
-    GroupWorld::new(GroupScenario::draw(seed)).run()
-}

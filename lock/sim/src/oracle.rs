@@ -6,31 +6,18 @@ use std::fmt;
 use bytes::Bytes;
 use leasehold_lock_core::{Fence, Holding, MemberId};
 
-/// Broken property, with the seed and the last lines of the trace.
+/// Broken property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupViolation {
-    /// Seed of the run.
-    pub seed: u64,
     /// The oracle.
     pub oracle: &'static str,
     /// Description.
     pub message: String,
-    /// Last lines of the trace.
-    pub trace: Vec<String>,
 }
 
 impl fmt::Display for GroupViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GroupViolation {
-            seed,
-            oracle,
-            message,
-            trace,
-        } = self;
-        for line in trace {
-            writeln!(f, "{line}")?;
-        }
-        write!(f, "seed {seed}: {oracle}: {message}")
+        write!(f, "{}: {}", self.oracle, self.message)
     }
 }
 

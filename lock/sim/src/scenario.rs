@@ -1,5 +1,6 @@
 //! Settings, delays and faults of a run, which are drawn from its seed.
 
+use std::fmt;
 use std::time::Duration;
 
 use leasehold_kernel::network::Faults;
@@ -32,6 +33,15 @@ impl GroupFault {
         GroupFault::Cut,
         GroupFault::Roll,
     ];
+
+    /// Returns how many times rarer the fault is than others. After a restart of all members, no
+    /// member owns anything for more than a term.
+    fn rarity(self) -> f64 {
+        match self {
+            GroupFault::CrashAll | GroupFault::Roll => 5.0,
+            GroupFault::Crash | GroupFault::Pause | GroupFault::Cut => 1.0,
+        }
+    }
 }
 
 /// Settings, delays and faults of a run.
@@ -56,6 +66,25 @@ pub struct GroupScenario {
     pub faulty_ns: u64,
     /// Fraction of leases that programs release.
     pub releases: f64,
+}
+
+impl fmt::Display for GroupScenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = &self.settings;
+        let faults: Vec<_> = self.faults.iter().map(|(kind, _)| kind).collect();
+        write!(
+            f,
+            "seed {}: {} members, {} resources, t_max {:?}, epsilon {:?}, attempts of {:?}; faults: \
+             {faults:?}; messages: {:?}",
+            self.seed,
+            settings.members,
+            self.resources,
+            settings.term,
+            settings.epsilon,
+            settings.attempt,
+            self.link_faults,
+        )
+    }
 }
 
 impl GroupScenario {
@@ -86,13 +115,13 @@ impl GroupScenario {
         };
         // Delays about as long as the term meet most rules.
         let delay_max_ns = (term_ns as f64 * rng.random_range(0.1..2.5)) as u64;
-        let every = |rng: &mut Pcg64Mcg| (term_ns as f64 * rng.random_range(0.7..8.0)) as u64;
-        let kinds = GroupFault::ALL.into_iter();
-        let enabled: Vec<_> = kinds.filter(|_| rng.random::<f64>() < 0.4).collect();
-        let faults = enabled
-            .into_iter()
-            .map(|kind| (kind, every(&mut rng)))
-            .collect();
+        let mut faults = Vec::new();
+        for kind in GroupFault::ALL {
+            let (is_enabled, terms) = (rng.random::<f64>() < 0.4, rng.random_range(0.7..8.0));
+            if is_enabled {
+                faults.push((kind, (term_ns as f64 * terms * kind.rarity()) as u64));
+            }
+        }
         GroupScenario {
             seed,
             clock_difference_ns: epsilon.as_nanos() as u64,

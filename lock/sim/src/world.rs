@@ -6,6 +6,7 @@ mod program;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use leasehold_kernel::campaign::Sums;
 use leasehold_kernel::clock::Clock;
 use leasehold_kernel::network::Network;
 use leasehold_kernel::process::{Process, Trap};
@@ -25,8 +26,6 @@ use crate::scenario::GroupScenario;
 
 /// Reading of a right clock at the start of a run, in ns: a moment in 2027.
 const START_NS: u64 = 1_800_000_000_000_000_000;
-/// Number of lines of the trace that are kept.
-const TRACE_LINES: usize = 200;
 
 /// Numbers that a run counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +57,33 @@ pub struct RunSums {
 }
 
 impl RunSums {
-    /// Adds the numbers of other runs.
-    pub fn merge(&mut self, other: &RunSums) {
+    /// Returns the numbers of runs with their names.
+    pub fn named(&self) -> [(&'static str, u64); 10] {
+        [
+            ("leases acquired", self.acquired),
+            ("renewals", self.renewed),
+            ("leases that expired", self.expired),
+            ("releases that a majority confirmed", self.released),
+            ("releases that no majority confirmed", self.unconfirmed),
+            ("requests refused because of an owner", self.taken),
+            ("requests without a majority", self.no_majority),
+            ("crashes", self.crashes),
+            ("pauses", self.pauses),
+            ("members that distrusted clocks", self.wrong_clocks),
+        ]
+    }
+}
+
+impl Sums for RunSums {
+    fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
+    fn virtual_ns(&self) -> u64 {
+        self.virtual_ns
+    }
+
+    fn merge(&mut self, other: &RunSums) {
         self.seeds += other.seeds;
         self.virtual_ns += other.virtual_ns;
         self.acquired += other.acquired;
@@ -120,8 +144,9 @@ pub struct GroupWorld {
 }
 
 impl GroupWorld {
-    /// Creates a world at time 0.
-    pub fn new(scenario: GroupScenario) -> GroupWorld {
+    /// Creates a world at time 0. Its trace keeps the last `lines` lines, or all lines if `lines` is
+    /// 0.
+    pub fn new(scenario: GroupScenario, lines: usize) -> GroupWorld {
         let n = usize::from(scenario.settings.members);
         let mut world = GroupWorld {
             rng: Pcg64Mcg::seed_from_u64(scenario.seed ^ 0x1ea5e),
@@ -137,7 +162,7 @@ impl GroupWorld {
             is_calm: false,
             is_owned: false,
             sums: RunSums::default(),
-            trace: Trace::keeping(TRACE_LINES),
+            trace: Trace::keeping(lines),
             scenario,
         };
         for member in 0..n {
@@ -159,28 +184,24 @@ impl GroupWorld {
     ///
     /// # Errors
     /// The first violation.
-    pub fn run(mut self) -> Result<RunSums, GroupViolation> {
+    pub fn run(&mut self) -> Result<RunSums, GroupViolation> {
         let end_ns = self.scenario.faulty_ns + 2 * self.calm_ns();
         while let Some((at_ns, happening)) = self.queue.pop() {
             if at_ns > end_ns {
                 break;
             }
             self.now_ns = at_ns;
-            let checked = self.happen(happening);
-            self.judge(checked)?;
+            self.happen(happening)
+                .map_err(|(oracle, message)| GroupViolation { oracle, message })?;
         }
         self.sums.seeds = 1;
         self.sums.virtual_ns = end_ns;
         Ok(self.sums)
     }
 
-    fn judge(&self, checked: Checked) -> Result<(), GroupViolation> {
-        checked.map_err(|(oracle, message)| GroupViolation {
-            seed: self.scenario.seed,
-            oracle,
-            message,
-            trace: self.trace.lines().map(str::to_owned).collect(),
-        })
+    /// Returns the trace of the run, or its end.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// Returns the time within which every resource has an owner again after the last fault.

@@ -9,7 +9,7 @@ use leasehold_lock_sim::{GroupScenario, GroupWorld};
 
 /// Returns the oracle that a run without the rule violates.
 fn violated(rule: LockRule, scenario: GroupScenario) -> Option<&'static str> {
-    let run = || with(rule, || GroupWorld::new(scenario).run());
+    let run = || with(rule, || GroupWorld::new(scenario, 1).run());
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.err().map(|it| it.oracle),
         Err(_) => Some("assertion"),
