@@ -14,7 +14,7 @@ use crate::rules;
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct MemberSet {
     members: u16,
-    /// Number of additions that count twice, which only mutants have.
+    /// Number of repeated additions that count. It is 0 except in a mutant.
     repeats: u16,
 }
 
@@ -84,6 +84,14 @@ impl Attempt {
         self.phase = AttemptPhase::Writing(lease);
         self.sent = now;
         self.acks = MemberSet::default();
+    }
+
+    /// Returns the lease of a WRITE that was sent.
+    pub fn lease(self) -> Option<Lease> {
+        match self.phase {
+            AttemptPhase::Reading(_) => None,
+            AttemptPhase::Writing(lease) => Some(lease),
+        }
     }
 
     /// Adds the answer of an acceptor to READ. Returns the highest write once a majority has

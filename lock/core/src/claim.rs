@@ -42,12 +42,10 @@ impl Holding {
 pub struct AcquireRequest {
     /// Moment until which the member waits if the resource has an owner.
     pub wait_until: Time,
-    /// Moment at which the first attempt began.
+    /// Moment at which the first attempt began, or after which an attempt can succeed.
     pub began: Option<Time>,
     /// Number of attempts that met a higher ballot since one ended otherwise.
     pub conflicts: u32,
-    /// The lease of another member that the last attempt for an answer found.
-    pub taken: Option<Lease>,
 }
 
 impl AcquireRequest {
@@ -57,7 +55,6 @@ impl AcquireRequest {
             wait_until,
             began: None,
             conflicts: 0,
-            taken: None,
         }
     }
 
@@ -66,8 +63,8 @@ impl AcquireRequest {
         now >= self.wait_until
     }
 
-    /// Returns the moment at which the request is refused, if it has no lease and no other answer
-    /// by then. Its last attempts begin when the wait ends.
+    /// Returns the moment from which the request is refused if it has no other result. An attempt
+    /// that is still running then may end it otherwise.
     fn ends(self, attempt: Duration) -> Time {
         let began = self.began.unwrap_or(Time::MAX);
         began.max(self.wait_until) + attempt

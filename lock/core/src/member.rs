@@ -9,6 +9,7 @@ use leasehold_leases::Time;
 use leasehold_leases::hashing::SeededState;
 
 use crate::agenda::Agenda;
+use crate::attempt::Attempt;
 use crate::ballot::{AttemptBallot, Fence, MemberId, Proposer};
 use crate::claim::{AcquireRequest, Claim, Holding, Release};
 use crate::message::{Body, Lease, Packet, RESOURCE_BYTES_MAX, Resource};
@@ -202,6 +203,10 @@ impl Member {
             MemberInput::Release { resource } => self.release(now, resource),
             MemberInput::Tick => {}
         }
+        self.meet_deadlines(now);
+    }
+
+    fn meet_deadlines(&mut self, now: Time) {
         while let Some((due, resource)) = self.agenda.take_due(now) {
             self.change_claim(&resource, |member, claim| {
                 assert_eq!(claim.due, due, "the agenda has the deadlines of claims");
@@ -244,6 +249,8 @@ impl Member {
     }
 
     fn acquire(&mut self, now: Time, resource: Resource, wait_until: Time) {
+        // A lease that has just ended must not count.
+        self.meet_deadlines(now);
         let is_named = (1..=RESOURCE_BYTES_MAX).contains(&resource.len());
         let claim = self.claims.get(&resource);
         let is_busy = claim.is_some_and(|it| it.request.is_some() || it.holding.is_some());
@@ -284,18 +291,28 @@ impl Member {
                 }
             }
             if let Some(holding) = claim.holding {
-                member.give_up(now, &resource, claim, holding);
+                member.give_up(now, &resource, claim, holding, attempt);
             }
         });
     }
 
-    /// Sends the release of a lease.
-    fn give_up(&mut self, now: Time, resource: &Resource, claim: &mut Claim, holding: Holding) {
+    /// Sends the release of a lease. `attempt` is the attempt to renew it that is given up.
+    fn give_up(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        claim: &mut Claim,
+        holding: Holding,
+        attempt: Option<Attempt>,
+    ) {
         self.end_release(resource, claim, false);
         let acquired = holding.lease().acquired;
+        // A renewal may be half written.
+        let written = attempt.and_then(Attempt::lease);
+        let until = written.map_or(Time::ZERO, |it| it.until);
         claim.release = Some(Release {
             acquired,
-            ends: rules::takeable_from(&self.settings, holding.until()),
+            ends: rules::takeable_from(&self.settings, until.max(holding.until())),
             give_up: now + self.settings.attempt,
             sent: now,
             acks: Default::default(),
@@ -366,7 +383,14 @@ impl Member {
             messages,
         } = packet;
         let is_known = from.0 < self.settings.members && from != self.me.member;
-        if !is_known || to != self.me.member || now <= self.silent_until || self.is_clock_wrong {
+        if !is_known || to != self.me.member || self.is_clock_wrong {
+            return;
+        }
+        // A clock that is set during the wait would end the wait too early.
+        if rules::clocks_differ(&self.settings, None, sent, now) {
+            return self.on_wrong_clock(from);
+        }
+        if now <= self.silent_until {
             return;
         }
         for (resource, body) in messages {
@@ -404,12 +428,17 @@ impl Member {
             && match body {
                 Body::Read { ballot, .. } => is_ballot(ballot) && ballot.proposer.member == from,
                 Body::Write { ballot, lease } => {
-                    is_ballot(ballot) && ballot.proposer.member == from && is_lease(lease)
+                    is_ballot(ballot)
+                        && ballot.proposer.member == from
+                        && is_lease(lease)
+                        && lease.acquired <= ballot
                 }
                 Body::Release { acquired } => acquired.proposer.member == from,
                 Body::ReadAck {
-                    accepted, lease, ..
-                } => is_ballot(accepted) && lease.is_none_or(is_lease),
+                    ballot,
+                    accepted,
+                    lease,
+                } => is_ballot(accepted) && accepted < ballot && lease.is_none_or(is_lease),
                 Body::Taken { lease, .. } => is_lease(lease),
                 Body::Nack { promised, .. } => is_ballot(promised),
                 Body::WriteAck { .. } | Body::ReleaseAck { .. } => true,

@@ -34,8 +34,8 @@ pub enum Body {
     Read {
         /// Ballot of the attempt.
         ballot: AttemptBallot,
-        /// Whether the proposer gives way to an owner. If it does, an acceptor that holds the lease
-        /// of another proposer answers [`Body::Taken`]. It still accepts the owner's renewals.
+        /// Whether the READ must not disturb an owner. If so, an acceptor that holds the lease of
+        /// another proposer answers [`Body::Taken`], and still accepts this owner's renewals.
         gives_way: bool,
     },
     /// Positive answer to [`Body::Read`].

@@ -16,6 +16,8 @@ pub struct Register {
     accepted: AttemptBallot,
     /// The lease of the last write; `None` if there is none, or if it was released.
     lease: Option<Lease>,
+    /// Ballot with which the lease was acquired that was released last.
+    released: AttemptBallot,
     /// Round of the last attempt of this member. Its own acceptor need not have promised it.
     own_round: u64,
 }
@@ -65,13 +67,16 @@ impl Register {
         }
         self.promised = ballot;
         self.accepted = ballot;
-        self.lease = Some(lease);
+        // A release may overtake a renewal. Its owner has stopped, so the resource is free.
+        self.lease = Some(lease).filter(|lease| lease.acquired != self.released);
         Ok(())
     }
 
     /// Frees the lease that was acquired with the ballot `acquired`, if the register holds it. The
-    /// ballots stay, so other acceptors with the same write know this one to be newer.
+    /// ballots stay. A reader that also gets the lease from another acceptor, with the same ballot,
+    /// knows that it was released.
     pub fn release(&mut self, acquired: AttemptBallot) {
+        self.released = acquired;
         self.lease
             .take_if(|lease| rules::is_released(*lease, acquired));
     }
@@ -148,6 +153,16 @@ mod tests {
         );
         register.release(second);
         assert_eq!(register.read(ballot(4, 0)), Ok((second, None)));
+    }
+
+    #[test]
+    fn a_release_that_overtakes_a_renewal_is_not_undone() {
+        let mut register = Register::default();
+        let (first, renewal) = (ballot(1, 0), ballot(2, 0));
+        register.write(first, lease(first)).unwrap();
+        register.release(first);
+        register.write(renewal, lease(first)).unwrap();
+        assert_eq!(register.read(ballot(3, 1)), Ok((renewal, None)));
     }
 
     #[test]

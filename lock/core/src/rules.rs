@@ -1,8 +1,11 @@
 //! Rules that keep leases exclusive. Each has a mutant, a member without this rule, and tests that
 //! fail for the mutant.
 //!
-//! The algorithm of the paper gives two owners in four ways if it is taken literally. The functions
-//! marked *paper* deviate from it.
+//! The algorithm of the paper gives two owners if it is taken literally. The functions marked
+//! *paper* deviate from it.
+//!
+//! Each member of the group is one process. A copy of a machine with the same member would be a
+//! second acceptor of this member. The members cannot exclude two owners then.
 
 use std::time::Duration;
 
@@ -24,7 +27,7 @@ pub fn lease_end(settings: &GroupSettings, began: Time, now: Time) -> Time {
     from + settings.term
 }
 
-/// Rule AttemptEnd: an attempt ends after [`GroupSettings::attempt`], also if its member was paused
+/// Rule AttemptEnd (*paper*): an attempt ends after [`GroupSettings::attempt`], also if its member was paused
 /// meanwhile. Returns this moment. Acks are compared with it when they are used.
 ///
 /// The restart wait relies on it. An acceptor that has restarted could otherwise ack an old READ
@@ -140,8 +143,8 @@ pub fn next_round(settings: &GroupSettings, now: Time, last: u64) -> u64 {
     (interval(settings, now) << ATTEMPT_BITS).max(last + 1)
 }
 
-/// Whether the round of a received ballot is possible at `now`. A member with a right
-/// clock chooses no round beyond the interval that this clock has reached.
+/// Whether the round of a received ballot is possible at `now`. A member with a
+/// right clock chooses no round beyond the interval that any right clock has reached.
 pub fn is_round_possible(settings: &GroupSettings, now: Time, round: u64) -> bool {
     round >> ATTEMPT_BITS <= interval(settings, now + settings.epsilon)
 }

@@ -26,9 +26,9 @@ pub enum SettingsError {
         "`members` are {0}, but a group has 3 to 15 members; for more programs, use several groups"
     )]
     Members(usize),
-    /// A duration that must be positive is 0.
-    #[error("`{0}` is 0; give a duration above 0")]
-    Zero(&'static str),
+    /// An attempt or the time before a renewal is too short.
+    #[error("`{0}` is below 1 ms; give a longer duration")]
+    Brief(&'static str),
     /// The term is too long or too short.
     #[error("`t_max_ms` is {0:?}, but must be between 100 ms and one day")]
     Term(Duration),
@@ -89,13 +89,10 @@ impl GroupSettings {
         if !(3..=15).contains(&members) {
             return Err(SettingsError::Members(members.into()));
         }
-        let durations = [
-            ("t_max_ms", term),
-            ("attempt_ms", attempt),
-            ("renew_ms", renew),
-        ];
-        if let Some((name, _)) = durations.into_iter().find(|(_, it)| it.is_zero()) {
-            return Err(SettingsError::Zero(name));
+        let durations = [("attempt_ms", attempt), ("renew_ms", renew)];
+        let is_brief = |(_, it): &(&str, Duration)| *it < Duration::from_millis(1);
+        if let Some((name, _)) = durations.into_iter().find(is_brief) {
+            return Err(SettingsError::Brief(name));
         }
         if !(TERM_MIN..=TERM_MAX).contains(&term) {
             return Err(SettingsError::Term(term));

@@ -91,10 +91,13 @@ impl Oracle {
         if newest.is_some_and(|(newest, _)| *newest > fence) {
             return;
         }
+        // All statements about a lease must hold, so also the one with the latest end.
+        let earlier = self.statements.get(resource);
+        let earlier = earlier.filter(|earlier| earlier.fence == fence);
         let statement = Statement {
             owner,
             fence,
-            until_ns,
+            until_ns: until_ns.max(earlier.map_or(0, |earlier| earlier.until_ns)),
         };
         self.statements.insert(resource.clone(), statement);
     }

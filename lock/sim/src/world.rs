@@ -134,6 +134,9 @@ pub struct GroupWorld {
     network: Network,
     members: Vec<Process<Member, Packet, Packet>>,
     programs: BTreeMap<(usize, usize), Program>,
+    /// Requests to acquire a resource that have no result yet, by member and resource, with the end
+    /// of their wait.
+    requests: BTreeMap<(usize, usize), Time>,
     resources: Vec<Bytes>,
     oracle: Oracle,
     is_calm: bool,
@@ -155,6 +158,7 @@ impl GroupWorld {
             network: Network::new(scenario.one_way_ns.clone(), scenario.link_faults),
             members: Vec::new(),
             programs: BTreeMap::new(),
+            requests: BTreeMap::new(),
             resources: (0..scenario.resources)
                 .map(|it| Bytes::from(format!("r{it}")))
                 .collect(),
@@ -253,6 +257,7 @@ impl GroupWorld {
             }
             Happening::Owned => {
                 self.is_owned = true;
+                self.check_results()?;
                 self.check_owned()
             }
         }
@@ -272,7 +277,6 @@ impl GroupWorld {
         process.boot(Member::new(settings, id, name, seed, now));
         self.trace
             .line(self.now_ns, format_args!("m{member} starts"));
-        self.programs.retain(|(of, _), _| *of != member);
         for resource in 0..self.resources.len() {
             let at_ns = self.now_ns + self.draw_ns(0.5);
             let act = Happening::Program(member, run, resource);
@@ -282,6 +286,13 @@ impl GroupWorld {
 
     /// Passes an input to a member that runs, and performs its actions.
     fn step(&mut self, member: usize, input: MemberInput) -> Checked {
+        self.take(member, input)?;
+        self.flush(member);
+        Ok(())
+    }
+
+    /// Passes an input to a member that runs.
+    fn take(&mut self, member: usize, input: MemberInput) -> Checked {
         let process = &mut self.members[member];
         if !process.is_up() {
             return Ok(());
@@ -299,16 +310,27 @@ impl GroupWorld {
         }
         machine.step(now, input);
         let events = machine.take_events();
-        let packets = machine.take_packets(now);
         for event in events {
             self.on_event(member, now, event)?;
         }
         for resource in 0..self.resources.len() {
             self.check_holders(resource)?;
         }
-        self.perform(member, packets);
-        self.arm(member);
         Ok(())
+    }
+
+    /// Performs the actions of a member that follow from its inputs at this moment.
+    fn flush(&mut self, member: usize) {
+        let process = &mut self.members[member];
+        if !process.is_up() {
+            return;
+        }
+        let now = process.clock().read(self.now_ns);
+        if let Some(machine) = process.machine_mut() {
+            let packets = machine.take_packets(now);
+            self.perform(member, packets);
+            self.arm(member);
+        }
     }
 
     fn arm(&mut self, member: usize) {
@@ -359,11 +381,13 @@ impl GroupWorld {
         match event {
             MemberEvent::Acquired { resource, holding } => {
                 self.sums.acquired += 1;
+                self.on_result(member, &resource)?;
                 self.oracle.on_acquired(&resource, id, holding, now.0)?;
                 self.on_acquired(member, &resource);
             }
             MemberEvent::Renewed { .. } => self.sums.renewed += 1,
             MemberEvent::Refused { resource, reason } => {
+                self.on_result(member, &resource)?;
                 match reason {
                     AcquireRefusal::Taken {
                         owner,

@@ -23,6 +23,11 @@ impl Member {
             claim.next_attempt = self.silent_until + Duration::from_nanos(1);
             return;
         }
+        let request = claim.request.as_mut();
+        let gives_way = request.is_some_and(|request| {
+            request.began.get_or_insert(now);
+            !request.wants_answer(now)
+        });
         let register = self.registers.entry(resource.clone()).or_default();
         let last = register.last_round().max(claim.above);
         let round = rules::next_round(&self.settings, now, last);
@@ -36,11 +41,6 @@ impl Member {
         let ballot = AttemptBallot { round, proposer };
         claim.next_attempt = Time::MAX;
         claim.attempt = Some(Attempt::begin(ballot, now));
-        let request = claim.request.as_mut();
-        let gives_way = request.is_some_and(|request| {
-            request.began.get_or_insert(now);
-            !request.wants_answer(now)
-        });
         self.broadcast(now, resource, claim, Body::Read { ballot, gives_way });
     }
 
@@ -72,7 +72,12 @@ impl Member {
                 let attempt = self.current(now, claim, ballot);
                 if attempt.is_some_and(|it| it.on_taken(acceptor, members, majority)) {
                     claim.attempt = None;
-                    self.wait_for_end(now, claim, lease);
+                    // The wait may have ended meanwhile. Then the program expects an answer.
+                    if claim.request.is_some_and(|it| it.wants_answer(now)) {
+                        self.begin_attempt(now, resource, claim);
+                    } else {
+                        self.wait_for_end(now, claim, lease);
+                    }
                 }
             }
             Body::WriteAck { ballot } => {
@@ -138,10 +143,11 @@ impl Member {
             None => self.write(now, resource, claim, lease),
             Some(found) if !rules::is_valid(found, now) => {
                 claim.attempt = None;
-                if let Some(request) = &mut claim.request {
-                    request.taken = Some(found);
-                }
                 self.wait_for_end(now, claim, found);
+                // Nobody knows yet whether the owner has stopped, so there is no answer before.
+                if let Some(request) = &mut claim.request {
+                    request.began = Some(claim.next_attempt);
+                }
             }
             Some(found) if rules::writes_back() => self.write(now, resource, claim, found),
             Some(found) => {
@@ -189,9 +195,13 @@ impl Member {
             self.wait_for_end(now, claim, lease);
             if let Some(request) = &mut claim.request {
                 request.conflicts = 0;
-                request.taken = Some(lease);
                 if request.wants_answer(now) {
-                    self.refuse(&resource, claim);
+                    let reason = AcquireRefusal::Taken {
+                        owner: lease.owner().member,
+                        fence: lease.acquired.fence(),
+                        until: rules::takeable_from(&self.settings, lease.until),
+                    };
+                    self.refuse(&resource, claim, reason);
                 }
             }
             return;
@@ -298,7 +308,7 @@ impl Member {
             return;
         }
         if claim.request.is_some_and(|it| it.is_over(now, attempt)) {
-            return self.refuse(resource, claim);
+            return self.refuse(resource, claim, AcquireRefusal::NoMajority);
         }
         if ended.is_some() || now >= claim.next_attempt {
             self.begin_attempt(now, resource, claim);
@@ -306,19 +316,12 @@ impl Member {
     }
 
     /// Refuses the request of the program.
-    fn refuse(&mut self, resource: &Resource, claim: &mut Claim) {
+    fn refuse(&mut self, resource: &Resource, claim: &mut Claim, reason: AcquireRefusal) {
         claim.attempt = None;
         claim.next_attempt = Time::MAX;
-        let Some(request) = claim.request.take() else {
-            return;
-        };
-        let taken = |lease: Lease| AcquireRefusal::Taken {
-            owner: lease.owner().member,
-            fence: lease.acquired.fence(),
-            until: rules::takeable_from(&self.settings, lease.until),
-        };
-        let reason = request.taken.map_or(AcquireRefusal::NoMajority, taken);
-        let resource = resource.clone();
-        self.events.push(MemberEvent::Refused { resource, reason });
+        if claim.request.take().is_some() {
+            let resource = resource.clone();
+            self.events.push(MemberEvent::Refused { resource, reason });
+        }
     }
 }

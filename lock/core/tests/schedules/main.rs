@@ -1,5 +1,7 @@
 //! One schedule for each rule. Without the rule, the schedule fails.
 
+use std::time::Duration;
+
 mod group;
 #[cfg(feature = "mutants")]
 mod mutants;
@@ -253,6 +255,42 @@ fn clock_watch_clocks_that_differ_too_much_are_noticed() {
 }
 
 #[test]
+fn an_ack_from_the_past_shows_a_wrong_clock() {
+    for (behind_ms, is_told) in [(EPSILON_MS, false), (2 * EPSILON_MS, true)] {
+        let mut group = Group::new(3);
+        group.acquire(0);
+        group.deliver(0, 1);
+        let mut acks = group.take(1, 0);
+        for ack in &mut acks {
+            ack.sent = ack.sent - Duration::from_millis(behind_ms as u64);
+        }
+        group.pass(0, &acks);
+        let differ =
+            |(_, event): &(usize, MemberEvent)| matches!(event, MemberEvent::ClocksDiffer { .. });
+        assert_eq!(group.events.iter().any(differ), is_told, "{behind_ms} ms");
+    }
+}
+
+#[test]
+fn a_completed_lease_is_told() {
+    let mut group = Group::new(3);
+    group.acquire(0);
+    group.talk(0, 1);
+    group.drop_all();
+    group.acquire(2);
+    group.talk(2, 1);
+    // The first ballot may have been too low.
+    group.at(1400).tick(2);
+    group.talk(2, 1);
+    let is_told = |(_, event): &(usize, MemberEvent)| match event {
+        MemberEvent::Refused { reason, .. } => matches!(reason, AcquireRefusal::Taken { .. }),
+        _ => false,
+    };
+    assert!(group.events.iter().any(is_told), "{:?}", group.events);
+    group.assert_owner(0);
+}
+
+#[test]
 fn a_waiting_member_does_not_disturb_renewals() {
     let mut group = Group::new(3);
     group.acquire(0);
@@ -268,12 +306,11 @@ fn a_waiting_member_does_not_disturb_renewals() {
     group.talk(0, 1);
     let renewed = |(_, event): &(usize, MemberEvent)| matches!(event, MemberEvent::Renewed { .. });
     assert!(group.events.iter().any(renewed));
-    let reads = group.take(1, 2);
-    let bodies = reads.iter().flat_map(|it| &it.messages);
+    let answers = group.take(1, 2);
+    let bodies: Vec<_> = answers.iter().flat_map(|it| &it.messages).collect();
     assert!(
-        bodies
-            .into_iter()
-            .all(|(_, body)| matches!(body, Body::Taken { .. }))
+        matches!(bodies[..], [(_, Body::Taken { .. })]),
+        "{bodies:?}"
     );
 }
 

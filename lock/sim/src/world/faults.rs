@@ -89,6 +89,9 @@ impl GroupWorld {
             .line(self.now_ns, format_args!("m{member} crashes"));
         self.sums.crashes += 1;
         self.members[member].kill();
+        // The programs of the member crash, too.
+        self.programs.retain(|(of, _), _| *of != member);
+        self.requests.retain(|(of, _), _| *of != member);
         self.queue
             .schedule(self.now_ns + down_ns, Happening::Start(member));
     }
@@ -115,8 +118,9 @@ impl GroupWorld {
         self.trace
             .line(self.now_ns, format_args!("m{member} resumes"));
         self.perform(member, pause.unfinished);
+        // All packets are one batch, with one clock sample.
         for packet in pause.inbox {
-            self.step(member, MemberInput::Packet(packet))?;
+            self.take(member, MemberInput::Packet(packet))?;
         }
         self.step(member, MemberInput::Tick)
     }

@@ -33,6 +33,32 @@ impl GroupWorld {
         place.expect("programs use these resources only")
     }
 
+    /// Checks that a request has only one result.
+    pub(super) fn on_result(&mut self, member: usize, resource: &Bytes) -> Checked {
+        let resource = self.resource(resource);
+        match self.requests.remove(&(member, resource)) {
+            Some(_) => Ok(()),
+            None => {
+                let message = format!("m{member} has no request for r{resource}");
+                Err(("results", message))
+            }
+        }
+    }
+
+    /// Checks that every request has its result, unless it still waits.
+    pub(super) fn check_results(&self) -> Checked {
+        let settings = &self.scenario.settings;
+        let longest = settings.attempt * 2 + settings.epsilon * 2 + settings.term;
+        for ((member, resource), wait_until) in &self.requests {
+            let now = self.members[*member].clock().read(self.now_ns);
+            if *wait_until + longest < now {
+                let message = format!("m{member} still waits for r{resource}");
+                return Err(("results", message));
+            }
+        }
+        Ok(())
+    }
+
     /// Decides how long the program keeps a lease that it has just acquired.
     pub(super) fn on_acquired(&mut self, member: usize, resource: &Bytes) {
         if self.is_calm || self.rng.random::<f64>() >= self.scenario.releases {
@@ -45,7 +71,8 @@ impl GroupWorld {
 
     /// A program acts: it acquires the resource, releases it, or cancels its request.
     pub(super) fn act(&mut self, member: usize, run: u64, resource: usize) -> Checked {
-        if self.members[member].run() != run {
+        let process = &self.members[member];
+        if process.run() != run || process.machine().is_none() {
             return Ok(());
         }
         if self.members[member].paused_inbox().is_some() {
@@ -72,6 +99,7 @@ impl GroupWorld {
                     let cancel = Happening::Program(member, run, resource);
                     self.queue.schedule(at_ns, cancel);
                 }
+                self.requests.insert((member, resource), wait_until);
                 let acquire = MemberInput::Acquire {
                     resource: name,
                     wait_until,
