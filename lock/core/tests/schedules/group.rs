@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_leases::Time;
 use leasehold_lock_core::{
-    GroupSettings, Member, MemberEvent, MemberId, MemberInput, Packet, rules,
+    AcquireRefusal, GroupSettings, Member, MemberEvent, MemberId, MemberInput, Packet, rules,
 };
 
 /// Reading of a right clock at the start of a schedule. An interval of ballots begins here.
@@ -180,6 +180,14 @@ impl Group {
             self.processes[*process].holding(&RESOURCE, now).is_some()
         };
         (0..self.processes.len()).filter(holds).collect()
+    }
+
+    /// Returns true if a process was told that another one owns the resource.
+    pub fn is_told(&self) -> bool {
+        self.events.iter().any(|(_, event)| match event {
+            MemberEvent::Refused { reason, .. } => matches!(reason, AcquireRefusal::Taken { .. }),
+            _ => false,
+        })
     }
 
     /// Checks that exactly this process owns the resource.

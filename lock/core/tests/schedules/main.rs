@@ -6,7 +6,7 @@ mod group;
 #[cfg(feature = "mutants")]
 mod mutants;
 
-use leasehold_lock_core::{AcquireRefusal, Body, MemberEvent};
+use leasehold_lock_core::{Body, MemberEvent};
 
 use self::group::{EPSILON, Group, TERM};
 
@@ -110,11 +110,7 @@ fn write_back_a_half_written_lease_is_completed_before_anybody_is_told() {
     group.deliver(0, 2);
     // The WRITE of m2, which completes it, is lost.
     group.drop_all();
-    let is_told = |(_, event): &(usize, MemberEvent)| match event {
-        MemberEvent::Refused { reason, .. } => matches!(reason, AcquireRefusal::Taken { .. }),
-        _ => false,
-    };
-    let told = group.events.iter().any(is_told);
+    let told = group.is_told();
     group.at(2600).tick(0);
     group.tick(2);
     group.at(2700).acquire(1);
@@ -282,11 +278,7 @@ fn a_completed_lease_is_told() {
     // The first ballot may have been too low.
     group.at(1400).tick(2);
     group.talk(2, 1);
-    let is_told = |(_, event): &(usize, MemberEvent)| match event {
-        MemberEvent::Refused { reason, .. } => matches!(reason, AcquireRefusal::Taken { .. }),
-        _ => false,
-    };
-    assert!(group.events.iter().any(is_told), "{:?}", group.events);
+    assert!(group.is_told(), "{:?}", group.events);
     group.assert_owner(0);
 }
 
