@@ -545,8 +545,8 @@ mod tests {
         append(&peers, &answer(1 << 20), 40 << 20);
         let outbox = peers.links[TO.index()].connected.borrow().clone();
         let outbox = outbox.unwrap();
-        // The buffer is cleared as if the connection had taken its bytes.
-        outbox.buffer().clear();
+        // The bytes are freed as if the connection had taken them.
+        outbox.free();
         append(&peers, &answer(1 << 20), 1);
         assert_eq!(pending(&peers), 0, "others have waited for longer");
         let turns = async {
