@@ -13,6 +13,7 @@ mod inspect;
 mod kv;
 mod leader;
 mod lease;
+mod lock;
 mod pictures;
 mod plot;
 mod serve;
@@ -56,6 +57,7 @@ Examples:
   leasehold cluster down
   leasehold sim --hours 1                     an hour of faults, judged step by step
   leasehold chaos                             ten minutes of faults on real processes
+  leasehold lock demo                         one owner at a time, although owners die
 
 Logs go to standard error; RUST_LOG=debug shows more of them, RUST_LOG=off none.";
 
@@ -74,6 +76,8 @@ enum Command {
     /// Shows which replicas may read which keys locally, forecasts the latencies of other strategies, and changes
     /// the strategy while the cluster runs
     Lease(lease::LeaseArgs),
+    /// Exclusive leases: processes agree on one owner of a resource, without a server
+    Lock(lock::LockArgs),
     /// Makes, lists and revokes tokens, with which clients prove what they may do
     Token(token::TokenArgs),
     /// Lists and runs experiments
@@ -121,6 +125,7 @@ fn main() -> ExitCode {
         Command::Kv(args) => kv::run(&args),
         Command::Leader(args) => leader::run(&args),
         Command::Lease(args) => lease::run(&args),
+        Command::Lock(args) => lock::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Exp(command) => exp::run(&command),
         Command::Plot(args) => plot::run(&args),
@@ -158,6 +163,9 @@ fn status(error: &anyhow::Error) -> ExitCode {
     }
     if error.is::<terminal::TargetMissed>() {
         return ExitCode::from(terminal::TargetMissed::STATUS);
+    }
+    if error.is::<lock::OwnedByOther>() {
+        return ExitCode::from(lock::OwnedByOther::STATUS);
     }
     let node = error.downcast_ref::<NodeError>();
     ExitCode::from(node.map_or(1, NodeError::status))

@@ -83,30 +83,37 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     if watch {
         wake_when_parent_dies()?;
     }
-    let served = serve_until(&config, &args.node, &options, move || {
-        let signal = terminated()?;
-        Ok(async move {
-            if !watch {
-                return signal.await;
-            }
-            let (closed, wait) = tokio::sync::oneshot::channel();
-            std::thread::spawn(move || {
-                let _ = std::io::stdin().read_to_end(&mut Vec::new());
-                let _ = closed.send(());
-            });
-            tokio::select! {
-                () = signal => {}
-                _ = wait => {}
-            }
-        })
-    });
+    let served = serve_until(&config, &args.node, &options, move || ended(watch));
     Ok(served?)
+}
+
+/// Returns a future that ends with SIGINT or SIGTERM. If `until_stdin_closes` is true, the future
+/// also ends when standard input is closed. Signals count from this call on.
+///
+/// # Errors
+/// Fails if the signals cannot be received.
+pub fn ended(until_stdin_closes: bool) -> std::io::Result<impl Future<Output = ()>> {
+    let signal = terminated()?;
+    Ok(async move {
+        if !until_stdin_closes {
+            return signal.await;
+        }
+        let (closed, wait) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            let _ = closed.send(());
+        });
+        tokio::select! {
+            () = signal => {}
+            _ = wait => {}
+        }
+    })
 }
 
 /// Makes the kernel wake this process with a signal when the process that started it dies. A
 /// process that is stopped (by SIGSTOP) needs this signal, because it cannot detect that its
 /// standard input was closed.
-fn wake_when_parent_dies() -> anyhow::Result<()> {
+pub fn wake_when_parent_dies() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     {
         use anyhow::Context as _;

@@ -68,6 +68,7 @@ targets! {
     length_histogram: ycsb,
     interval_log: ycsb,
     history: history,
+    lock_packet: lock,
 }
 
 /// Returns the target with the name `name`.

@@ -76,6 +76,7 @@ bodies! {
     length_histogram,
     interval_log,
     history,
+    lock_packet,
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod logs;
 mod manifest;
 mod operation_cost;
 mod outage;
+mod ownership;
 mod page;
 mod paper;
 mod placement;
@@ -40,6 +41,7 @@ pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
 pub use operation_cost::OperationCost;
 pub use outage::Outage;
+pub use ownership::{OwnershipSpan, OwnershipState, OwnershipTimeline};
 pub use placement::PlacementComparison;
 pub use replace::{INCOMPLETE, prepare, replace};
 pub use summary::{

@@ -16,6 +16,7 @@ mod examples;
 mod failures;
 mod hostile;
 mod inspect;
+mod lock;
 mod operating;
 mod outputs;
 mod plot;

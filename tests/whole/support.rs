@@ -67,7 +67,8 @@ impl CommandOutput {
         self.reports("error: ", 2, parts);
     }
 
-    fn fails_with(self, status: i32, parts: &[&str]) {
+    /// Asserts that the command ended with this status, and reported an error with these parts.
+    pub fn fails_with(self, status: i32, parts: &[&str]) {
         self.reports("leasehold: ", status, parts);
     }
 

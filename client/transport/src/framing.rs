@@ -4,7 +4,7 @@ use std::io;
 use std::marker::PhantomData;
 
 use bytes::{Bytes, BytesMut};
-use leasehold_wire::{FrameError, encode_frame, split_frame};
+use leasehold_wire::{FRAME_BYTES_MAX, FrameError, encode_frame, split_frame, split_frame_at_most};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder};
@@ -86,8 +86,18 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// # Errors
     /// The same errors as [`FrameReader::next`].
     pub async fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        self.next_frame_at_most(FRAME_BYTES_MAX).await
+    }
+
+    /// Returns the next frame if it has at most `limit` bytes, and otherwise works like
+    /// [`FrameReader::next_frame`]. The limit is lower for a peer that has not identified itself
+    /// yet.
+    ///
+    /// # Errors
+    /// The same errors as [`FrameReader::next`].
+    pub async fn next_frame_at_most(&mut self, limit: usize) -> Result<Option<Bytes>, FrameError> {
         loop {
-            if let Some(frame) = split_frame(&mut self.buffer)? {
+            if let Some(frame) = split_frame_at_most(&mut self.buffer, limit)? {
                 return Ok(Some(frame));
             }
             // Reserves only if there is little room, or if the few bytes of a length would double
@@ -170,7 +180,7 @@ pub fn is_tls_alert(prefix: [u8; 4]) -> bool {
 mod tests {
     use leasehold_wire::command::Op;
     use leasehold_wire::request::Body;
-    use leasehold_wire::{Command, FRAME_BYTES_MAX, Request};
+    use leasehold_wire::{Command, Request};
 
     use super::*;
 

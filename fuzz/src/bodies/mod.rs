@@ -9,6 +9,7 @@ mod contradictions;
 pub mod disk;
 pub mod frames;
 pub mod history;
+pub mod lock;
 pub mod log;
 pub mod member;
 pub mod peer;

@@ -19,6 +19,7 @@ use anyhow::Context as _;
 pub use client_access::ClientAccess;
 pub use cluster::{DataState, LocalCluster, LocalSettings};
 use leasehold_wire::StatusRequest;
+pub use ports::free_ports;
 pub(super) use replica::events_file;
 pub use replica::{DownReason, ProcessEvent, ProcessState, ProcessStatus};
 pub use roles::Roles;

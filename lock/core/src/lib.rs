@@ -9,13 +9,13 @@
 //! have ended.
 //!
 //! # The call contract
-//! - [`Member::step`] takes one input. `now` is sampled *after* the input has arrived.
-//! - [`Member::take_packets`] follows the last step of a batch of inputs that shared a `now`. It
+//! - [`MemberMachine::step`] takes one input. `now` is sampled *after* the input has arrived.
+//! - [`MemberMachine::take_packets`] follows the last step of a batch of inputs that shared a `now`. It
 //!   returns at most one packet for each member.
-//! - [`Member::take_events`] returns the results of requests, and losses of leases, in order.
-//! - [`Member::next_deadline`] returns the time by which the next step with [`MemberInput::Tick`] must be
+//! - [`MemberMachine::take_events`] returns the results of requests, and losses of leases, in order.
+//! - [`MemberMachine::next_deadline`] returns the time by which the next step with [`MemberInput::Tick`] must be
 //!   made.
-//! - [`Member::holding`] compares the end of a lease with the clock. A program must call it each
+//! - [`MemberMachine::holding`] compares the end of a lease with the clock. A program must call it each
 //!   time before it relies on its lease.
 //!
 //! The member never waits and never reads a clock. All its random numbers come from the seed that
@@ -41,6 +41,6 @@ mod register;
 
 pub use self::ballot::{AttemptBallot, Fence, MemberId, Proposer};
 pub use self::claim::Holding;
-pub use self::member::{AcquireRefusal, LeaseLoss, Member, MemberEvent, MemberInput};
+pub use self::member::{AcquireRefusal, LeaseLoss, MemberEvent, MemberInput, MemberMachine};
 pub use self::message::{Body, Lease, Packet};
 pub use self::settings::GroupSettings;

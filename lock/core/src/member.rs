@@ -38,6 +38,9 @@ pub enum MemberInput {
         /// The resource.
         resource: Resource,
     },
+    /// The clock of this member was set. The member gives up everything, and does nothing until it
+    /// is started again.
+    ClockSet,
     /// A deadline has been reached.
     Tick,
 }
@@ -134,7 +137,7 @@ pub enum MemberEvent {
 
 /// One member of a group. The documentation of the package has the call contract.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct MemberMachine {
     settings: GroupSettings,
     me: Proposer,
     /// Last moment of the restart wait.
@@ -148,21 +151,27 @@ pub struct Member {
     /// State as a proposer.
     claims: HashMap<Resource, Claim, SeededState>,
     agenda: Agenda,
-    /// Messages since the last [`Member::take_packets`], by receiver.
+    /// Messages since the last [`MemberMachine::take_packets`], by receiver.
     outbox: Vec<Vec<(Resource, Body)>>,
     events: Vec<MemberEvent>,
 }
 
-impl Member {
+impl MemberMachine {
     /// Starts a member at `now`. `run` is a random number, and `seed` is the seed of all random
     /// numbers of the member.
     ///
     /// # Panics
     /// If the settings are not valid, or if `me` is not a member.
-    pub fn new(settings: GroupSettings, me: MemberId, run: u64, seed: u64, now: Time) -> Member {
+    pub fn new(
+        settings: GroupSettings,
+        me: MemberId,
+        run: u64,
+        seed: u64,
+        now: Time,
+    ) -> MemberMachine {
         assert_eq!(settings.validate(), Ok(()));
         assert!(me.0 < settings.members, "only members take part");
-        Member {
+        MemberMachine {
             me: Proposer { member: me, run },
             silent_until: now + rules::restart_wait(&settings),
             is_clock_wrong: false,
@@ -201,6 +210,7 @@ impl Member {
                 wait_until,
             } => self.acquire(now, resource, wait_until),
             MemberInput::Release { resource } => self.release(now, resource),
+            MemberInput::ClockSet => self.distrust_clock(),
             MemberInput::Tick => {}
         }
         self.meet_deadlines(now);
@@ -237,7 +247,11 @@ impl Member {
     }
 
     /// Calls `change` with the claim of a resource, and updates the agenda.
-    fn change_claim(&mut self, resource: &Resource, change: impl FnOnce(&mut Member, &mut Claim)) {
+    fn change_claim(
+        &mut self,
+        resource: &Resource,
+        change: impl FnOnce(&mut MemberMachine, &mut Claim),
+    ) {
         let mut claim = self.claims.remove(resource).unwrap_or_default();
         change(self, &mut claim);
         let due = claim.deadline(&self.settings);
@@ -445,10 +459,14 @@ impl Member {
             }
     }
 
-    /// Gives up everything, because a clock is wrong.
     fn on_wrong_clock(&mut self, member: MemberId) {
-        self.is_clock_wrong = true;
         self.events.push(MemberEvent::ClocksDiffer { member });
+        self.distrust_clock();
+    }
+
+    /// Gives up everything, because a clock is wrong.
+    fn distrust_clock(&mut self) {
+        self.is_clock_wrong = true;
         let mut claims: Vec<_> = self.claims.drain().collect();
         claims.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (resource, claim) in claims {

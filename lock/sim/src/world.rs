@@ -14,7 +14,7 @@ use leasehold_kernel::queue::EventQueue;
 use leasehold_kernel::trace::Trace;
 use leasehold_leases::Time;
 use leasehold_lock_core::{
-    AcquireRefusal, Body, LeaseLoss, Member, MemberEvent, MemberId, MemberInput, Packet,
+    AcquireRefusal, Body, LeaseLoss, MemberEvent, MemberId, MemberInput, MemberMachine, Packet,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -136,7 +136,7 @@ pub struct GroupWorld {
     now_ns: u64,
     queue: EventQueue<Happening>,
     network: Network,
-    members: Vec<Process<Member, Packet, Packet>>,
+    members: Vec<Process<MemberMachine, Packet, Packet>>,
     programs: BTreeMap<(usize, usize), Program>,
     /// Requests to acquire a resource that have no result yet, by member and resource, with the end
     /// of their wait.
@@ -282,7 +282,7 @@ impl GroupWorld {
         let id = MemberId(member as u8);
         let (name, seed) = (self.rng.random(), self.rng.random());
         let settings = self.scenario.settings.clone();
-        process.boot(Member::new(settings, id, name, seed, now));
+        process.boot(MemberMachine::new(settings, id, name, seed, now));
         self.trace
             .line(self.now_ns, format_args!("m{member} starts"));
         for resource in 0..self.resources.len() {

@@ -11,7 +11,10 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Returns free ports on loopback that are not in `taken`. Usually each search begins at a
 /// different port, even for clusters that are started by different processes.
-pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
+///
+/// # Errors
+/// Fails if too few ports are free.
+pub fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.len() as u32;
     let given = GIVEN.fetch_add(count as u32, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_leases::Time;
 
-use super::{AcquireRefusal, LeaseLoss, Member, MemberEvent};
+use super::{AcquireRefusal, LeaseLoss, MemberEvent, MemberMachine};
 use crate::attempt::Attempt;
 use crate::ballot::{AttemptBallot, MemberId};
 use crate::claim::{Claim, Holding};
@@ -15,7 +15,7 @@ use crate::rules;
 /// Number of conflicts after which the back-off does not grow any more.
 const CONFLICTS_MAX: u32 = 3;
 
-impl Member {
+impl MemberMachine {
     /// Begins the next attempt, as soon as the member may speak.
     pub(super) fn begin_attempt(&mut self, now: Time, resource: &Resource, claim: &mut Claim) {
         claim.attempt = None;

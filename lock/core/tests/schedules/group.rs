@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_leases::Time;
 use leasehold_lock_core::{
-    AcquireRefusal, GroupSettings, Member, MemberEvent, MemberId, MemberInput, Packet, rules,
+    AcquireRefusal, GroupSettings, MemberEvent, MemberId, MemberInput, MemberMachine, Packet, rules,
 };
 
 /// Reading of a right clock at the start of a schedule. An interval of ballots begins here.
@@ -21,7 +21,7 @@ const RESOURCE: Bytes = Bytes::from_static(b"resource");
 /// The index is the member, except for copies of processes.
 pub struct Group {
     settings: GroupSettings,
-    processes: Vec<Member>,
+    processes: Vec<MemberMachine>,
     /// Differences of the clocks from true time, in ms.
     offsets_ms: Vec<i64>,
     /// Time since the start, in ms.
@@ -45,7 +45,7 @@ impl Group {
         let started = started(&settings);
         let start = |member| {
             let run = 100 + u64::from(member);
-            Member::new(settings.clone(), MemberId(member), run, run, started)
+            MemberMachine::new(settings.clone(), MemberId(member), run, run, started)
         };
         Group {
             processes: (0..members).map(start).collect(),
@@ -61,7 +61,7 @@ impl Group {
     pub fn copy(&mut self, member: u8) -> usize {
         let started = started(&self.settings);
         let id = MemberId(member);
-        let copy = Member::new(self.settings.clone(), id, 200, 200, started);
+        let copy = MemberMachine::new(self.settings.clone(), id, 200, 200, started);
         self.processes.push(copy);
         self.offsets_ms.push(0);
         self.processes.len() - 1
@@ -135,7 +135,7 @@ impl Group {
         let (settings, id) = (self.settings.clone(), MemberId(process as u8));
         let run = 1000 + self.now_ms as u64;
         let now = self.clock(process);
-        self.processes[process] = Member::new(settings, id, run, run, now);
+        self.processes[process] = MemberMachine::new(settings, id, run, run, now);
     }
 
     /// Takes the packets that are in flight from one process to another.

@@ -1,0 +1,126 @@
+//! Body for packets between members of a group with exclusive leases.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use leasehold_leases::Time;
+use leasehold_lock::codec::{WireMessage, decode_packet, encode_packet};
+use leasehold_lock_core::message::{Body, Resource};
+use leasehold_lock_core::{GroupSettings, MemberId, MemberInput, MemberMachine, rules};
+use leasehold_wire::split_frame;
+
+use crate::memory::{self, per_byte};
+
+const FROM: MemberId = MemberId(1);
+const TO: MemberId = MemberId(0);
+const RESOURCE: &[u8] = b"resource";
+/// Reading of the clock at which a member takes a packet.
+const NOW: Time = Time(1_800_000_000_000_000_000);
+/// Maximum memory for each byte of a packet, in bytes: a message, its converted form, and a copy of
+/// the name of the resource.
+const PER_BYTE: usize = per_byte::<WireMessage>() + per_byte::<(Resource, Body)>() + 64;
+
+/// Decodes a packet, and gives it to a member that owns a resource or tries to.
+pub fn lock_packet(input: &[u8]) {
+    let decode = |bytes| decode_packet(bytes, FROM, TO);
+    let Ok(packet) = memory::sharing(input, PER_BYTE, decode) else {
+        return;
+    };
+    let mut buffer = BytesMut::new();
+    encode_packet(packet.clone(), &mut buffer).expect("names are parts of a frame");
+    let mut messages = Vec::new();
+    while let Some(frame) = split_frame(&mut buffer).expect("what was encoded is a frame") {
+        let part = decode_packet(frame, FROM, TO).expect("what was encoded is decoded");
+        assert_eq!(part.sent, packet.sent);
+        messages.extend(part.messages);
+    }
+    assert_eq!(messages, packet.messages);
+
+    let mut member = member();
+    member.step(NOW, MemberInput::Packet(packet));
+    member.take_packets(NOW);
+    member.step(NOW + Duration::from_secs(60), MemberInput::Tick);
+}
+
+/// Returns a member that has sent a READ for a resource.
+fn member() -> MemberMachine {
+    let settings = GroupSettings::new(3, Duration::from_secs(10), Duration::from_millis(100));
+    let started = NOW - rules::restart_wait(&settings) - Duration::from_secs(1);
+    let mut member = MemberMachine::new(settings, TO, 7, 7, started);
+    member.step(
+        NOW,
+        MemberInput::Acquire {
+            resource: Bytes::from_static(RESOURCE),
+            wait_until: Time::MAX,
+        },
+    );
+    member
+}
+
+pub mod seeds {
+    use bytes::BytesMut;
+    use leasehold_lock::codec::encode_packet;
+    use leasehold_lock_core::message::{Body, Lease, Packet, Resource};
+    use leasehold_lock_core::{AttemptBallot, Proposer};
+    use leasehold_wire::split_frame;
+
+    use super::{FROM, NOW, RESOURCE, TO, member};
+
+    pub fn lock_packet() -> Vec<Vec<u8>> {
+        // The ballot of the READ that the member has sent.
+        let sent = member().take_packets(NOW);
+        let Some((_, Body::Read { ballot: own, .. })) = sent[0].messages.first() else {
+            panic!("a request begins with READ");
+        };
+        let own = *own;
+        let proposer = Proposer {
+            member: FROM,
+            run: 9,
+        };
+        let ballot = AttemptBallot {
+            round: own.round + 1,
+            proposer,
+        };
+        let lease = Lease {
+            acquired: ballot,
+            until: NOW,
+        };
+        let bodies = [
+            Body::Read {
+                ballot,
+                gives_way: true,
+            },
+            Body::ReadAck {
+                ballot: own,
+                accepted: AttemptBallot::ZERO,
+                lease: None,
+            },
+            Body::Taken { ballot: own, lease },
+            Body::Write { ballot, lease },
+            Body::WriteAck { ballot: own },
+            Body::Nack {
+                ballot: own,
+                promised: ballot,
+            },
+            Body::Release { acquired: ballot },
+            Body::ReleaseAck { acquired: own },
+        ];
+        let name = Resource::from_static(RESOURCE);
+        let mut packets = vec![bodies.map(|body| (name.clone(), body)).to_vec()];
+        packets.extend(bodies.map(|body| vec![(name.clone(), body)]));
+        let encoded = packets.into_iter().map(|messages| {
+            let (from, to, sent) = (FROM, TO, NOW);
+            let packet = Packet {
+                from,
+                to,
+                sent,
+                messages,
+            };
+            let mut buffer = BytesMut::new();
+            encode_packet(packet, &mut buffer).expect("names are short");
+            let frame = split_frame(&mut buffer).expect("an encoded packet is a frame");
+            frame.expect("the frame is whole").to_vec()
+        });
+        encoded.collect()
+    }
+}

@@ -1,0 +1,448 @@
+//! Messages on the connections between members, as bytes.
+
+use bytes::{Bytes, BytesMut};
+use leasehold_leases::Time;
+use leasehold_lock_core::message::{Body, Lease, Packet, Resource};
+use leasehold_lock_core::{AttemptBallot, MemberId, Proposer};
+use leasehold_wire::{FrameError, encode_frame};
+use prost::Message as _;
+
+/// Magic number of the protocol between members: "LHL" and the version of the protocol.
+pub(crate) const MAGIC: u32 = 0x4C48_4C01;
+/// Maximum length of a hello or a greeting, in bytes.
+pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
+/// Size of a frame, in bytes, above which the rest of a packet goes into another frame.
+const FRAME_BYTES: usize = 256 << 10;
+
+/// First frame of a connection, by the member that dialled it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Hello {
+    #[prost(fixed32, tag = "1")]
+    pub(crate) magic: u32,
+    /// Name of the sender.
+    #[prost(string, tag = "2")]
+    pub(crate) from: String,
+    /// Name of the receiver.
+    #[prost(string, tag = "3")]
+    pub(crate) to: String,
+    /// Settings in which the members of a group must agree, a line each.
+    #[prost(string, tag = "4")]
+    pub(crate) agreement: String,
+}
+
+/// Answer to a hello.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Greeting {
+    /// Reason why the connection is refused; empty if it is not.
+    #[prost(string, tag = "1")]
+    pub(crate) refusal: String,
+}
+
+/// A packet, or a part of one.
+#[derive(Clone, PartialEq, prost::Message)]
+struct WirePacket {
+    #[prost(fixed64, tag = "1")]
+    sent_ns: u64,
+    #[prost(message, repeated, tag = "2")]
+    messages: Vec<WireMessage>,
+}
+
+/// Message about one resource.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireMessage {
+    #[prost(bytes = "bytes", tag = "1")]
+    resource: Bytes,
+    #[prost(oneof = "WireBody", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    body: Option<WireBody>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum WireBody {
+    #[prost(message, tag = "2")]
+    Read(WireRead),
+    #[prost(message, tag = "3")]
+    ReadAck(WireReadAck),
+    #[prost(message, tag = "4")]
+    Taken(WireWrite),
+    #[prost(message, tag = "5")]
+    Write(WireWrite),
+    #[prost(message, tag = "6")]
+    WriteAck(WireBallot),
+    #[prost(message, tag = "7")]
+    Nack(WireNack),
+    #[prost(message, tag = "8")]
+    Release(WireBallot),
+    #[prost(message, tag = "9")]
+    ReleaseAck(WireBallot),
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireBallot {
+    #[prost(uint64, tag = "1")]
+    round: u64,
+    #[prost(uint32, tag = "2")]
+    member: u32,
+    #[prost(fixed64, tag = "3")]
+    run: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireLease {
+    #[prost(message, optional, tag = "1")]
+    acquired: Option<WireBallot>,
+    #[prost(fixed64, tag = "2")]
+    until_ns: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireRead {
+    #[prost(message, optional, tag = "1")]
+    ballot: Option<WireBallot>,
+    #[prost(bool, tag = "2")]
+    gives_way: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireReadAck {
+    #[prost(message, optional, tag = "1")]
+    ballot: Option<WireBallot>,
+    #[prost(message, optional, tag = "2")]
+    accepted: Option<WireBallot>,
+    #[prost(message, optional, tag = "3")]
+    lease: Option<WireLease>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireWrite {
+    #[prost(message, optional, tag = "1")]
+    ballot: Option<WireBallot>,
+    #[prost(message, optional, tag = "2")]
+    lease: Option<WireLease>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireNack {
+    #[prost(message, optional, tag = "1")]
+    ballot: Option<WireBallot>,
+    #[prost(message, optional, tag = "2")]
+    promised: Option<WireBallot>,
+}
+
+/// Error in a packet of another member.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketError {
+    /// The bytes are no packet.
+    #[error("malformed packet: {0}")]
+    Malformed(#[from] prost::DecodeError),
+    /// A field of a message is missing.
+    #[error("a message without `{0}`")]
+    Missing(&'static str),
+    /// The number of a member is too large.
+    #[error("a ballot of member {0}, but a group has at most 15 members")]
+    Member(u32),
+}
+
+/// Appends a packet to `buffer`, in as many frames as it needs.
+///
+/// # Errors
+/// `TooLong` if the name of a resource is longer than a frame. Members have no such names.
+pub fn encode_packet(packet: Packet, buffer: &mut BytesMut) -> Result<(), FrameError> {
+    let mut part = WirePacket {
+        sent_ns: packet.sent.0,
+        messages: Vec::new(),
+    };
+    let mut bytes = 0;
+    for (resource, body) in packet.messages {
+        let message = WireMessage {
+            resource,
+            body: Some(body.into()),
+        };
+        bytes += message.encoded_len();
+        part.messages.push(message);
+        if bytes >= FRAME_BYTES {
+            encode_frame(&part, buffer)?;
+            part.messages.clear();
+            bytes = 0;
+        }
+    }
+    if part.messages.is_empty() {
+        return Ok(());
+    }
+    encode_frame(&part, buffer)
+}
+
+/// Decodes a packet, or a part of one, that the member `from` has sent to `to`.
+///
+/// # Errors
+/// Any [`PacketError`].
+pub fn decode_packet(frame: Bytes, from: MemberId, to: MemberId) -> Result<Packet, PacketError> {
+    let WirePacket { sent_ns, messages } = WirePacket::decode(frame)?;
+    let message = |message: WireMessage| {
+        let body = message.body.ok_or(PacketError::Missing("body"))?;
+        // The name must not keep the whole frame in memory.
+        let resource = Resource::copy_from_slice(&message.resource);
+        Ok((resource, body.try_into()?))
+    };
+    let messages: Result<_, PacketError> = messages.into_iter().map(message).collect();
+    Ok(Packet {
+        from,
+        to,
+        sent: Time(sent_ns),
+        messages: messages?,
+    })
+}
+
+impl From<AttemptBallot> for WireBallot {
+    fn from(ballot: AttemptBallot) -> WireBallot {
+        WireBallot {
+            round: ballot.round,
+            member: ballot.proposer.member.0.into(),
+            run: ballot.proposer.run,
+        }
+    }
+}
+
+impl From<Lease> for WireLease {
+    fn from(lease: Lease) -> WireLease {
+        WireLease {
+            acquired: Some(lease.acquired.into()),
+            until_ns: lease.until.0,
+        }
+    }
+}
+
+impl From<Body> for WireBody {
+    fn from(body: Body) -> WireBody {
+        match body {
+            Body::Read { ballot, gives_way } => WireBody::Read(WireRead {
+                ballot: Some(ballot.into()),
+                gives_way,
+            }),
+            Body::ReadAck {
+                ballot,
+                accepted,
+                lease,
+            } => WireBody::ReadAck(WireReadAck {
+                ballot: Some(ballot.into()),
+                accepted: Some(accepted.into()),
+                lease: lease.map(WireLease::from),
+            }),
+            Body::Taken { ballot, lease } => WireBody::Taken(WireWrite {
+                ballot: Some(ballot.into()),
+                lease: Some(lease.into()),
+            }),
+            Body::Write { ballot, lease } => WireBody::Write(WireWrite {
+                ballot: Some(ballot.into()),
+                lease: Some(lease.into()),
+            }),
+            Body::WriteAck { ballot } => WireBody::WriteAck(ballot.into()),
+            Body::Nack { ballot, promised } => WireBody::Nack(WireNack {
+                ballot: Some(ballot.into()),
+                promised: Some(promised.into()),
+            }),
+            Body::Release { acquired } => WireBody::Release(acquired.into()),
+            Body::ReleaseAck { acquired } => WireBody::ReleaseAck(acquired.into()),
+        }
+    }
+}
+
+/// Returns a field that every message of its kind has.
+fn required<T, U>(field: Option<T>, name: &'static str) -> Result<U, PacketError>
+where
+    U: TryFrom<T, Error = PacketError>,
+{
+    field.ok_or(PacketError::Missing(name))?.try_into()
+}
+
+impl TryFrom<WireBallot> for AttemptBallot {
+    type Error = PacketError;
+
+    fn try_from(ballot: WireBallot) -> Result<AttemptBallot, PacketError> {
+        let member = u8::try_from(ballot.member).ok().filter(|it| *it < 15);
+        let member = MemberId(member.ok_or(PacketError::Member(ballot.member))?);
+        let run = ballot.run;
+        Ok(AttemptBallot {
+            round: ballot.round,
+            proposer: Proposer { member, run },
+        })
+    }
+}
+
+impl TryFrom<WireLease> for Lease {
+    type Error = PacketError;
+
+    fn try_from(lease: WireLease) -> Result<Lease, PacketError> {
+        Ok(Lease {
+            acquired: required(lease.acquired, "acquired")?,
+            until: Time(lease.until_ns),
+        })
+    }
+}
+
+impl TryFrom<WireBody> for Body {
+    type Error = PacketError;
+
+    fn try_from(body: WireBody) -> Result<Body, PacketError> {
+        Ok(match body {
+            WireBody::Read(WireRead { ballot, gives_way }) => Body::Read {
+                ballot: required(ballot, "ballot")?,
+                gives_way,
+            },
+            WireBody::ReadAck(WireReadAck {
+                ballot,
+                accepted,
+                lease,
+            }) => Body::ReadAck {
+                ballot: required(ballot, "ballot")?,
+                accepted: required(accepted, "accepted")?,
+                lease: lease.map(Lease::try_from).transpose()?,
+            },
+            WireBody::Taken(WireWrite { ballot, lease }) => Body::Taken {
+                ballot: required(ballot, "ballot")?,
+                lease: required(lease, "lease")?,
+            },
+            WireBody::Write(WireWrite { ballot, lease }) => Body::Write {
+                ballot: required(ballot, "ballot")?,
+                lease: required(lease, "lease")?,
+            },
+            WireBody::WriteAck(ballot) => Body::WriteAck {
+                ballot: ballot.try_into()?,
+            },
+            WireBody::Nack(WireNack { ballot, promised }) => Body::Nack {
+                ballot: required(ballot, "ballot")?,
+                promised: required(promised, "promised")?,
+            },
+            WireBody::Release(acquired) => Body::Release {
+                acquired: acquired.try_into()?,
+            },
+            WireBody::ReleaseAck(acquired) => Body::ReleaseAck {
+                acquired: acquired.try_into()?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_wire::split_frame;
+
+    use super::*;
+
+    const FROM: MemberId = MemberId(1);
+    const TO: MemberId = MemberId(2);
+
+    fn ballot(round: u64) -> AttemptBallot {
+        let (member, run) = (FROM, u64::MAX - round);
+        let proposer = Proposer { member, run };
+        AttemptBallot { round, proposer }
+    }
+
+    fn bodies() -> [Body; 9] {
+        let (ballot, other) = (ballot(7), ballot(1 << 40));
+        let lease = Lease {
+            acquired: other,
+            until: Time(9),
+        };
+        [
+            Body::Read {
+                ballot,
+                gives_way: true,
+            },
+            Body::ReadAck {
+                ballot,
+                accepted: AttemptBallot::ZERO,
+                lease: None,
+            },
+            Body::ReadAck {
+                ballot,
+                accepted: other,
+                lease: Some(lease),
+            },
+            Body::Taken { ballot, lease },
+            Body::Write { ballot, lease },
+            Body::WriteAck { ballot },
+            Body::Nack {
+                ballot,
+                promised: other,
+            },
+            Body::Release { acquired: other },
+            Body::ReleaseAck { acquired: other },
+        ]
+    }
+
+    fn packet(messages: Vec<(Resource, Body)>) -> Packet {
+        let (from, to, sent) = (FROM, TO, Time(5));
+        Packet {
+            from,
+            to,
+            sent,
+            messages,
+        }
+    }
+
+    #[test]
+    fn every_message_comes_back() {
+        let name = Resource::from_static(b"\0resource");
+        let sent = packet(bodies().map(|body| (name.clone(), body)).to_vec());
+        let mut buffer = BytesMut::new();
+        encode_packet(sent.clone(), &mut buffer).unwrap();
+        let frame = split_frame(&mut buffer).unwrap().unwrap();
+        assert_eq!(decode_packet(frame, FROM, TO).unwrap(), sent);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn a_long_packet_is_sent_in_parts() {
+        let message = |number: u64| {
+            let name = Resource::from(format!("{number:0256}"));
+            (
+                name,
+                Body::WriteAck {
+                    ballot: ballot(number),
+                },
+            )
+        };
+        let sent = packet((0..5_000).map(message).collect());
+        let mut buffer = BytesMut::new();
+        encode_packet(sent.clone(), &mut buffer).unwrap();
+        let (mut messages, mut frames) = (Vec::new(), 0);
+        while let Some(frame) = split_frame(&mut buffer).unwrap() {
+            let part = decode_packet(frame, FROM, TO).unwrap();
+            assert_eq!(part.sent, sent.sent);
+            messages.extend(part.messages);
+            frames += 1;
+        }
+        assert!(frames > 3);
+        assert_eq!(messages, sent.messages);
+    }
+
+    #[test]
+    fn malformed_packets_are_refused() {
+        let decode = |packet: WirePacket| {
+            let frame = packet.encode_to_vec().into();
+            decode_packet(frame, FROM, TO).unwrap_err().to_string()
+        };
+        let with = |body| WirePacket {
+            sent_ns: 1,
+            messages: vec![WireMessage {
+                resource: Bytes::from_static(b"r"),
+                body,
+            }],
+        };
+        assert_eq!(decode(with(None)), "a message without `body`");
+        let (ballot, lease) = (None, None);
+        let body = WireBody::Write(WireWrite { ballot, lease });
+        assert_eq!(decode(with(Some(body))), "a message without `ballot`");
+        let far = WireBallot {
+            member: 15,
+            ..ballot_of(3)
+        };
+        let told = decode(with(Some(WireBody::WriteAck(far))));
+        assert!(told.contains("member 15"), "{told}");
+        assert!(decode_packet(Bytes::from_static(b"\xff"), FROM, TO).is_err());
+    }
+
+    fn ballot_of(round: u64) -> WireBallot {
+        ballot(round).into()
+    }
+}

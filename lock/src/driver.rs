@@ -1,0 +1,432 @@
+//! The thread of a member. It passes the program's requests and the packets of other members to the
+//! state machine in batches, and performs the results.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use leasehold_leases::Time;
+use leasehold_lock_core::{
+    AcquireRefusal, Fence, LeaseLoss, MemberEvent, MemberId, MemberInput, MemberMachine, Packet,
+};
+use tokio::sync::mpsc::{
+    Receiver, UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
+};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::clock::{self, ClockReadings};
+use crate::group::Group;
+use crate::held::{Held, LeaseState, Loss, Released};
+use crate::member::{AcquireError, Wait};
+use crate::peers::Peers;
+
+/// Maximum number of inputs in a batch.
+const BATCH_MAX: usize = 4096;
+/// Maximum time between two iterations. In each iteration, the clocks are compared.
+const IDLE_MAX: Duration = Duration::from_millis(250);
+/// Time between the discovery of a wrong clock and a new start of the member.
+const CLOCK_RETRY: Duration = Duration::from_secs(1);
+/// Time for the last packets of a member that stops to reach the sockets.
+const LAST_PACKETS: Duration = Duration::from_millis(100);
+
+/// Request of the program.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Acquire a resource.
+    Acquire {
+        /// Number of the request.
+        request: u64,
+        resource: Bytes,
+        wait: Wait,
+        answer: oneshot::Sender<Result<Held, AcquireError>>,
+    },
+    /// Cancel a request to acquire a resource. Nothing happens if the request has a result.
+    Cancel { request: u64, resource: Bytes },
+    /// Release a lease. Nothing happens if it was lost before.
+    Release {
+        resource: Bytes,
+        fence: Fence,
+        answer: Option<oneshot::Sender<Released>>,
+    },
+    /// Release everything, and end the thread.
+    Stop { answer: oneshot::Sender<()> },
+}
+
+/// Sender of commands to the thread of a member.
+#[derive(Clone, Debug)]
+pub(crate) struct Commands(UnboundedSender<Command>);
+
+impl Commands {
+    /// Creates a channel to a thread.
+    pub(crate) fn new() -> (Commands, UnboundedReceiver<Command>) {
+        let (sender, receiver) = unbounded_channel();
+        (Commands(sender), receiver)
+    }
+
+    /// Sends a command. If the thread has ended, the command is dropped: everything was released
+    /// before.
+    pub(crate) fn send(&self, command: Command) {
+        let _ = self.0.send(command);
+    }
+}
+
+/// Interest of the program in one resource.
+#[derive(Debug, Default)]
+struct Interest {
+    /// Request that has no result yet, with its number.
+    request: Option<(u64, oneshot::Sender<Result<Held, AcquireError>>)>,
+    /// State of the lease.
+    lease: Option<Arc<LeaseState>>,
+    /// Releases that are not confirmed yet, with the fence tokens of their leases.
+    releases: Vec<(Fence, Option<oneshot::Sender<Released>>)>,
+}
+
+impl Interest {
+    fn is_over(&self) -> bool {
+        self.request.is_none() && self.lease.is_none() && self.releases.is_empty()
+    }
+}
+
+/// The thread of a member.
+pub(crate) struct Driver {
+    group: Arc<Group>,
+    me: MemberId,
+    core: MemberMachine,
+    peers: Rc<Peers>,
+    /// Sender for the leases that the program gets. The thread ends when the program has dropped
+    /// everything, so this sender does not count.
+    commands: WeakUnboundedSender<Command>,
+    interests: HashMap<Bytes, Interest>,
+    /// Clocks in the last iteration.
+    clocks: ClockReadings,
+    /// Moment at which a clock was found to be wrong.
+    distrusted: Option<Time>,
+    /// Answer to a request to stop.
+    stopping: Option<oneshot::Sender<()>>,
+}
+
+/// Starts the state machine of a member. Its run has a random number, so that no other process is
+/// taken for this one.
+fn core(group: &Group, me: MemberId, now: ClockReadings) -> MemberMachine {
+    // The keys of each state are random.
+    let random = || RandomState::new().hash_one(now.wall.0);
+    MemberMachine::new(group.settings().clone(), me, random(), random(), now.wall)
+}
+
+impl Driver {
+    pub(crate) fn new(
+        group: Arc<Group>,
+        me: MemberId,
+        peers: Rc<Peers>,
+        commands: &Commands,
+    ) -> Driver {
+        let now = ClockReadings::now();
+        Driver {
+            core: core(&group, me, now),
+            group,
+            me,
+            peers,
+            commands: commands.0.downgrade(),
+            interests: HashMap::new(),
+            clocks: now,
+            distrusted: None,
+            stopping: None,
+        }
+    }
+
+    /// Runs until the program has stopped the member, or has dropped the member and all its leases.
+    pub(crate) async fn run(
+        mut self,
+        mut commands: UnboundedReceiver<Command>,
+        mut packets: Receiver<Packet>,
+    ) {
+        let (mut requests, mut arrived) = (Vec::new(), Vec::new());
+        let mut is_dropped = false;
+        while !self.interests.is_empty() || !(is_dropped || self.stopping.is_some()) {
+            let deadline = pin!(sleep(self.idle_time()));
+            tokio::select! {
+                count = commands.recv_many(&mut requests, BATCH_MAX), if !is_dropped => {
+                    is_dropped = count == 0;
+                }
+                _ = packets.recv_many(&mut arrived, BATCH_MAX) => {}
+                () = deadline => {}
+            }
+            // What arrived meanwhile belongs to the same batch.
+            while requests.len() < BATCH_MAX
+                && let Ok(request) = commands.try_recv()
+            {
+                requests.push(request);
+            }
+            while arrived.len() < BATCH_MAX
+                && let Ok(packet) = packets.try_recv()
+            {
+                arrived.push(packet);
+            }
+            self.iterate(&mut requests, &mut arrived);
+            // The tasks of the connections run in between.
+            tokio::task::yield_now().await;
+        }
+        // The other members can do without the last packets.
+        let _ = timeout(LAST_PACKETS, self.peers.drained()).await;
+        if let Some(stopped) = self.stopping {
+            // Nobody may wait any more.
+            let _ = stopped.send(());
+        }
+    }
+
+    fn idle_time(&self) -> Duration {
+        self.core.next_deadline().since(clock::wall()).min(IDLE_MAX)
+    }
+
+    /// Takes one batch of inputs.
+    fn iterate(&mut self, requests: &mut Vec<Command>, arrived: &mut Vec<Packet>) {
+        // After everything has arrived.
+        let now = ClockReadings::now();
+        self.watch_clock(now);
+        for packet in arrived.drain(..) {
+            self.core.step(now.wall, MemberInput::Packet(packet));
+        }
+        self.take_events(now);
+        for request in requests.drain(..) {
+            self.on_command(now, request);
+            // The next request may be about the same resource.
+            self.take_events(now);
+        }
+        self.core.step(now.wall, MemberInput::Tick);
+        self.take_events(now);
+        for packet in self.core.take_packets(now.wall) {
+            self.peers.send(packet);
+        }
+    }
+
+    fn take_events(&mut self, now: ClockReadings) {
+        for event in self.core.take_events() {
+            self.on_event(now, event);
+        }
+    }
+
+    /// Gives up everything if the wall clock was set, and starts anew later.
+    fn watch_clock(&mut self, now: ClockReadings) {
+        if now.was_set_since(self.clocks) && self.distrusted.is_none() {
+            tracing::error!(
+                "the wall clock of this machine was set; this member gives up its leases, and starts anew"
+            );
+            self.distrusted = Some(now.local);
+            self.core.step(now.wall, MemberInput::ClockSet);
+        }
+        self.clocks = now;
+        if self
+            .distrusted
+            .is_some_and(|since| now.local.since(since) >= CLOCK_RETRY)
+        {
+            self.distrusted = None;
+            self.core = core(&self.group, self.me, now);
+        }
+    }
+
+    fn on_command(&mut self, now: ClockReadings, command: Command) {
+        match command {
+            Command::Acquire {
+                request,
+                resource,
+                wait,
+                answer,
+            } => self.acquire(now, request, resource, wait, answer),
+            Command::Cancel { request, resource } => {
+                let interest = self.interests.get(&resource);
+                let current = interest.and_then(|it| it.request.as_ref());
+                if current.is_some_and(|(number, _)| *number == request) {
+                    self.core.step(now.wall, MemberInput::Release { resource });
+                }
+            }
+            Command::Release {
+                resource,
+                fence,
+                answer,
+            } => self.release(now, resource, fence, answer),
+            Command::Stop { answer } => self.stop(now, answer),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        now: ClockReadings,
+        request: u64,
+        resource: Bytes,
+        wait: Wait,
+        answer: oneshot::Sender<Result<Held, AcquireError>>,
+    ) {
+        let interest = self.interests.entry(resource.clone()).or_default();
+        let refusal = if self.stopping.is_some() {
+            Some(AcquireError::Stopped)
+        } else if interest.request.is_some() || interest.lease.is_some() {
+            Some(AcquireError::AlreadyRequested)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            // Nobody may wait any more.
+            let _ = answer.send(Err(refusal));
+            self.forget(&resource);
+            return;
+        }
+        interest.request = Some((request, answer));
+        let wait_until = match wait {
+            Wait::No => Time::ZERO,
+            Wait::For(time) => now.wall + time,
+            Wait::Forever => Time::MAX,
+        };
+        let input = MemberInput::Acquire {
+            resource,
+            wait_until,
+        };
+        self.core.step(now.wall, input);
+    }
+
+    /// Releases a lease, unless it was lost or released before. A later lease of the same resource
+    /// has another fence token, and stays.
+    fn release(
+        &mut self,
+        now: ClockReadings,
+        resource: Bytes,
+        fence: Fence,
+        answer: Option<oneshot::Sender<Released>>,
+    ) {
+        let interest = self.interests.get_mut(&resource);
+        let held = interest.filter(|it| {
+            it.lease
+                .as_ref()
+                .is_some_and(|lease| lease.fence() == fence)
+        });
+        if let Some(interest) = held {
+            interest.lease = None;
+            interest.releases.push((fence, answer));
+            self.core.step(now.wall, MemberInput::Release { resource });
+        }
+    }
+
+    fn stop(&mut self, now: ClockReadings, answer: oneshot::Sender<()>) {
+        self.stopping = Some(answer);
+        let mut resources: Vec<_> = self.interests.keys().cloned().collect();
+        resources.sort();
+        for resource in resources {
+            if let Some(interest) = self.interests.get_mut(&resource)
+                && let Some(lease) = interest.lease.take()
+            {
+                lease.lose(Loss::Released);
+                interest.releases.push((lease.fence(), None));
+            }
+            self.core.step(now.wall, MemberInput::Release { resource });
+        }
+    }
+
+    /// Forgets a resource in which the program is not interested any more.
+    fn forget(&mut self, resource: &Bytes) {
+        if self.interests.get(resource).is_some_and(Interest::is_over) {
+            self.interests.remove(resource);
+        }
+    }
+
+    fn on_event(&mut self, now: ClockReadings, event: MemberEvent) {
+        match event {
+            MemberEvent::Acquired { resource, holding } => {
+                let interest = self.interests.entry(resource.clone()).or_default();
+                let request = interest.request.take();
+                let (_, answer) = request.expect("a resource is acquired only on request");
+                let state = Arc::new(LeaseState::new(holding, now));
+                interest.lease = Some(state.clone());
+                let Some(commands) = self.commands.upgrade().map(Commands) else {
+                    // The program has dropped the member, and nobody can own the resource.
+                    return self.release(now, resource, holding.fence(), None);
+                };
+                let held = Held::new(resource, state, self.group.clone(), commands);
+                // If nobody waits any more, the lease is dropped, and so released.
+                let _ = answer.send(Ok(held));
+            }
+            MemberEvent::Renewed { resource, holding } => {
+                let interest = self.interests.get(&resource);
+                if let Some(lease) = interest.and_then(|it| it.lease.as_ref()) {
+                    lease.renew(holding, now);
+                }
+            }
+            MemberEvent::Refused { resource, reason } => {
+                let error = self.refusal(now, reason);
+                let interest = self.interests.get_mut(&resource);
+                if let Some((_, answer)) = interest.and_then(|it| it.request.take()) {
+                    // Nobody may wait any more.
+                    let _ = answer.send(Err(error));
+                }
+                self.forget(&resource);
+            }
+            MemberEvent::Lost {
+                resource, reason, ..
+            } => {
+                let interest = self.interests.get_mut(&resource);
+                if let Some(lease) = interest.and_then(|it| it.lease.take()) {
+                    lease.lose(match reason {
+                        LeaseLoss::Expired => Loss::NotRenewed,
+                        LeaseLoss::Clock => Loss::Clock,
+                    });
+                }
+                self.forget(&resource);
+            }
+            MemberEvent::Released {
+                resource,
+                fence,
+                ends,
+            } => {
+                let releases = self.interests.get_mut(&resource).map(|it| &mut it.releases);
+                let released = releases.and_then(|all| {
+                    let index = all.iter().position(|(of, _)| *of == fence)?;
+                    all.swap_remove(index).1
+                });
+                if let Some(answer) = released {
+                    // Nobody may wait any more.
+                    let _ = answer.send(match ends {
+                        None => Released::Yes,
+                        Some(ends) => Released::Unknown {
+                            ends_in: ends.since(now.wall),
+                        },
+                    });
+                }
+                self.forget(&resource);
+            }
+            MemberEvent::ClocksDiffer { member } => {
+                let member = self.group.name_of(member);
+                tracing::error!(
+                    member,
+                    "the clocks of this member and of the named one differ by more than `epsilon_ms`; \
+                     this member gives up its leases; check the time synchronisation of both machines"
+                );
+                self.distrusted = Some(now.local);
+            }
+        }
+    }
+
+    fn refusal(&self, now: ClockReadings, reason: AcquireRefusal) -> AcquireError {
+        match reason {
+            AcquireRefusal::Taken {
+                owner,
+                fence,
+                until,
+            } => AcquireError::Taken {
+                owner: self.group.name_of(owner).to_owned(),
+                fence: fence.0,
+                at_most: until.since(now.wall),
+            },
+            AcquireRefusal::Starting { until } => AcquireError::Starting {
+                at_most: until.since(now.wall),
+            },
+            AcquireRefusal::NoMajority => AcquireError::NoMajority,
+            AcquireRefusal::AlreadyRequested => AcquireError::AlreadyRequested,
+            AcquireRefusal::Name => AcquireError::Name,
+            AcquireRefusal::Clock => AcquireError::Clock,
+            AcquireRefusal::Cancelled => AcquireError::Stopped,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `leasehold lock`.
+
+mod control;
+mod demo;
+mod serve;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use self::control::{LockAnswer, LockRequest};
+use crate::terminal::{Interrupted, escaped, is_unprintable, runtime, say};
+
+const EXAMPLE: &str = "\
+A group file, with all that must be in it; all members have the same file:
+
+  group = \"printers\"
+  clocks = \"synchronised\"        # the wall clocks of all members, by NTP
+  epsilon_ms = 100               # how much the clocks of any two members may differ:
+                                 # at least twice what NTP says of one
+
+  [[member]]
+  name = \"a\"
+  address = \"127.0.0.1:7401\"     # where the others reach this member
+  # ... and a [[member]] for each other: 3 to 15
+
+What may be in it, with what it is otherwise: t_max_ms = 10000 (how long a lease lasts unless it is \
+renewed, and about how long the others wait after its owner has died), renew_ms = a third of it, \
+attempt_ms = a quarter (how long an owner or a majority may take to be found), warn_ms = a quarter, \
+insecure = true if addresses are reachable for other machines, although members prove nothing to \
+each other.
+
+  leasehold lock serve --group group.toml --me a --dir a &     # and b and c
+  leasehold lock acquire --dir a printer --wait forever
+  leasehold lock list --dir a
+  leasehold lock release --dir a printer
+
+Exit status: 10 if another member owns the resource; 130 after Ctrl-C; else 1, or 0 after success.";
+
+/// Keeps resources with one owner at a time. The members of a group, one
+/// process on each of 3 to 15 machines, agree on the owners among themselves.
+#[derive(Args)]
+#[command(after_help = EXAMPLE)]
+pub struct LockArgs {
+    #[command(subcommand)]
+    command: LockCommand,
+}
+
+#[derive(Subcommand)]
+enum LockCommand {
+    /// Runs a member of a group until SIGINT or SIGTERM, and then releases what it owns
+    Serve(serve::LockServeArgs),
+    /// Acquires a resource for a running member, which keeps it until `lock release`
+    Acquire {
+        #[command(flatten)]
+        member: RunningMember,
+        /// Name of the resource: 1 to 256 bytes
+        resource: String,
+        /// Longest wait if another member owns it: seconds, or `forever`
+        #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait)]
+        wait: WaitTime,
+    },
+    /// Gives up a resource that a running member owns
+    Release {
+        #[command(flatten)]
+        member: RunningMember,
+        /// Name of the resource
+        resource: String,
+    },
+    /// Lists the resources that a running member owns
+    List {
+        #[command(flatten)]
+        member: RunningMember,
+    },
+    /// Kills owners on three processes, shows how others take over, and draws it
+    Demo(demo::LockDemoArgs),
+}
+
+#[derive(Args)]
+struct RunningMember {
+    /// Directory of the member: `--dir` of its `lock serve`
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Time to wait for a resource.
+#[derive(Clone, Copy)]
+enum WaitTime {
+    For(Duration),
+    Forever,
+}
+
+fn parse_wait(text: &str) -> Result<WaitTime, String> {
+    if text == "forever" {
+        return Ok(WaitTime::Forever);
+    }
+    let seconds = text.parse().ok();
+    let wait = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let wait = wait.filter(|wait| *wait < Duration::from_secs(1 << 30));
+    wait.map(WaitTime::For)
+        .ok_or_else(|| "give a number of seconds, such as 2.5, or `forever`".to_owned())
+}
+
+/// Error of a command that found another owner of the resource.
+#[derive(Debug)]
+pub struct OwnedByOther(String);
+
+impl OwnedByOther {
+    /// Exit status of the command.
+    pub const STATUS: u8 = 10;
+}
+
+impl std::fmt::Display for OwnedByOther {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OwnedByOther {}
+
+pub fn run(args: &LockArgs) -> anyhow::Result<()> {
+    match &args.command {
+        LockCommand::Serve(args) => serve::run(args),
+        LockCommand::Demo(args) => demo::run(args),
+        LockCommand::Acquire {
+            member,
+            resource,
+            wait,
+        } => {
+            let wait_ms = match wait {
+                WaitTime::Forever => None,
+                WaitTime::For(wait) => Some(u64::try_from(wait.as_millis())?),
+            };
+            let resource = resource.clone();
+            ask(member, &LockRequest::Acquire { resource, wait_ms })
+        }
+        LockCommand::Release { member, resource } => {
+            let resource = resource.clone();
+            ask(member, &LockRequest::Release { resource })
+        }
+        LockCommand::List { member } => ask(member, &LockRequest::List),
+    }
+}
+
+/// Sends a request to a running member, and prints its answer.
+fn ask(member: &RunningMember, request: &LockRequest) -> anyhow::Result<()> {
+    let answer = runtime()?.block_on(async {
+        tokio::select! {
+            answer = control::ask(&member.dir, request) => answer,
+            _ = tokio::signal::ctrl_c() => {
+                let words = "interrupted; a request that waited is cancelled".to_owned();
+                Err(Interrupted(words).into())
+            }
+        }
+    })?;
+    let ms = Duration::from_millis;
+    match answer {
+        LockAnswer::Acquired { fence, left_ms } => {
+            say!(
+                "acquired; fence {fence}, valid for {:?} and then renewed",
+                ms(left_ms)
+            );
+        }
+        LockAnswer::Released { ends_in_ms: None } => say!("released"),
+        LockAnswer::Released {
+            ends_in_ms: Some(left),
+        } => say!(
+            "released, but no majority has confirmed it: others can acquire it in {:?}",
+            ms(left)
+        ),
+        LockAnswer::Leases { leases } => {
+            for lease in leases {
+                let name = escaped(lease.resource.as_bytes(), is_unprintable);
+                let (fence, left) = (lease.fence, ms(lease.left_ms));
+                say!("{name}  fence {fence}, valid for {left:?} unless it is renewed");
+            }
+        }
+        LockAnswer::Taken { message } => return Err(OwnedByOther(message).into()),
+        LockAnswer::Refused { message } => bail!(message),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_a_number_of_seconds_or_forever() {
+        let is_for = |text: &str, ms| {
+            let wait = parse_wait(text);
+            matches!(wait, Ok(WaitTime::For(wait)) if wait == Duration::from_millis(ms))
+        };
+        assert!(is_for("0", 0) && is_for("2.5", 2_500));
+        assert!(matches!(parse_wait("forever"), Ok(WaitTime::Forever)));
+        for wrong in ["", "-1", "nan", "inf", "1e300", "2 s", "Forever"] {
+            assert!(parse_wait(wrong).is_err(), "{wrong}");
+        }
+    }
+}

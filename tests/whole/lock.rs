@@ -1,0 +1,161 @@
+//! Tests of `leasehold lock`, with members on loopback.
+
+use std::process::Stdio;
+
+use super::support::{CommandOutput, Place, RunningCommand, ports, signal, until};
+
+/// Starts a member in the directory of its name.
+fn serve<'a>(place: &'a Place, name: &str) -> RunningCommand<'a> {
+    let words = [
+        "lock",
+        "serve",
+        "--group",
+        "group.toml",
+        "--me",
+        name,
+        "--dir",
+        name,
+    ];
+    place.start(&words, Stdio::null())
+}
+
+/// Returns the text of a group file.
+fn group(t_max_ms: u64) -> String {
+    let first = ports(3);
+    let mut text = format!(
+        "group = \"test\"\nclocks = \"synchronised\"\nepsilon_ms = 20\nt_max_ms = {t_max_ms}\n"
+    );
+    for (port, name) in (first..).zip(["a", "b", "c"]) {
+        text += &format!("[[member]]\nname = {name:?}\naddress = \"127.0.0.1:{port}\"\n");
+    }
+    text
+}
+
+fn acquire(place: &Place, name: &str, wait: &str) -> CommandOutput {
+    place.words(&format!("lock acquire --dir {name} printer --wait {wait}"))
+}
+
+/// Returns the fence token that a command has printed.
+fn fence(out: &str) -> u64 {
+    let (_, rest) = out.split_once("fence ").unwrap_or_else(|| panic!("{out}"));
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next();
+    digits.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_resource_goes_from_member_to_member() {
+    let place = Place::new();
+    place.write("group.toml", &group(2_000));
+    let nobody = place.words("lock list --dir a");
+    nobody.refused(&["a/control.sock: no member runs there", "lock serve --dir a"]);
+
+    let mut members: Vec<_> = ["a", "b", "c"].map(|name| serve(&place, name)).into();
+    until("the members' sockets", || {
+        ["a", "b", "c"]
+            .iter()
+            .all(|name| place.path(name).join("control.sock").exists())
+    });
+    serve(&place, "a")
+        .wait()
+        .refused(&["another process uses this directory"]);
+    let early = acquire(&place, "a", "0");
+    early.refused(&["printer: this member has just started, and may not acquire anything for"]);
+
+    let first = fence(&acquire(&place, "a", "forever").good());
+    let listed = place.words("lock list --dir a").good();
+    assert!(
+        listed.starts_with(&format!("printer  fence {first}, valid for")),
+        "{listed}"
+    );
+    acquire(&place, "b", "0").fails_with(10, &["printer: member \"a\" owns it", "at most"]);
+    acquire(&place, "a", "0").refused(&["this member owns it already"]);
+    place
+        .words("lock release --dir b printer")
+        .refused(&["this member does not own it"]);
+
+    // A command that is interrupted gives its request up.
+    let waiting = [
+        "lock", "acquire", "--dir", "b", "printer", "--wait", "forever",
+    ];
+    let waiting = place.start(&waiting, Stdio::null());
+    let id = waiting.child.id();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    signal("INT", id);
+    waiting
+        .wait()
+        .interrupted(&["a request that waited is cancelled"]);
+
+    place.words("lock release --dir a printer").good();
+    let second = fence(&acquire(&place, "b", "60").good());
+    assert!(second > first, "fence tokens rise");
+    // The owner dies, and another member takes over.
+    let owner = members.remove(1);
+    signal("KILL", owner.child.id());
+    assert!(!owner.wait().status.success());
+    let third = fence(&acquire(&place, "c", "60").good());
+    assert!(third > second, "fence tokens rise");
+    // A member that ends properly releases its lease, and leaves no socket behind.
+    let owner = members.pop().unwrap();
+    signal("TERM", owner.child.id());
+    let out = owner.wait().good();
+    for line in [
+        "member c runs; it may acquire resources in 2.54s",
+        &format!("printer acquired, fence {third}"),
+    ] {
+        assert!(out.contains(line), "{out}");
+    }
+    assert!(!place.path("c").join("control.sock").exists());
+    for member in members {
+        signal("TERM", member.child.id());
+        member.wait().good();
+    }
+}
+
+#[test]
+fn a_wrong_group_file_is_refused_with_its_field() {
+    let place = Place::new();
+    let good = group(2_000);
+    for (text, told) in [
+        (
+            good.replace("epsilon_ms = 20\n", ""),
+            "missing field `epsilon_ms`",
+        ),
+        (
+            good.replace("\"b\"", "\"a\""),
+            "`member.name` is \"a\": an earlier member has this name",
+        ),
+        (good.replace("2000", "50"), "`t_max_ms` is 50ms"),
+    ] {
+        place.write("group.toml", &text);
+        serve(&place, "a").wait().refused(&["group.toml: ", told]);
+    }
+    place.write("group.toml", &good);
+    let unknown = place.words("lock serve --group group.toml --me d --dir d");
+    unknown.refused(&["the group has no member \"d\", but: a, b, c"]);
+    let wait = place.words("lock acquire --dir a printer --wait long");
+    wait.misused(&[
+        "--wait",
+        "give a number of seconds, such as 2.5, or `forever`",
+    ]);
+}
+
+#[test]
+fn the_demonstration_ends_with_a_picture() {
+    let place = Place::new();
+    let out = place
+        .words("lock demo --t-max-ms 1000 --out picture.svg")
+        .good();
+    for part in [
+        "is killed (kill -9)",
+        "no two members owned it",
+        "picture.svg",
+    ] {
+        assert!(out.contains(part), "{out}");
+    }
+    let picture = place.read("picture.svg");
+    assert!(
+        picture.starts_with("<svg") && picture.contains("3 kills"),
+        "{picture}"
+    );
+    place.assert_no_process_left();
+}
