@@ -17,16 +17,15 @@ const EXAMPLE: &str = "\
 A group file, with all that must be in it; all members have the same file:
 
   group = \"printers\"
-  clocks = \"synchronised\"        # the wall clocks of all members, by NTP
-  epsilon_ms = 100               # how much the clocks of any two members may differ:
-                                 # at least twice what NTP says of one
 
   [[member]]
   name = \"a\"
   address = \"127.0.0.1:7401\"     # where the others reach this member
   # ... and a [[member]] for each other: 3 to 15
 
-What may be in it, with what it is otherwise: t_max_ms = 10000 (how long a lease lasts unless it is \
+What may be in it, with what it is otherwise: clocks = \"bounded\" with rho = 0.001 (the rates of \
+all clocks are wrong by at most rho; or clocks = \"synchronised\" with epsilon_ms, the maximum \
+difference between the wall clocks of any two members, at least twice what NTP says of one); t_max_ms = 10000 (how long a lease lasts unless it is \
 renewed, and about how long the others wait after its owner has died), renew_ms = a third of it, \
 attempt_ms = a quarter (how long an owner or a majority may take to be found), warn_ms = a quarter, \
 insecure = true if addresses are reachable for other machines, although members prove nothing to \

@@ -87,6 +87,9 @@ pub struct SimArgs {
         "strict", "control",
     ])]
     exclusive: bool,
+    /// Clocks on which the groups rely
+    #[arg(long, value_enum, requires = "exclusive", default_value = "bounded")]
+    clocks: exclusive::ClocksArg,
     /// Runs one seed and says what came of it
     #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "hours", "from", "out", "twice", "threads", "strict"])]
     seed: Option<u64>,

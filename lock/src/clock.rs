@@ -1,8 +1,9 @@
-//! The clock of a member. Its group relies on synchronised clocks.
+//! The clocks of a member.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold_leases::Time;
+use leasehold_lock_core::GroupSettings;
 
 /// Slack for two clocks that are read one after the other.
 const SLACK: Duration = Duration::from_millis(1);
@@ -15,23 +16,24 @@ const STEERING: u32 = 10;
 pub(crate) struct ClockReadings {
     /// Reading of the clock that nobody sets or steers. It was read first.
     pub(crate) local: Time,
-    /// Reading of the wall clock, which is synchronised with the other members' clocks.
+    /// Reading of the wall clock. Some groups synchronise their wall clocks.
     pub(crate) wall: Time,
+    /// The one of both readings by which the group measures leases.
+    pub(crate) time: Time,
 }
 
 impl ClockReadings {
     /// Reads both clocks.
-    pub(crate) fn now() -> ClockReadings {
-        ClockReadings {
-            local: leasehold_clock::now(),
-            wall: wall(),
-        }
+    pub(crate) fn now(settings: &GroupSettings) -> ClockReadings {
+        let (local, wall) = (leasehold_clock::now(), wall());
+        let time = if settings.has_timers() { local } else { wall };
+        ClockReadings { local, wall, time }
     }
 
-    /// Converts a moment of the wall clock to the local clock. The result is never too late, even
-    /// if the reading was interrupted between the clocks.
+    /// Converts a moment of the clock by which the group measures leases to the local clock. The
+    /// result is never too late, even if the reading was interrupted between the clocks.
     pub(crate) fn to_local(self, until: Time) -> Time {
-        self.local + until.since(self.wall)
+        self.local + until.since(self.time)
     }
 
     /// Whether the wall clock was set between an earlier reading and this one. A clock that is only
@@ -56,7 +58,8 @@ mod tests {
     fn readings(local_ms: u64, wall_ms: u64) -> ClockReadings {
         let time = |ms: u64| Time(ms * 1_000_000);
         let (local, wall) = (time(local_ms), time(wall_ms));
-        ClockReadings { local, wall }
+        let time = wall;
+        ClockReadings { local, wall, time }
     }
 
     #[test]

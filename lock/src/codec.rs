@@ -1,8 +1,10 @@
 //! Messages on the connections between members, as bytes.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use leasehold_leases::Time;
-use leasehold_lock_core::message::{Body, Lease, Packet, Resource};
+use leasehold_lock_core::message::{Body, Lease, LeaseEnd, Packet, Resource};
 use leasehold_lock_core::{AttemptBallot, MemberId, Proposer};
 use leasehold_wire::{FrameError, encode_frame};
 use prost::Message as _;
@@ -90,8 +92,17 @@ struct WireBallot {
 struct WireLease {
     #[prost(message, optional, tag = "1")]
     acquired: Option<WireBallot>,
+    #[prost(oneof = "WireEnd", tags = "2, 3")]
+    end: Option<WireEnd>,
+}
+
+/// End of a lease, in ns.
+#[derive(Clone, Copy, PartialEq, prost::Oneof)]
+enum WireEnd {
     #[prost(fixed64, tag = "2")]
-    until_ns: u64,
+    At(u64),
+    #[prost(uint64, tag = "3")]
+    Left(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -100,6 +111,8 @@ struct WireRead {
     ballot: Option<WireBallot>,
     #[prost(bool, tag = "2")]
     gives_way: bool,
+    #[prost(message, optional, tag = "3")]
+    renews: Option<WireBallot>,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -206,7 +219,11 @@ impl From<Lease> for WireLease {
     fn from(lease: Lease) -> WireLease {
         WireLease {
             acquired: Some(lease.acquired.into()),
-            until_ns: lease.until.0,
+            end: Some(match lease.end {
+                LeaseEnd::At(until) => WireEnd::At(until.0),
+                // A term has at most a day.
+                LeaseEnd::Left(left) => WireEnd::Left(left.as_nanos() as u64),
+            }),
         }
     }
 }
@@ -214,9 +231,14 @@ impl From<Lease> for WireLease {
 impl From<Body> for WireBody {
     fn from(body: Body) -> WireBody {
         match body {
-            Body::Read { ballot, gives_way } => WireBody::Read(WireRead {
+            Body::Read {
+                ballot,
+                gives_way,
+                renews,
+            } => WireBody::Read(WireRead {
                 ballot: Some(ballot.into()),
                 gives_way,
+                renews: renews.map(WireBallot::from),
             }),
             Body::ReadAck {
                 ballot,
@@ -274,7 +296,10 @@ impl TryFrom<WireLease> for Lease {
     fn try_from(lease: WireLease) -> Result<Lease, PacketError> {
         Ok(Lease {
             acquired: required(lease.acquired, "acquired")?,
-            until: Time(lease.until_ns),
+            end: match lease.end.ok_or(PacketError::Missing("end"))? {
+                WireEnd::At(until_ns) => LeaseEnd::At(Time(until_ns)),
+                WireEnd::Left(left_ns) => LeaseEnd::Left(Duration::from_nanos(left_ns)),
+            },
         })
     }
 }
@@ -284,9 +309,14 @@ impl TryFrom<WireBody> for Body {
 
     fn try_from(body: WireBody) -> Result<Body, PacketError> {
         Ok(match body {
-            WireBody::Read(WireRead { ballot, gives_way }) => Body::Read {
+            WireBody::Read(WireRead {
+                ballot,
+                gives_way,
+                renews,
+            }) => Body::Read {
                 ballot: required(ballot, "ballot")?,
                 gives_way,
+                renews: renews.map(AttemptBallot::try_from).transpose()?,
             },
             WireBody::ReadAck(WireReadAck {
                 ballot,
@@ -337,16 +367,23 @@ mod tests {
         AttemptBallot { round, proposer }
     }
 
-    fn bodies() -> [Body; 9] {
+    fn bodies() -> [Body; 10] {
         let (ballot, other) = (ballot(7), ballot(1 << 40));
-        let lease = Lease {
-            acquired: other,
-            until: Time(9),
-        };
+        let acquired = other;
+        let end = LeaseEnd::At(Time(9));
+        let lease = Lease { acquired, end };
+        let end = LeaseEnd::Left(Duration::from_millis(1));
+        let timed = Lease { acquired, end };
         [
             Body::Read {
                 ballot,
                 gives_way: true,
+                renews: None,
+            },
+            Body::Read {
+                ballot,
+                gives_way: false,
+                renews: Some(other),
             },
             Body::ReadAck {
                 ballot,
@@ -358,7 +395,10 @@ mod tests {
                 accepted: other,
                 lease: Some(lease),
             },
-            Body::Taken { ballot, lease },
+            Body::Taken {
+                ballot,
+                lease: timed,
+            },
             Body::Write { ballot, lease },
             Body::WriteAck { ballot },
             Body::Nack {

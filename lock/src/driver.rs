@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use leasehold_clock::{ClockWatch, Clocks};
 use leasehold_leases::Time;
 use leasehold_lock_core::{
-    AcquireRefusal, Fence, LeaseLoss, MemberEvent, MemberId, MemberInput, MemberMachine, Packet,
+    AcquireRefusal, ClockModel, Fence, LeaseLoss, MemberEvent, MemberId, MemberInput,
+    MemberMachine, Packet,
 };
 use tokio::sync::mpsc::{
     Receiver, UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
@@ -19,7 +21,7 @@ use tokio::sync::mpsc::{
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::clock::{self, ClockReadings};
+use crate::clock::ClockReadings;
 use crate::group::Group;
 use crate::held::{Held, LeaseState, Loss, Released};
 use crate::member::{AcquireError, Wait};
@@ -104,6 +106,11 @@ pub(crate) struct Driver {
     interests: HashMap<Bytes, Interest>,
     /// Clocks in the last iteration.
     clocks: ClockReadings,
+    machine_clocks: Clocks,
+    /// Comparison of the clocks of this machine.
+    watch: ClockWatch,
+    /// Whether the clocks of this machine agree.
+    is_trusted: bool,
     /// Moment at which a clock was found to be wrong.
     distrusted: Option<Time>,
     /// Answer to a request to stop.
@@ -115,7 +122,8 @@ pub(crate) struct Driver {
 fn core(group: &Group, me: MemberId, now: ClockReadings) -> MemberMachine {
     // The keys of each state are random.
     let random = || RandomState::new().hash_one(now.wall.0);
-    MemberMachine::new(group.settings().clone(), me, random(), random(), now.wall)
+    let settings = group.settings().clone();
+    MemberMachine::new(settings, me, random(), random(), 0, now.time)
 }
 
 impl Driver {
@@ -125,7 +133,7 @@ impl Driver {
         peers: Rc<Peers>,
         commands: &Commands,
     ) -> Driver {
-        let now = ClockReadings::now();
+        let now = ClockReadings::now(group.settings());
         Driver {
             core: core(&group, me, now),
             group,
@@ -134,6 +142,9 @@ impl Driver {
             commands: commands.0.downgrade(),
             interests: HashMap::new(),
             clocks: now,
+            machine_clocks: Clocks::default(),
+            watch: ClockWatch::default(),
+            is_trusted: true,
             distrusted: None,
             stopping: None,
         }
@@ -180,16 +191,17 @@ impl Driver {
     }
 
     fn idle_time(&self) -> Duration {
-        self.core.next_deadline().since(clock::wall()).min(IDLE_MAX)
+        let now = ClockReadings::now(self.group.settings());
+        self.core.next_deadline().since(now.time).min(IDLE_MAX)
     }
 
     /// Takes one batch of inputs.
     fn iterate(&mut self, requests: &mut Vec<Command>, arrived: &mut Vec<Packet>) {
         // After everything has arrived.
-        let now = ClockReadings::now();
+        let now = ClockReadings::now(self.group.settings());
         self.watch_clock(now);
         for packet in arrived.drain(..) {
-            self.core.step(now.wall, MemberInput::Packet(packet));
+            self.core.step(now.time, MemberInput::Packet(packet));
         }
         self.take_events(now);
         for request in requests.drain(..) {
@@ -197,9 +209,9 @@ impl Driver {
             // The next request may be about the same resource.
             self.take_events(now);
         }
-        self.core.step(now.wall, MemberInput::Tick);
+        self.core.step(now.time, MemberInput::Tick);
         self.take_events(now);
-        for packet in self.core.take_packets(now.wall) {
+        for packet in self.core.take_packets(now.time) {
             self.peers.send(packet);
         }
     }
@@ -210,20 +222,35 @@ impl Driver {
         }
     }
 
-    /// Gives up everything if the wall clock was set, and starts anew later.
+    /// Gives up everything if the clock cannot be trusted, and starts anew later.
     fn watch_clock(&mut self, now: ClockReadings) {
-        if now.was_set_since(self.clocks) && self.distrusted.is_none() {
-            tracing::error!(
-                "the wall clock of this machine was set; this member gives up its leases, and starts anew"
-            );
-            self.distrusted = Some(now.local);
-            self.core.step(now.wall, MemberInput::ClockSet);
-        }
+        let news = match self.group.settings().clocks {
+            ClockModel::Bounded(bound) => {
+                let reading = self.machine_clocks.reading();
+                self.watch.news(reading, bound.rho_ppm)
+            }
+            ClockModel::Synchronised { .. } => now.was_set_since(self.clocks).then_some(false),
+        };
         self.clocks = now;
-        if self
-            .distrusted
-            .is_some_and(|since| now.local.since(since) >= CLOCK_RETRY)
-        {
+        match news {
+            Some(false) => {
+                if self.distrusted.is_none() {
+                    tracing::error!(
+                        "the clocks of this machine disagree, or one was set; this member gives up its \
+                         leases, and starts anew when they agree"
+                    );
+                    self.core.step(now.time, MemberInput::ClockSet);
+                }
+                self.is_trusted = false;
+                self.distrusted = Some(now.local);
+            }
+            Some(true) => self.is_trusted = true,
+            None => {}
+        }
+        // A wall clock that was set counts as right from now on; the others check it.
+        let is_trusted = self.is_trusted || !self.group.settings().has_timers();
+        let is_over = |since| now.local.since(since) >= CLOCK_RETRY;
+        if is_trusted && self.distrusted.is_some_and(is_over) {
             self.distrusted = None;
             self.core = core(&self.group, self.me, now);
         }
@@ -241,7 +268,7 @@ impl Driver {
                 let interest = self.interests.get(&resource);
                 let current = interest.and_then(|it| it.request.as_ref());
                 if current.is_some_and(|(number, _)| *number == request) {
-                    self.core.step(now.wall, MemberInput::Release { resource });
+                    self.core.step(now.time, MemberInput::Release { resource });
                 }
             }
             Command::Release {
@@ -261,6 +288,9 @@ impl Driver {
         wait: Wait,
         answer: oneshot::Sender<Result<Held, AcquireError>>,
     ) {
+        // A lease that has just ended does not count.
+        self.core.step(now.time, MemberInput::Tick);
+        self.take_events(now);
         let interest = self.interests.entry(resource.clone()).or_default();
         let refusal = if self.stopping.is_some() {
             Some(AcquireError::Stopped)
@@ -278,14 +308,14 @@ impl Driver {
         interest.request = Some((request, answer));
         let wait_until = match wait {
             Wait::No => Time::ZERO,
-            Wait::For(time) => now.wall + time,
+            Wait::For(time) => now.time + time,
             Wait::Forever => Time::MAX,
         };
         let input = MemberInput::Acquire {
             resource,
             wait_until,
         };
-        self.core.step(now.wall, input);
+        self.core.step(now.time, input);
     }
 
     /// Releases a lease, unless it was lost or released before. A later lease of the same resource
@@ -306,7 +336,7 @@ impl Driver {
         if let Some(interest) = held {
             interest.lease = None;
             interest.releases.push((fence, answer));
-            self.core.step(now.wall, MemberInput::Release { resource });
+            self.core.step(now.time, MemberInput::Release { resource });
         }
     }
 
@@ -321,7 +351,7 @@ impl Driver {
                 lease.lose(Loss::Released);
                 interest.releases.push((lease.fence(), None));
             }
-            self.core.step(now.wall, MemberInput::Release { resource });
+            self.core.step(now.time, MemberInput::Release { resource });
         }
     }
 
@@ -338,7 +368,7 @@ impl Driver {
                 let interest = self.interests.entry(resource.clone()).or_default();
                 let request = interest.request.take();
                 let (_, answer) = request.expect("a resource is acquired only on request");
-                let state = Arc::new(LeaseState::new(holding, now));
+                let state = Arc::new(LeaseState::new(holding, &self.group, now));
                 interest.lease = Some(state.clone());
                 let Some(commands) = self.commands.upgrade().map(Commands) else {
                     // The program has dropped the member, and nobody can own the resource.
@@ -390,11 +420,16 @@ impl Driver {
                     let _ = answer.send(match ends {
                         None => Released::Yes,
                         Some(ends) => Released::Unknown {
-                            ends_in: ends.since(now.wall),
+                            ends_in: ends.since(now.time),
                         },
                     });
                 }
                 self.forget(&resource);
+            }
+            // Without a disk, nothing is kept: fence tokens may fall after a restart of all members.
+            MemberEvent::ReserveRounds { until } => {
+                self.core
+                    .step(now.time, MemberInput::RoundsReserved { until });
             }
             MemberEvent::ClocksDiffer { member } => {
                 let member = self.group.name_of(member);
@@ -417,10 +452,10 @@ impl Driver {
             } => AcquireError::Taken {
                 owner: self.group.name_of(owner).to_owned(),
                 fence: fence.0,
-                at_most: until.since(now.wall),
+                at_most: until.since(now.time),
             },
             AcquireRefusal::Starting { until } => AcquireError::Starting {
-                at_most: until.since(now.wall),
+                at_most: until.since(now.time),
             },
             AcquireRefusal::NoMajority => AcquireError::NoMajority,
             AcquireRefusal::AlreadyRequested => AcquireError::AlreadyRequested,

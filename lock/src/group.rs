@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold_leases::time::ClockBound;
 use leasehold_lock_core::settings::SettingsError;
-use leasehold_lock_core::{GroupSettings, MemberId, rules};
+use leasehold_lock_core::{ClockModel, GroupSettings, MemberId, rules};
 use leasehold_transport::is_loopback;
 use serde::Deserialize;
 
@@ -17,6 +18,10 @@ const ADDRESS_BYTES_MAX: usize = 256;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Default term, in ms.
 const TERM_MS: u64 = 10_000;
+/// Default bound on the error of clock rates.
+const RHO: f64 = 0.001;
+/// Maximum of this bound. With a larger one, waits would be much longer than the term.
+const RHO_MAX: f64 = 0.25;
 
 /// A group. Its members agree on the owners of resources, and have the same group file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,8 +85,10 @@ pub enum GroupError {
 #[serde(deny_unknown_fields)]
 struct GroupFile {
     group: String,
+    #[serde(default)]
     clocks: Clocks,
-    epsilon_ms: u64,
+    epsilon_ms: Option<u64>,
+    rho: Option<f64>,
     t_max_ms: Option<u64>,
     attempt_ms: Option<u64>,
     renew_ms: Option<u64>,
@@ -93,9 +100,12 @@ struct GroupFile {
 }
 
 /// Clocks on which a group relies.
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Clocks {
+    /// Clocks that nobody sets or steers. Their rates are wrong by at most `rho`.
+    #[default]
+    Bounded,
     /// The wall clocks of all members, which differ by at most `epsilon_ms`.
     Synchronised,
 }
@@ -123,8 +133,9 @@ impl Group {
     pub fn from_toml(text: &str) -> Result<Group, GroupError> {
         let GroupFile {
             group,
-            clocks: Clocks::Synchronised,
+            clocks,
             epsilon_ms,
+            rho,
             t_max_ms,
             attempt_ms,
             renew_ms,
@@ -136,7 +147,8 @@ impl Group {
         let term = ms(t_max_ms.unwrap_or(TERM_MS));
         let number = u8::try_from(members.len());
         let number = number.map_err(|_| SettingsError::Members(members.len()))?;
-        let mut settings = GroupSettings::new(number, term, ms(epsilon_ms));
+        let clocks = clock_model(clocks, epsilon_ms, rho)?;
+        let mut settings = GroupSettings::new(number, term, clocks);
         settings.attempt = attempt_ms.map_or(settings.attempt, ms);
         settings.renew = renew_ms.map_or(settings.renew, ms);
         settings.validate()?;
@@ -210,19 +222,27 @@ impl Group {
         let GroupSettings {
             members,
             term,
-            epsilon,
+            clocks,
             attempt,
             renew,
         } = &self.settings;
-        let mut text = format!("group = {:?}\nclocks = \"synchronised\"\n", self.name);
+        let mut text = format!("group = {:?}\n", self.name);
+        // Writing to a string cannot fail.
+        let _ = match clocks {
+            ClockModel::Bounded(bound) => {
+                writeln!(text, "clocks = \"bounded\"\nrho = {}e-6", bound.rho_ppm)
+            }
+            ClockModel::Synchronised { epsilon } => {
+                let epsilon_ms = epsilon.as_millis();
+                writeln!(text, "clocks = \"synchronised\"\nepsilon_ms = {epsilon_ms}")
+            }
+        };
         let durations = [
             ("t_max_ms", term),
-            ("epsilon_ms", epsilon),
             ("attempt_ms", attempt),
             ("renew_ms", renew),
             ("warn_ms", &self.warn),
         ];
-        // Writing to a string cannot fail.
         for (name, duration) in durations {
             let _ = writeln!(text, "{name} = {}", duration.as_millis());
         }
@@ -231,6 +251,42 @@ impl Group {
             let _ = writeln!(text, "member {} = {name:?} at {address:?}", index + 1);
         }
         text
+    }
+}
+
+/// Checks the fields about clocks.
+fn clock_model(
+    clocks: Clocks,
+    epsilon_ms: Option<u64>,
+    rho: Option<f64>,
+) -> Result<ClockModel, GroupError> {
+    match (clocks, epsilon_ms, rho) {
+        (Clocks::Synchronised, Some(epsilon_ms), None) => Ok(ClockModel::Synchronised {
+            epsilon: Duration::from_millis(epsilon_ms),
+        }),
+        (Clocks::Synchronised, None, _) => {
+            let problem = "such a group needs `epsilon_ms`, the maximum difference between the \
+                           clocks of any two members; add it";
+            Err(field("clocks", "synchronised", problem))
+        }
+        (Clocks::Synchronised, Some(_), Some(rho)) => {
+            let problem = "it is for groups without synchronised clocks; leave it out";
+            Err(field("rho", &rho.to_string(), problem))
+        }
+        (Clocks::Bounded, Some(epsilon_ms), _) => {
+            let problem = "it is for groups with synchronised clocks; leave it out, or add \
+                           `clocks = \"synchronised\"`";
+            Err(field("epsilon_ms", &epsilon_ms.to_string(), problem))
+        }
+        (Clocks::Bounded, None, rho) => {
+            let rho = rho.unwrap_or(RHO);
+            if !(0.0..=RHO_MAX).contains(&rho) {
+                let problem = format!("it must be between 0 and {RHO_MAX}");
+                return Err(field("rho", &rho.to_string(), problem));
+            }
+            let rho_ppm = (rho * 1e6).ceil() as u32;
+            Ok(ClockModel::Bounded(ClockBound { rho_ppm }))
+        }
     }
 }
 
@@ -345,7 +401,17 @@ mod tests {
                 "`group` is \"the printers\": give a name",
             ),
             ("\"synchronised\"", "\"none\"", "`synchronised`"),
-            ("epsilon_ms = 100", "", "missing field `epsilon_ms`"),
+            ("epsilon_ms = 100", "", "needs `epsilon_ms`"),
+            (
+                "epsilon_ms = 100",
+                "epsilon_ms = 100\nrho = 0.1",
+                "`rho` is \"0.1\"",
+            ),
+            (
+                "clocks = \"synchronised\"",
+                "",
+                "`epsilon_ms` is \"100\": it is for groups with",
+            ),
             (
                 "epsilon_ms = 100",
                 "epsilon_ms = 5000",
@@ -380,6 +446,23 @@ mod tests {
         let two = &GOOD[..GOOD.rfind("[[member]]").unwrap()];
         let error = Group::from_toml(two).unwrap_err().to_string();
         assert!(error.contains("3 to 15 members"), "{error}");
+    }
+
+    #[test]
+    fn clocks_need_not_be_synchronised() {
+        let text = GOOD.replace("clocks = \"synchronised\"", "rho = 0.0005");
+        let group = Group::from_toml(&text.replace("epsilon_ms = 100", "")).unwrap();
+        let bound = ClockBound { rho_ppm: 500 };
+        assert_eq!(group.settings().clocks, ClockModel::Bounded(bound));
+        assert!(group.agreement().contains("rho = 500e-6"));
+        let wrong = text
+            .replace("epsilon_ms = 100", "")
+            .replace("0.0005", "0.3");
+        let error = Group::from_toml(&wrong).unwrap_err().to_string();
+        assert!(
+            error.contains("`rho` is \"0.3\": it must be between 0 and 0.25"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -70,18 +70,21 @@ pub enum Released {
 #[derive(Debug)]
 pub(crate) struct LeaseState {
     fence: Fence,
-    /// End by the wall clock, in ns.
+    /// End by the clock by which the group measures leases, in ns.
     until_ns: AtomicU64,
     /// End by the local clock, in ns. It ends the lease if the wall clock is set back.
     local_until_ns: AtomicU64,
+    /// Whether the group measures leases by the wall clock.
+    is_by_wall_clock: bool,
     loss: OnceLock<Loss>,
     /// Notified when the lease is renewed or lost.
     changed: Notify,
 }
 
 impl LeaseState {
-    pub(crate) fn new(holding: Holding, now: ClockReadings) -> LeaseState {
+    pub(crate) fn new(holding: Holding, group: &Group, now: ClockReadings) -> LeaseState {
         let state = LeaseState {
+            is_by_wall_clock: !group.settings().has_timers(),
             fence: holding.fence(),
             until_ns: AtomicU64::new(0),
             local_until_ns: AtomicU64::new(0),
@@ -119,12 +122,19 @@ impl LeaseState {
         // Each end only grows, so an old value of one of them is safe.
         let local_until = Time(self.local_until_ns.load(Ordering::Relaxed));
         let until = Time(self.until_ns.load(Ordering::Relaxed));
-        let (local, wall) = (leasehold_clock::now(), clock::wall());
-        if local > local_until || wall > until {
-            return Check::Lost(Loss::NotRenewed);
+        let local = leasehold_clock::now();
+        let mut left = local_until.since(local);
+        let mut is_over = local > local_until;
+        if self.is_by_wall_clock {
+            let wall = clock::wall();
+            left = left.min(until.since(wall));
+            is_over |= wall > until;
         }
-        let left = until.since(wall).min(local_until.since(local));
-        Check::Valid { left }
+        if is_over {
+            Check::Lost(Loss::NotRenewed)
+        } else {
+            Check::Valid { left }
+        }
     }
 }
 
@@ -145,7 +155,8 @@ impl LeaseView {
     /// Returns the fence token: a number that rises with every owner of the resource. A store that
     /// remembers the largest token can refuse the late requests of an earlier owner.
     ///
-    /// The tokens rise as long as the clocks of the group are right, also if all members restart.
+    /// If the group has synchronised clocks, the tokens also rise if all members restart. Otherwise,
+    /// they may fall after that.
     pub fn fence(&self) -> u64 {
         self.state.fence.0
     }
@@ -175,8 +186,9 @@ impl LeaseView {
     /// Returns when others can acquire the resource, if nobody is told of the release.
     fn ends(&self) -> Released {
         let until = Time(self.state.until_ns.load(Ordering::Relaxed));
-        let from = rules::takeable_from(self.group.settings(), until);
-        let ends_in = from.since(clock::wall());
+        let settings = self.group.settings();
+        let from = rules::takeable_from(settings, until);
+        let ends_in = from.since(ClockReadings::now(settings).time);
         Released::Unknown { ends_in }
     }
 }

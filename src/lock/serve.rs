@@ -48,7 +48,7 @@ pub fn run(args: &LockServeArgs) -> anyhow::Result<()> {
     let wait = group.restart_wait();
     let member = Member::start(group, &args.me)?;
     say!(
-        "member {} runs; it may acquire resources in {wait:?}",
+        "member {} runs; it may acquire resources in {wait:.1?}",
         args.me
     );
     LocalSet::new().block_on(&runtime()?, async {

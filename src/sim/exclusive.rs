@@ -1,8 +1,9 @@
 //! `leasehold sim --exclusive`, which simulates groups with exclusive leases.
 
 use anyhow::bail;
+use clap::ValueEnum;
 use leasehold_kernel::campaign::Progress;
-use leasehold_lock_sim::{GroupScenario, GroupWorld, RunSums};
+use leasehold_lock_sim::{GroupScenario, GroupWorld, RunSums, SimulatedClocks};
 
 use super::campaign::{CampaignEnd, drive};
 use super::progress::{CampaignClock, ProgressDisplay};
@@ -10,6 +11,24 @@ use super::seed::catch;
 use super::single::LINES;
 use super::{SEEDS, SimArgs, goal, threads};
 use crate::terminal::{Interrupted, say};
+
+/// Clocks on which simulated groups rely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClocksArg {
+    /// The rates of all clocks are bounded
+    Bounded,
+    /// The clocks of all members are synchronised
+    Synchronised,
+}
+
+impl From<ClocksArg> for SimulatedClocks {
+    fn from(clocks: ClocksArg) -> SimulatedClocks {
+        match clocks {
+            ClocksArg::Bounded => SimulatedClocks::Bounded,
+            ClocksArg::Synchronised => SimulatedClocks::Synchronised,
+        }
+    }
+}
 
 /// A seed that failed.
 #[derive(Debug)]
@@ -26,14 +45,18 @@ struct GroupFailure {
 /// Returns an error if a seed fails, if the user interrupts, or if something that should occur
 /// never occurred in at least as many seeds as are run by default.
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
+    let clocks = args.clocks.into();
     if let Some(seed) = args.seed {
         let lines = args.lines.map_or(0, |lines| lines as usize);
-        return single(seed, args.trace.then_some(lines));
+        return single(seed, clocks, args.trace.then_some(lines));
     }
     let clock = CampaignClock::begin(0.0, 0.0);
     let mut progress = Progress::new(goal(args), args.from, RunSums::default());
     let mut display = ProgressDisplay::begin(&progress);
-    let examine = |seed| examine(seed, &mut GroupWorld::new(GroupScenario::draw(seed), 1));
+    let examine = move |seed| {
+        let scenario = GroupScenario::draw(seed, clocks);
+        examine(seed, &mut GroupWorld::new(scenario, 1))
+    };
     let ended = drive(&mut progress, threads(args), examine, |progress| {
         display.update(progress, &clock);
         Ok(())
@@ -47,7 +70,11 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
             message,
         } = failure;
         say!("seed {seed}: {oracle}: {message}");
-        say!("  to repeat it: leasehold sim --exclusive --seed {seed} --trace --lines {LINES}");
+        let clocks = args.clocks.to_possible_value();
+        let clocks = clocks.as_ref().map_or("", |it| it.get_name());
+        say!(
+            "  to repeat it: leasehold sim --exclusive --clocks {clocks} --seed {seed} --trace --lines {LINES}"
+        );
         bail!("seed {seed} violates {oracle}");
     }
     if ended? == CampaignEnd::Interrupted {
@@ -73,9 +100,9 @@ fn examine(seed: u64, world: &mut GroupWorld) -> Result<RunSums, GroupFailure> {
 
 /// Runs one seed, and prints its result. Before the result, prints the last `lines` lines of the
 /// trace. If `lines` is 0, prints all lines; if `lines` is `None`, prints no line.
-fn single(seed: u64, lines: Option<usize>) -> anyhow::Result<()> {
+fn single(seed: u64, clocks: SimulatedClocks, lines: Option<usize>) -> anyhow::Result<()> {
     let clock = CampaignClock::begin(0.0, 0.0);
-    let scenario = GroupScenario::draw(seed);
+    let scenario = GroupScenario::draw(seed, clocks);
     let described = scenario.to_string();
     let mut world = GroupWorld::new(scenario, lines.unwrap_or(1));
     let result = examine(seed, &mut world);

@@ -4,15 +4,20 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use leasehold_leases::Time;
+use leasehold_leases::time::ClockBound;
 use leasehold_lock::codec::{WireMessage, decode_packet, encode_packet};
 use leasehold_lock_core::message::{Body, Resource};
-use leasehold_lock_core::{GroupSettings, MemberId, MemberInput, MemberMachine, rules};
+use leasehold_lock_core::{ClockModel, GroupSettings, MemberId, MemberInput, MemberMachine, rules};
 use leasehold_wire::split_frame;
 
 use crate::memory::{self, per_byte};
 
 const FROM: MemberId = MemberId(1);
 const TO: MemberId = MemberId(0);
+const BOUNDED: ClockModel = ClockModel::Bounded(ClockBound { rho_ppm: 1000 });
+const SYNCHRONISED: ClockModel = ClockModel::Synchronised {
+    epsilon: Duration::from_millis(100),
+};
 const RESOURCE: &[u8] = b"resource";
 /// Reading of the clock at which a member takes a packet.
 const NOW: Time = Time(1_800_000_000_000_000_000);
@@ -36,17 +41,20 @@ pub fn lock_packet(input: &[u8]) {
     }
     assert_eq!(messages, packet.messages);
 
-    let mut member = member();
-    member.step(NOW, MemberInput::Packet(packet));
-    member.take_packets(NOW);
-    member.step(NOW + Duration::from_secs(60), MemberInput::Tick);
+    for clocks in [BOUNDED, SYNCHRONISED] {
+        let mut member = member(clocks);
+        member.step(NOW, MemberInput::Packet(packet.clone()));
+        member.take_packets(NOW);
+        member.step(NOW + Duration::from_secs(60), MemberInput::Tick);
+    }
 }
 
 /// Returns a member that has sent a READ for a resource.
-fn member() -> MemberMachine {
-    let settings = GroupSettings::new(3, Duration::from_secs(10), Duration::from_millis(100));
+fn member(clocks: ClockModel) -> MemberMachine {
+    let (members, term) = (3, Duration::from_secs(10));
+    let settings = GroupSettings::new(members, term, clocks);
     let started = NOW - rules::restart_wait(&settings) - Duration::from_secs(1);
-    let mut member = MemberMachine::new(settings, TO, 7, 7, started);
+    let mut member = MemberMachine::new(settings, TO, 7, 7, 0, started);
     member.step(
         NOW,
         MemberInput::Acquire {
@@ -58,17 +66,27 @@ fn member() -> MemberMachine {
 }
 
 pub mod seeds {
+    use std::time::Duration;
+
     use bytes::BytesMut;
     use leasehold_lock::codec::encode_packet;
-    use leasehold_lock_core::message::{Body, Lease, Packet, Resource};
-    use leasehold_lock_core::{AttemptBallot, Proposer};
+    use leasehold_lock_core::message::{Body, Lease, LeaseEnd, Packet, Resource};
+    use leasehold_lock_core::{AttemptBallot, ClockModel, Proposer};
     use leasehold_wire::split_frame;
 
-    use super::{FROM, NOW, RESOURCE, TO, member};
+    use super::{BOUNDED, FROM, NOW, RESOURCE, SYNCHRONISED, TO, member};
 
     pub fn lock_packet() -> Vec<Vec<u8>> {
+        let at = LeaseEnd::At(NOW);
+        let left = LeaseEnd::Left(Duration::from_secs(3));
+        let mut seeds = packets(SYNCHRONISED, at);
+        seeds.extend(packets(BOUNDED, left));
+        seeds
+    }
+
+    fn packets(clocks: ClockModel, end: LeaseEnd) -> Vec<Vec<u8>> {
         // The ballot of the READ that the member has sent.
-        let sent = member().take_packets(NOW);
+        let sent = member(clocks).take_packets(NOW);
         let Some((_, Body::Read { ballot: own, .. })) = sent[0].messages.first() else {
             panic!("a request begins with READ");
         };
@@ -81,14 +99,13 @@ pub mod seeds {
             round: own.round + 1,
             proposer,
         };
-        let lease = Lease {
-            acquired: ballot,
-            until: NOW,
-        };
+        let acquired = ballot;
+        let lease = Lease { acquired, end };
         let bodies = [
             Body::Read {
                 ballot,
                 gives_way: true,
+                renews: Some(ballot),
             },
             Body::ReadAck {
                 ballot: own,
@@ -102,7 +119,7 @@ pub mod seeds {
                 ballot: own,
                 promised: ballot,
             },
-            Body::Release { acquired: ballot },
+            Body::Release { acquired },
             Body::ReleaseAck { acquired: own },
         ];
         let name = Resource::from_static(RESOURCE);

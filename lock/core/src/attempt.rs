@@ -45,8 +45,13 @@ impl fmt::Debug for MemberSet {
 pub enum AttemptPhase {
     /// READ was sent. The value is the highest write among the answers so far.
     Reading(HighestWrite),
-    /// WRITE of this lease was sent.
-    Writing(Lease),
+    /// WRITE was sent.
+    Writing {
+        /// The lease.
+        lease: Lease,
+        /// Last moment at which the lease is valid, by this member's clock.
+        until: Time,
+    },
 }
 
 /// An attempt that has not ended.
@@ -62,8 +67,11 @@ pub struct Attempt {
     pub phase: AttemptPhase,
     /// Acceptors that have acked in the current phase.
     acks: MemberSet,
-    /// Acceptors that hold the lease of another proposer.
+    /// Acceptors that hold another lease.
     taken: MemberSet,
+    /// Newest of these leases, by the ballot with which it was acquired, and the acceptors that hold
+    /// it.
+    newest: Option<(Lease, MemberSet)>,
 }
 
 impl Attempt {
@@ -76,21 +84,24 @@ impl Attempt {
             phase: AttemptPhase::Reading(HighestWrite::default()),
             acks: MemberSet::default(),
             taken: MemberSet::default(),
+            newest: None,
         }
     }
 
     /// Begins the WRITE of a lease, which is sent next.
-    pub fn write(&mut self, lease: Lease, now: Time) {
-        self.phase = AttemptPhase::Writing(lease);
+    pub fn write(&mut self, lease: Lease, until: Time, now: Time) {
+        self.phase = AttemptPhase::Writing { lease, until };
         self.sent = now;
         self.acks = MemberSet::default();
+        self.taken = MemberSet::default();
     }
 
-    /// Returns the lease of a WRITE that was sent.
-    pub fn lease(self) -> Option<Lease> {
+    /// Returns the last moment, by this member's clock, at which the lease of a WRITE that was sent
+    /// is valid.
+    pub fn written_until(self) -> Option<Time> {
         match self.phase {
             AttemptPhase::Reading(_) => None,
-            AttemptPhase::Writing(lease) => Some(lease),
+            AttemptPhase::Writing { until, .. } => Some(until),
         }
     }
 
@@ -111,20 +122,44 @@ impl Attempt {
         (self.acks.count() >= majority).then_some(*highest)
     }
 
-    /// Adds an acceptor that holds the lease of another proposer. Returns whether so many acceptors
-    /// hold one that no majority can ack the READ.
-    pub fn on_taken(&mut self, acceptor: MemberId, members: u8, majority: usize) -> bool {
+    /// Adds an acceptor that holds another lease. Returns whether so many acceptors hold one that no
+    /// majority can ack the current phase.
+    pub fn on_taken(
+        &mut self,
+        acceptor: MemberId,
+        lease: Lease,
+        members: u8,
+        majority: usize,
+    ) -> bool {
         self.taken.add(acceptor);
-        let is_reading = matches!(self.phase, AttemptPhase::Reading(_));
-        is_reading && self.taken.count() + majority > members.into()
+        match &mut self.newest {
+            Some((newest, _)) if newest.acquired > lease.acquired => {}
+            Some((newest, holders)) if newest.acquired == lease.acquired => {
+                holders.add(acceptor);
+                *newest = lease;
+            }
+            newest => {
+                let mut holders = MemberSet::default();
+                holders.add(acceptor);
+                *newest = Some((lease, holders));
+            }
+        }
+        self.taken.count() + majority > members.into()
     }
 
-    /// Adds the answer of an acceptor to WRITE. Returns the lease once a majority has answered.
-    pub fn on_write_ack(&mut self, acceptor: MemberId, majority: usize) -> Option<Lease> {
-        let AttemptPhase::Writing(lease) = self.phase else {
+    /// Returns the lease that a majority of acceptors holds.
+    pub fn taken_by(self, majority: usize) -> Option<Lease> {
+        let (lease, holders) = self.newest?;
+        (holders.count() >= majority).then_some(lease)
+    }
+
+    /// Adds the answer of an acceptor to WRITE. Returns the lease, and the last moment at which it is
+    /// valid by this member's clock, once a majority has answered.
+    pub fn on_write_ack(&mut self, acceptor: MemberId, majority: usize) -> Option<(Lease, Time)> {
+        let AttemptPhase::Writing { lease, until } = self.phase else {
             return None;
         };
         self.acks.add(acceptor);
-        (self.acks.count() >= majority).then_some(lease)
+        (self.acks.count() >= majority).then_some((lease, until))
     }
 }

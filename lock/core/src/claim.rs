@@ -7,33 +7,35 @@ use leasehold_leases::Time;
 
 use crate::attempt::{Attempt, MemberSet};
 use crate::ballot::{AttemptBallot, Fence};
-use crate::message::{Body, Lease};
+use crate::message::Body;
 use crate::rules;
 use crate::settings::GroupSettings;
 
 /// A lease that this member holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holding {
-    lease: Lease,
+    acquired: AttemptBallot,
+    until: Time,
 }
 
 impl Holding {
-    pub(crate) fn new(lease: Lease) -> Holding {
-        Holding { lease }
+    pub(crate) fn new(acquired: AttemptBallot, until: Time) -> Holding {
+        Holding { acquired, until }
     }
 
-    pub(crate) fn lease(self) -> Lease {
-        self.lease
+    /// Returns the ballot of the attempt that acquired the lease.
+    pub(crate) fn acquired(self) -> AttemptBallot {
+        self.acquired
     }
 
     /// Returns the fence token. A renewal does not change it.
     pub fn fence(self) -> Fence {
-        self.lease.acquired.fence()
+        self.acquired.fence()
     }
 
     /// Returns the last moment at which the lease is valid, by this member's clock.
     pub fn until(self) -> Time {
-        self.lease.until
+        self.until
     }
 }
 

@@ -22,10 +22,16 @@
 //! it was given. So the same seed and inputs always give the same run.
 //!
 //! # Clocks
-//! The clocks of all members are synchronised: at any moment, the readings of any two of them
-//! differ by at most [`epsilon`](settings::GroupSettings::epsilon). NTP states the offset of *one*
-//! clock, so `epsilon` is at least twice that offset. Each ack bounds the offset of the acceptor's
-//! clock. If the bound shows that `epsilon` is exceeded, the member gives up all its leases.
+//! The settings of a group say on which clocks it relies ([`ClockModel`]).
+//!
+//! By default, only the *rates* of clocks are bounded. Each acceptor has a timer of its own for a
+//! lease. Until the timer ends, the acceptor tells other proposers that the resource is taken. This
+//! is the algorithm of PaxosLease. `now` is a reading of a clock that nobody sets or steers.
+//!
+//! Otherwise the clocks of all members are synchronised: at any moment, the readings of any two of
+//! them differ by at most `epsilon`. NTP states the offset of *one* clock, so `epsilon` is at least
+//! twice that offset. Each ack bounds the offset of the acceptor's clock. If the bound shows that
+//! `epsilon` is exceeded, the member gives up all its leases. This is the algorithm of Flease.
 
 pub mod ballot;
 pub mod message;
@@ -42,5 +48,5 @@ mod register;
 pub use self::ballot::{AttemptBallot, Fence, MemberId, Proposer};
 pub use self::claim::Holding;
 pub use self::member::{AcquireRefusal, LeaseLoss, MemberEvent, MemberInput, MemberMachine};
-pub use self::message::{Body, Lease, Packet};
-pub use self::settings::GroupSettings;
+pub use self::message::{Body, Lease, LeaseEnd, Packet};
+pub use self::settings::{ClockModel, GroupSettings};

@@ -10,12 +10,12 @@ use leasehold_leases::hashing::SeededState;
 
 use crate::agenda::Agenda;
 use crate::attempt::Attempt;
-use crate::ballot::{AttemptBallot, Fence, MemberId, Proposer};
+use crate::ballot::{AttemptBallot, Fence, MemberId, Proposer, ROUND_MAX};
 use crate::claim::{AcquireRequest, Claim, Holding, Release};
-use crate::message::{Body, Lease, Packet, RESOURCE_BYTES_MAX, Resource};
+use crate::message::{Body, Lease, LeaseEnd, Packet, RESOURCE_BYTES_MAX, Resource};
 use crate::register::Register;
 use crate::rules;
-use crate::settings::GroupSettings;
+use crate::settings::{ClockModel, GroupSettings};
 
 /// Input of a member.
 #[derive(Clone, Debug)]
@@ -41,6 +41,12 @@ pub enum MemberInput {
     /// The clock of this member was set. The member gives up everything, and does nothing until it
     /// is started again.
     ClockSet,
+    /// The member may promise rounds below `until`: it has kept this number on a disk, or it does
+    /// without fence tokens that rise after a restart.
+    RoundsReserved {
+        /// The reserved rounds are below this number.
+        until: u64,
+    },
     /// A deadline has been reached.
     Tick,
 }
@@ -126,6 +132,12 @@ pub enum MemberEvent {
         /// immediately. Otherwise the moment from which they can.
         ends: Option<Time>,
     },
+    /// The member needs more rounds. It promises none of them before it gets
+    /// [`MemberInput::RoundsReserved`] with this number.
+    ReserveRounds {
+        /// The rounds to reserve are below this number.
+        until: u64,
+    },
     /// The clock of another member differs from the clock of this member by more than `epsilon`.
     /// One of both is wrong. This member holds nothing and answers nothing until its process is
     /// started again.
@@ -146,6 +158,14 @@ pub struct MemberMachine {
     is_clock_wrong: bool,
     /// State of the random number generator.
     random: u64,
+    /// Round above all rounds that this member has used or promised before it started.
+    floor: u64,
+    /// The member promises rounds below this number only.
+    reserved: u64,
+    /// Whether more rounds have been requested.
+    is_reserving: bool,
+    /// Highest round that this member knows, of any resource.
+    highest_round: u64,
     /// State as an acceptor.
     registers: HashMap<Resource, Register, SeededState>,
     /// State as a proposer.
@@ -158,7 +178,10 @@ pub struct MemberMachine {
 
 impl MemberMachine {
     /// Starts a member at `now`. `run` is a random number, and `seed` is the seed of all random
-    /// numbers of the member.
+    /// numbers of the member. `floor` is above all rounds that earlier processes of this member have
+    /// used or promised. The caller has reserved [`rules::ROUNDS_RESERVED`] rounds from there on, and
+    /// reserves more for [`MemberEvent::ReserveRounds`]. Fence tokens may fall if `floor` is too low.
+    /// With synchronised clocks, rounds follow from the clock, and `floor` may be 0.
     ///
     /// # Panics
     /// If the settings are not valid, or if `me` is not a member.
@@ -167,6 +190,7 @@ impl MemberMachine {
         me: MemberId,
         run: u64,
         seed: u64,
+        floor: u64,
         now: Time,
     ) -> MemberMachine {
         assert_eq!(settings.validate(), Ok(()));
@@ -176,6 +200,10 @@ impl MemberMachine {
             silent_until: now + rules::restart_wait(&settings),
             is_clock_wrong: false,
             random: seed,
+            highest_round: floor,
+            floor,
+            reserved: floor.saturating_add(rules::ROUNDS_RESERVED),
+            is_reserving: false,
             registers: HashMap::with_hasher(SeededState::default()),
             claims: HashMap::with_hasher(SeededState::default()),
             agenda: Agenda::default(),
@@ -193,7 +221,7 @@ impl MemberMachine {
     /// Returns the lease of a resource that this member owns at `now`.
     pub fn holding(&self, resource: &[u8], now: Time) -> Option<Holding> {
         let holding = self.claims.get(resource)?.holding?;
-        rules::is_valid(holding.lease(), now).then_some(holding)
+        rules::is_valid(holding.until(), now).then_some(holding)
     }
 
     /// Returns the time of the next deadline; [`Time::MAX`] if there is none.
@@ -211,6 +239,10 @@ impl MemberMachine {
             } => self.acquire(now, resource, wait_until),
             MemberInput::Release { resource } => self.release(now, resource),
             MemberInput::ClockSet => self.distrust_clock(),
+            MemberInput::RoundsReserved { until } => {
+                self.reserved = self.reserved.max(until);
+                self.is_reserving = false;
+            }
             MemberInput::Tick => {}
         }
         self.meet_deadlines(now);
@@ -320,10 +352,10 @@ impl MemberMachine {
         attempt: Option<Attempt>,
     ) {
         self.end_release(resource, claim, false);
-        let acquired = holding.lease().acquired;
+        let acquired = holding.acquired();
         // A renewal may be half written.
-        let written = attempt.and_then(Attempt::lease);
-        let until = written.map_or(Time::ZERO, |it| it.until);
+        let written = attempt.and_then(Attempt::written_until);
+        let until = written.unwrap_or(Time::ZERO);
         claim.release = Some(Release {
             acquired,
             ends: rules::takeable_from(&self.settings, until.max(holding.until())),
@@ -358,18 +390,31 @@ impl MemberMachine {
         ) {
             return None;
         }
-        let register = self.registers.entry(resource.clone()).or_default();
-        if let Body::Read {
-            ballot,
-            gives_way: true,
-        } = body
-            && let Some(lease) = register.taken(&self.settings, ballot.proposer, now)
+        if let Body::Read { ballot, .. } | Body::Write { ballot, .. } = body
+            && !self.may_promise(ballot.round)
         {
-            return Some(Body::Taken { ballot, lease });
+            return None;
+        }
+        let settings = &self.settings;
+        let register = self.registers.entry(resource.clone());
+        let register = register.or_insert_with(|| Register::new(self.floor));
+        let blocking = match body {
+            Body::Read {
+                ballot,
+                gives_way: true,
+                renews,
+            } => register.taken(settings, ballot, renews, now),
+            Body::Write { ballot, lease } if settings.has_timers() => {
+                register.taken(settings, ballot, Some(lease.acquired), now)
+            }
+            _ => None,
+        };
+        if blocking.is_some() {
+            return blocking;
         }
         let nack = |ballot, promised| Body::Nack { ballot, promised };
         Some(match body {
-            Body::Read { ballot, .. } => match register.read(ballot) {
+            Body::Read { ballot, .. } => match register.read(settings, ballot) {
                 Ok((accepted, lease)) => Body::ReadAck {
                     ballot,
                     accepted,
@@ -377,7 +422,7 @@ impl MemberMachine {
                 },
                 Err(promised) => nack(ballot, promised),
             },
-            Body::Write { ballot, lease } => match register.write(ballot, lease) {
+            Body::Write { ballot, lease } => match register.write(settings, ballot, lease, now) {
                 Ok(()) => Body::WriteAck { ballot },
                 Err(promised) => nack(ballot, promised),
             },
@@ -387,6 +432,20 @@ impl MemberMachine {
             }
             _ => return None,
         })
+    }
+
+    /// Whether the member has reserved a round. Requests more rounds before they are used up.
+    fn may_promise(&mut self, round: u64) -> bool {
+        if !self.settings.has_timers() {
+            return true;
+        }
+        let wanted = round.saturating_add(rules::ROUNDS_RESERVED / 2);
+        if wanted >= self.reserved && !self.is_reserving {
+            self.is_reserving = true;
+            let until = round.saturating_add(rules::ROUNDS_RESERVED);
+            self.events.push(MemberEvent::ReserveRounds { until });
+        }
+        rules::may_promise(self.reserved, round)
     }
 
     fn on_packet(&mut self, now: Time, packet: Packet) {
@@ -416,6 +475,16 @@ impl MemberMachine {
             if !self.is_sane(now, from, &resource, body) {
                 continue;
             }
+            if let Some(round) = body.round() {
+                let is_possible =
+                    rules::is_round_possible(&self.settings, now, self.highest_round, round);
+                // A member that has been down for long learns the rounds of the others in steps.
+                let known = self.highest_round + rules::LEAP_MAX;
+                self.highest_round = self.highest_round.max(round.min(known));
+                if !is_possible {
+                    continue;
+                }
+            }
             match self.accept(now, &resource, body) {
                 Some(answer) => self.outbox[usize::from(from.0)].push((resource, answer)),
                 None if self.claims.contains_key(&resource) => {
@@ -432,11 +501,19 @@ impl MemberMachine {
     fn is_sane(&self, now: Time, from: MemberId, resource: &Resource, body: Body) -> bool {
         let settings = &self.settings;
         let is_ballot = |ballot: AttemptBallot| {
-            ballot.proposer.member.0 < settings.members
-                && rules::is_round_possible(settings, now, ballot.round)
+            ballot.proposer.member.0 < settings.members && ballot.round <= ROUND_MAX
         };
-        let until_max = now + settings.term + settings.epsilon;
-        let is_lease = |lease: Lease| is_ballot(lease.acquired) && lease.until <= until_max;
+        let is_end = |end: LeaseEnd| match (settings.clocks, end) {
+            (ClockModel::Synchronised { epsilon }, LeaseEnd::At(until)) => {
+                until <= now + settings.term + epsilon
+            }
+            (ClockModel::Bounded(bound), LeaseEnd::Left(left)) => {
+                left <= bound.outwait(settings.term)
+            }
+            (ClockModel::Synchronised { .. }, LeaseEnd::Left(_))
+            | (ClockModel::Bounded(_), LeaseEnd::At(_)) => false,
+        };
+        let is_lease = |lease: Lease| is_ballot(lease.acquired) && is_end(lease.end);
         let is_named = (1..=RESOURCE_BYTES_MAX).contains(&resource.len());
         is_named
             && match body {

@@ -1,5 +1,7 @@
 //! Messages between members.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use leasehold_leases::Time;
 
@@ -16,14 +18,32 @@ pub const RESOURCE_BYTES_MAX: usize = 256;
 pub struct Lease {
     /// Ballot of the attempt that acquired the lease. Its proposer is the owner. Renewals keep it.
     pub acquired: AttemptBallot,
+    /// End of the lease.
+    pub end: LeaseEnd,
+}
+
+/// End of a lease, as messages describe it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeaseEnd {
     /// Last moment at which the lease is valid, by the synchronised clocks.
-    pub until: Time,
+    At(Time),
+    /// Time that is left until the lease has ended, by the timer of the acceptor that sends it.
+    Left(Duration),
 }
 
 impl Lease {
     /// Returns the owner.
     pub fn owner(self) -> Proposer {
         self.acquired.proposer
+    }
+
+    /// Returns the last moment at which the lease may be valid, by the clock of the member that
+    /// received it at `now`.
+    pub fn until(self, now: Time) -> Time {
+        match self.end {
+            LeaseEnd::At(until) => until,
+            LeaseEnd::Left(left) => now + left,
+        }
     }
 }
 
@@ -34,9 +54,12 @@ pub enum Body {
     Read {
         /// Ballot of the attempt.
         ballot: AttemptBallot,
-        /// Whether the READ must not disturb an owner. If so, an acceptor that holds the lease of
-        /// another proposer answers [`Body::Taken`], and still accepts this owner's renewals.
+        /// Whether the READ must not disturb an owner. If so, an acceptor that holds another lease
+        /// answers [`Body::Taken`], and still accepts its owner's renewals.
         gives_way: bool,
+        /// Ballot with which the lease was acquired that the attempt renews; `None` if the attempt
+        /// acquires a lease. Groups with synchronised clocks need no such ballot.
+        renews: Option<AttemptBallot>,
     },
     /// Positive answer to [`Body::Read`].
     ReadAck {
@@ -47,8 +70,7 @@ pub enum Body {
         /// The lease of that write; `None` if there is none, or if it was released.
         lease: Option<Lease>,
     },
-    /// Answer to a READ that gives way: the acceptor holds a lease of another proposer that has not
-    /// ended by all clocks.
+    /// Answer to a READ that gives way: the acceptor holds another lease, which may not have ended.
     Taken {
         /// Ballot of the attempt.
         ballot: AttemptBallot,
@@ -84,6 +106,20 @@ pub enum Body {
         /// Ballot of the attempt that acquired the lease.
         acquired: AttemptBallot,
     },
+}
+
+impl Body {
+    /// Returns the highest round in the message that this member did not choose itself.
+    pub fn round(self) -> Option<u64> {
+        match self {
+            Body::Read { ballot, .. } | Body::Write { ballot, .. } => Some(ballot.round),
+            Body::Release { acquired } => Some(acquired.round),
+            Body::ReadAck { accepted, .. } => Some(accepted.round),
+            Body::Taken { lease, .. } => Some(lease.acquired.round),
+            Body::Nack { promised, .. } => Some(promised.round),
+            Body::WriteAck { .. } | Body::ReleaseAck { .. } => None,
+        }
+    }
 }
 
 /// All messages that a member sends to another member after a batch of inputs.

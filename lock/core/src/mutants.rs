@@ -34,6 +34,9 @@ rules! {
     AttemptEnd: "acks are used however old their attempt is";
     RestartWait: "a restarted member is silent for the term only, as in the paper";
     Epsilon: "a member takes a lease as soon as the lease has ended by its own clock";
+    Timer: "an acceptor keeps a lease for the term only, although clocks drift";
+    OneLease: "an acceptor replaces the lease that it holds by any other one";
+    Reserve: "a member promises rounds that it has not reserved on its disk";
     EpsilonStrict: "a member takes a lease at the last moment of epsilon, as in the paper";
     WriteBack: "a member tells the owner that it has read, but not written";
     Acks: "acks are counted, not acceptors";

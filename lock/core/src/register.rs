@@ -2,8 +2,8 @@
 
 use leasehold_leases::Time;
 
-use crate::ballot::{AttemptBallot, Proposer};
-use crate::message::Lease;
+use crate::ballot::AttemptBallot;
+use crate::message::{Body, Lease, LeaseEnd};
 use crate::rules;
 use crate::settings::GroupSettings;
 
@@ -16,6 +16,8 @@ pub struct Register {
     accepted: AttemptBallot,
     /// The lease of the last write; `None` if there is none, or if it was released.
     lease: Option<Lease>,
+    /// Last moment, by this member's clock, at which the lease may be valid for its owner.
+    kept_until: Time,
     /// Ballot with which the lease was acquired that was released last.
     released: AttemptBallot,
     /// Round of the last attempt of this member. Its own acceptor need not have promised it.
@@ -23,6 +25,19 @@ pub struct Register {
 }
 
 impl Register {
+    /// Creates the register of a resource. The member may have promised ballots of rounds below
+    /// `floor`.
+    pub fn new(floor: u64) -> Register {
+        let promised = AttemptBallot {
+            round: floor,
+            ..AttemptBallot::ZERO
+        };
+        Register {
+            promised,
+            ..Register::default()
+        }
+    }
+
     /// Returns the highest round that this member knows for the resource.
     pub fn last_round(&self) -> u64 {
         self.promised.round.max(self.own_round)
@@ -33,40 +48,71 @@ impl Register {
         self.own_round = round;
     }
 
-    /// Returns the lease of another proposer that has not ended by all clocks. A READ that gives way
-    /// must not block its renewals.
-    pub fn taken(&self, settings: &GroupSettings, reader: Proposer, now: Time) -> Option<Lease> {
-        self.lease.filter(|lease| {
-            lease.owner() != reader && !rules::has_ended_everywhere(settings, *lease, now)
-        })
+    /// Returns the answer to a READ that gives way, or to a WRITE, if another lease blocks it. The
+    /// READ must not block the renewals of this lease. `renews` is the ballot with which the lease
+    /// was acquired that is renewed or written.
+    pub fn taken(
+        &self,
+        settings: &GroupSettings,
+        ballot: AttemptBallot,
+        renews: Option<AttemptBallot>,
+        now: Time,
+    ) -> Option<Body> {
+        let held = self.held(now)?;
+        if !rules::blocks(settings, held, ballot.proposer, renews) {
+            return None;
+        }
+        let left = LeaseEnd::Left(self.kept_until.since(now));
+        let end = if settings.has_timers() {
+            left
+        } else {
+            held.end
+        };
+        let lease = Lease { end, ..held };
+        Some(Body::Taken { ballot, lease })
+    }
+
+    /// Returns the lease if it may not have ended.
+    fn held(&self, now: Time) -> Option<Lease> {
+        self.lease
+            .filter(|_| !rules::has_ended(self.kept_until, now))
     }
 
     /// Reads the register. Returns the ballot and the lease of the last write. A repeated READ gets
-    /// the same answer again.
+    /// the same answer again. If acceptors have timers, there is no lease in the answer: a READ is
+    /// acked only if no other lease blocks it.
     ///
     /// # Errors
     /// The promised ballot, if it is above `ballot`.
     pub fn read(
         &mut self,
+        settings: &GroupSettings,
         ballot: AttemptBallot,
     ) -> Result<(AttemptBallot, Option<Lease>), AttemptBallot> {
         if ballot < self.promised || ballot <= self.accepted {
             return Err(self.promised);
         }
         self.promised = ballot;
-        Ok((self.accepted, self.lease))
+        Ok((self.accepted, self.lease.filter(|_| !settings.has_timers())))
     }
 
     /// Writes the register.
     ///
     /// # Errors
     /// The promised ballot, if it is above `ballot`.
-    pub fn write(&mut self, ballot: AttemptBallot, lease: Lease) -> Result<(), AttemptBallot> {
+    pub fn write(
+        &mut self,
+        settings: &GroupSettings,
+        ballot: AttemptBallot,
+        lease: Lease,
+        now: Time,
+    ) -> Result<(), AttemptBallot> {
         if ballot < self.promised {
             return Err(self.promised);
         }
         self.promised = ballot;
         self.accepted = ballot;
+        self.kept_until = rules::kept_until(settings, lease, now);
         // A release may overtake a renewal. Its owner has stopped, so the resource is free.
         self.lease = Some(lease).filter(|lease| lease.acquired != self.released);
         Ok(())
@@ -108,8 +154,21 @@ impl HighestWrite {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use leasehold_leases::time::ClockBound;
+
     use super::*;
-    use crate::ballot::MemberId;
+    use crate::ballot::{MemberId, Proposer};
+    use crate::settings::ClockModel;
+
+    const NOW: Time = Time(5);
+
+    fn settings() -> GroupSettings {
+        let epsilon = Duration::from_millis(1);
+        let clocks = ClockModel::Synchronised { epsilon };
+        GroupSettings::new(3, Duration::from_secs(1), clocks)
+    }
 
     fn ballot(round: u64, member: u8) -> AttemptBallot {
         let member = MemberId(member);
@@ -118,51 +177,114 @@ mod tests {
     }
 
     fn lease(acquired: AttemptBallot) -> Lease {
-        let until = Time(9);
-        Lease { acquired, until }
+        let end = LeaseEnd::At(Time(9));
+        Lease { acquired, end }
     }
 
     #[test]
     fn nothing_is_accepted_below_a_promise() {
         let mut register = Register::default();
-        assert_eq!(register.read(ballot(2, 0)), Ok((AttemptBallot::ZERO, None)));
         assert_eq!(
-            register.read(ballot(2, 0)),
+            register.read(&settings(), ballot(2, 0)),
+            Ok((AttemptBallot::ZERO, None))
+        );
+        assert_eq!(
+            register.read(&settings(), ballot(2, 0)),
             Ok((AttemptBallot::ZERO, None)),
             "again"
         );
-        assert_eq!(register.read(ballot(1, 1)), Err(ballot(2, 0)));
+        assert_eq!(register.read(&settings(), ballot(1, 1)), Err(ballot(2, 0)));
         let low = ballot(1, 1);
-        assert_eq!(register.write(low, lease(low)), Err(ballot(2, 0)));
+        assert_eq!(
+            register.write(&settings(), low, lease(low), NOW),
+            Err(ballot(2, 0))
+        );
         let high = ballot(2, 0);
-        assert_eq!(register.write(high, lease(high)), Ok(()));
-        assert_eq!(register.write(high, lease(high)), Ok(()), "again");
-        assert_eq!(register.read(high), Err(high), "it was written");
-        assert_eq!(register.read(ballot(2, 1)), Ok((high, Some(lease(high)))));
+        assert_eq!(register.write(&settings(), high, lease(high), NOW), Ok(()));
+        assert_eq!(
+            register.write(&settings(), high, lease(high), NOW),
+            Ok(()),
+            "again"
+        );
+        assert_eq!(
+            register.read(&settings(), high),
+            Err(high),
+            "it was written"
+        );
+        assert_eq!(
+            register.read(&settings(), ballot(2, 1)),
+            Ok((high, Some(lease(high))))
+        );
     }
 
     #[test]
     fn a_release_frees_the_named_lease_only() {
         let mut register = Register::default();
         let (first, second) = (ballot(1, 0), ballot(2, 0));
-        register.write(second, lease(second)).unwrap();
+        register
+            .write(&settings(), second, lease(second), NOW)
+            .unwrap();
         register.release(first);
         assert_eq!(
-            register.read(ballot(3, 0)),
+            register.read(&settings(), ballot(3, 0)),
             Ok((second, Some(lease(second))))
         );
         register.release(second);
-        assert_eq!(register.read(ballot(4, 0)), Ok((second, None)));
+        assert_eq!(register.read(&settings(), ballot(4, 0)), Ok((second, None)));
     }
 
     #[test]
     fn a_release_that_overtakes_a_renewal_is_not_undone() {
         let mut register = Register::default();
         let (first, renewal) = (ballot(1, 0), ballot(2, 0));
-        register.write(first, lease(first)).unwrap();
+        register
+            .write(&settings(), first, lease(first), NOW)
+            .unwrap();
         register.release(first);
-        register.write(renewal, lease(first)).unwrap();
-        assert_eq!(register.read(ballot(3, 1)), Ok((renewal, None)));
+        register
+            .write(&settings(), renewal, lease(first), NOW)
+            .unwrap();
+        assert_eq!(
+            register.read(&settings(), ballot(3, 1)),
+            Ok((renewal, None))
+        );
+    }
+
+    #[test]
+    fn a_timer_starts_when_a_lease_is_accepted() {
+        let term = Duration::from_secs(10);
+        let clocks = ClockModel::Bounded(ClockBound { rho_ppm: 0 });
+        let settings = GroupSettings::new(3, term, clocks);
+        let (first, renewal) = (ballot(1, 0), ballot(2, 0));
+        let end = LeaseEnd::Left(term);
+        let acquired = first;
+        let lease = Lease { acquired, end };
+        let mut register = Register::default();
+        register.write(&settings, first, lease, NOW).unwrap();
+        let left = |register: &Register, now, reader: AttemptBallot, renews| match register
+            .taken(&settings, reader, renews, now)
+        {
+            Some(Body::Taken { lease, .. }) => Some(lease.end),
+            other => {
+                assert_eq!(other, None);
+                None
+            }
+        };
+        let half = NOW + term / 2;
+        let other = ballot(9, 1);
+        assert_eq!(
+            left(&register, half, other, None),
+            Some(LeaseEnd::Left(term / 2))
+        );
+        assert_eq!(left(&register, half, first, Some(first)), None, "a renewal");
+        assert!(left(&register, half, first, Some(renewal)).is_some());
+        register.write(&settings, renewal, lease, half).unwrap();
+        let last = half + term;
+        assert_eq!(
+            left(&register, last, other, None),
+            Some(LeaseEnd::Left(Duration::ZERO))
+        );
+        assert_eq!(left(&register, Time(last.0 + 1), other, None), None);
     }
 
     #[test]

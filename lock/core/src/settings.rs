@@ -2,6 +2,23 @@
 
 use std::time::Duration;
 
+use leasehold_leases::time::ClockBound;
+
+/// Assumption about the clocks of the members. It decides on which algorithm a group relies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClockModel {
+    /// The rates of all clocks are bounded. The members never compare readings of different clocks.
+    /// The algorithm is that of PaxosLease (Trencseni, Gazso and Reinhardt, 2012): each acceptor has
+    /// a timer of its own for a lease.
+    Bounded(ClockBound),
+    /// All clocks are synchronised: at any moment, the readings of any two of them differ by at
+    /// most `epsilon`. The algorithm is Flease: a lease has the same end for all members.
+    Synchronised {
+        /// Maximum difference between the clocks of any two members.
+        epsilon: Duration,
+    },
+}
+
 /// Settings of a group. All members have the same settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupSettings {
@@ -9,8 +26,8 @@ pub struct GroupSettings {
     pub members: u8,
     /// Duration of a lease (`t_max` of the paper).
     pub term: Duration,
-    /// Maximum difference between the clocks of any two members.
-    pub epsilon: Duration,
+    /// Assumption about the clocks.
+    pub clocks: ClockModel,
     /// Maximum duration of an attempt, which consists of a READ and a WRITE. Later acks are
     /// ignored.
     pub attempt: Duration,
@@ -43,6 +60,9 @@ pub enum SettingsError {
         /// The sum that the term must exceed.
         least: Duration,
     },
+    /// The bound on the rates of clocks is too large.
+    #[error("`rho` is {0} parts per million, but must be at most 250000, a quarter")]
+    Rho(u32),
     /// A renewal would come too late.
     #[error(
         "`renew_ms` is {renew:?}, but `renew_ms` + `attempt_ms` must be below `t_max_ms` = {term:?}; \
@@ -56,6 +76,8 @@ pub enum SettingsError {
     },
 }
 
+/// Maximum error of a clock's rate. With a larger error, waits would be much longer than the term.
+const RHO_PPM_MAX: u32 = 250_000;
 /// Minimum term. With shorter terms, the numbers of intervals would not fit into rounds.
 const TERM_MIN: Duration = Duration::from_millis(100);
 /// Maximum term. It keeps all sums of times far below the end of the clock.
@@ -64,11 +86,11 @@ const TERM_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 impl GroupSettings {
     /// Returns settings with the defaults for `renew` (a third of the term) and `attempt` (a
     /// quarter of the term).
-    pub fn new(members: u8, term: Duration, epsilon: Duration) -> GroupSettings {
+    pub fn new(members: u8, term: Duration, clocks: ClockModel) -> GroupSettings {
         GroupSettings {
             members,
             term,
-            epsilon,
+            clocks,
             attempt: term / 4,
             renew: term / 3,
         }
@@ -82,7 +104,7 @@ impl GroupSettings {
         let &GroupSettings {
             members,
             term,
-            epsilon,
+            clocks,
             attempt,
             renew,
         } = self;
@@ -97,7 +119,14 @@ impl GroupSettings {
         if !(TERM_MIN..=TERM_MAX).contains(&term) {
             return Err(SettingsError::Term(term));
         }
-        let least = attempt.saturating_add(epsilon.saturating_mul(2));
+        let slack = match clocks {
+            ClockModel::Synchronised { epsilon } => epsilon.saturating_mul(2),
+            ClockModel::Bounded(ClockBound { rho_ppm }) if rho_ppm > RHO_PPM_MAX => {
+                return Err(SettingsError::Rho(rho_ppm));
+            }
+            ClockModel::Bounded(_) => Duration::ZERO,
+        };
+        let least = attempt.saturating_add(slack);
         if term <= least {
             return Err(SettingsError::Short { term, least });
         }
@@ -105,6 +134,11 @@ impl GroupSettings {
             return Err(SettingsError::Renew { renew, term });
         }
         Ok(())
+    }
+
+    /// Whether each acceptor has a timer of its own for a lease.
+    pub fn has_timers(&self) -> bool {
+        matches!(self.clocks, ClockModel::Bounded(_))
     }
 
     /// Returns the number of members that form a majority.
@@ -117,10 +151,15 @@ impl GroupSettings {
 mod tests {
     use super::*;
 
+    fn epsilon(it: &mut GroupSettings, epsilon: Duration) {
+        it.clocks = ClockModel::Synchronised { epsilon };
+    }
+
     #[test]
     fn each_wrong_field_is_named() {
         let ms = Duration::from_millis;
-        let good = GroupSettings::new(3, ms(10_000), ms(100));
+        let clocks = ClockModel::Synchronised { epsilon: ms(100) };
+        let good = GroupSettings::new(3, ms(10_000), clocks);
         assert_eq!(good.validate(), Ok(()));
         let wrong = |change: fn(&mut GroupSettings)| {
             let mut settings = good.clone();
@@ -131,15 +170,25 @@ mod tests {
         assert!(wrong(|it| it.members = 16).contains("`members`"));
         assert!(wrong(|it| it.attempt = Duration::ZERO).contains("`attempt_ms`"));
         assert!(wrong(|it| it.term = Duration::MAX).contains("`t_max_ms`"));
-        assert!(wrong(|it| it.epsilon = it.term / 2).contains("`epsilon_ms`"));
-        assert!(wrong(|it| it.epsilon = Duration::MAX).contains("`epsilon_ms`"));
+        assert!(wrong(|it| epsilon(it, it.term / 2)).contains("`epsilon_ms`"));
+        assert!(wrong(|it| epsilon(it, Duration::MAX)).contains("`epsilon_ms`"));
+        let bounded = |rho_ppm| ClockModel::Bounded(ClockBound { rho_ppm });
+        let drift = |it: &mut GroupSettings| {
+            it.clocks = ClockModel::Bounded(ClockBound { rho_ppm: 300_000 });
+        };
+        assert!(wrong(drift).contains("`rho` is 300000"));
+        assert_eq!(
+            GroupSettings::new(3, ms(10_000), bounded(1000)).validate(),
+            Ok(())
+        );
         assert!(wrong(|it| it.renew = it.term).contains("`renew_ms`"));
     }
 
     #[test]
     fn two_majorities_have_a_common_member() {
         for members in 3..=15_u8 {
-            let settings = GroupSettings::new(members, Duration::from_secs(1), Duration::ZERO);
+            let clocks = ClockModel::Bounded(ClockBound { rho_ppm: 0 });
+            let settings = GroupSettings::new(members, Duration::from_secs(1), clocks);
             assert!(2 * settings.majority() > usize::from(members));
         }
     }

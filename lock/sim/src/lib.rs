@@ -13,5 +13,5 @@ pub mod scenario;
 pub mod world;
 
 pub use self::oracle::GroupViolation;
-pub use self::scenario::GroupScenario;
+pub use self::scenario::{GroupScenario, SimulatedClocks};
 pub use self::world::{GroupWorld, RunSums};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_kernel::network::Faults;
-use leasehold_lock_core::GroupSettings;
+use leasehold_leases::time::ClockBound;
+use leasehold_lock_core::{ClockModel, GroupSettings};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -44,6 +45,20 @@ impl GroupFault {
     }
 }
 
+/// Clocks on which a simulated group relies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimulatedClocks {
+    /// The rates of the clocks are bounded.
+    Bounded,
+    /// The clocks are synchronised.
+    Synchronised,
+}
+
+impl SimulatedClocks {
+    /// All choices.
+    pub const ALL: [SimulatedClocks; 2] = [SimulatedClocks::Bounded, SimulatedClocks::Synchronised];
+}
+
 /// Settings, delays and faults of a run.
 #[derive(Clone, Debug)]
 pub struct GroupScenario {
@@ -54,6 +69,9 @@ pub struct GroupScenario {
     /// Actual maximum difference between two clocks, in ns. It exceeds `epsilon` only in negative
     /// controls.
     pub clock_difference_ns: u64,
+    /// Actual maximum error of the rate of a clock with a bounded rate, in parts per million. It
+    /// exceeds `rho` only in negative controls.
+    pub clock_error_ppm: u32,
     /// Number of resources.
     pub resources: usize,
     /// One-way delay of every link in ns, by sender and receiver.
@@ -74,13 +92,13 @@ impl fmt::Display for GroupScenario {
         let faults: Vec<_> = self.faults.iter().map(|(kind, _)| kind).collect();
         write!(
             f,
-            "seed {}: {} members, {} resources, t_max {:?}, epsilon {:?}, attempts of {:?}; faults: \
+            "seed {}: {} members, {} resources, t_max {:?}, {:?}, attempts of {:?}; faults: \
              {faults:?}; messages: {:?}",
             self.seed,
             settings.members,
             self.resources,
             settings.term,
-            settings.epsilon,
+            settings.clocks,
             settings.attempt,
             self.link_faults,
         )
@@ -89,14 +107,20 @@ impl fmt::Display for GroupScenario {
 
 impl GroupScenario {
     /// Chooses everything at random.
-    pub fn draw(seed: u64) -> GroupScenario {
+    pub fn draw(seed: u64, clocks: SimulatedClocks) -> GroupScenario {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let members = [3, 3, 3, 4, 5, 5, 7][rng.random_range(0..7)];
         let term = Duration::from_millis([300, 1000, 3000][rng.random_range(0..3)]);
-        let epsilon = [Duration::ZERO, term / 50, term / 8, term / 4][rng.random_range(0..4)];
+        let precision = rng.random_range(0..4);
+        let epsilon = [Duration::ZERO, term / 50, term / 8, term / 4][precision];
+        let rho_ppm = [0, 1_000, 20_000, 200_000][precision];
+        let model = match clocks {
+            SimulatedClocks::Bounded => ClockModel::Bounded(ClockBound { rho_ppm }),
+            SimulatedClocks::Synchronised => ClockModel::Synchronised { epsilon },
+        };
         let settings = GroupSettings {
             attempt: term / [3, 4, 10][rng.random_range(0..3)],
-            ..GroupSettings::new(members, term, epsilon)
+            ..GroupSettings::new(members, term, model)
         };
         let term_ns = term.as_nanos() as u64;
         let n = usize::from(members);
@@ -125,6 +149,7 @@ impl GroupScenario {
         GroupScenario {
             seed,
             clock_difference_ns: epsilon.as_nanos() as u64,
+            clock_error_ppm: rho_ppm,
             settings,
             resources: rng.random_range(1..=3),
             one_way_ns,

@@ -4,6 +4,7 @@ mod faults;
 mod program;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_kernel::campaign::Sums;
@@ -14,7 +15,8 @@ use leasehold_kernel::queue::EventQueue;
 use leasehold_kernel::trace::Trace;
 use leasehold_leases::Time;
 use leasehold_lock_core::{
-    AcquireRefusal, Body, LeaseLoss, MemberEvent, MemberId, MemberInput, MemberMachine, Packet,
+    AcquireRefusal, Body, ClockModel, LeaseLoss, MemberEvent, MemberId, MemberInput, MemberMachine,
+    Packet, rules,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -143,6 +145,8 @@ pub struct GroupWorld {
     requests: BTreeMap<(usize, usize), Time>,
     resources: Vec<Bytes>,
     oracle: Oracle,
+    /// Round above all rounds that each member has used or promised. A member keeps it on its disk.
+    floors: Vec<u64>,
     is_calm: bool,
     /// Whether every resource must have an owner that does not change.
     is_owned: bool,
@@ -167,6 +171,7 @@ impl GroupWorld {
                 .map(|it| Bytes::from(format!("r{it}")))
                 .collect(),
             oracle: Oracle::default(),
+            floors: vec![0; n],
             is_calm: false,
             is_owned: false,
             sums: RunSums::default(),
@@ -174,8 +179,7 @@ impl GroupWorld {
             scenario,
         };
         for member in 0..n {
-            let offset = world.draw_offset();
-            let clock = Clock::new(0, START_NS.wrapping_add_signed(offset), 0);
+            let clock = world.draw_clock();
             world.members.push(Process::new(clock));
             world.queue.schedule(0, Happening::Start(member));
             world.queue.schedule(0, Happening::Steer(member));
@@ -219,8 +223,13 @@ impl GroupWorld {
     /// Returns the time within which every resource has an owner again after the last fault.
     fn calm_ns(&self) -> u64 {
         let settings = &self.scenario.settings;
-        let wait = leasehold_lock_core::rules::restart_wait(settings);
-        let owned = wait + settings.term + settings.epsilon + settings.attempt * 20;
+        let wait = rules::restart_wait(settings);
+        let owned = wait + settings.term + settings.attempt * 20;
+        let owned = match settings.clocks {
+            ClockModel::Synchronised { epsilon } => owned + epsilon,
+            // By the slowest clock.
+            ClockModel::Bounded(bound) => bound.outwait(owned),
+        };
         owned.as_nanos() as u64
     }
 
@@ -282,7 +291,9 @@ impl GroupWorld {
         let id = MemberId(member as u8);
         let (name, seed) = (self.rng.random(), self.rng.random());
         let settings = self.scenario.settings.clone();
-        process.boot(MemberMachine::new(settings, id, name, seed, now));
+        let floor = self.floors[member];
+        self.floors[member] = floor + rules::ROUNDS_RESERVED;
+        process.boot(MemberMachine::new(settings, id, name, seed, floor, now));
         self.trace
             .line(self.now_ns, format_args!("m{member} starts"));
         for resource in 0..self.resources.len() {
@@ -404,7 +415,7 @@ impl GroupWorld {
                     } => {
                         self.sums.taken += 1;
                         // Later, the lease may be one that was read and not written back.
-                        if now + self.scenario.settings.epsilon < until {
+                        if self.epsilon().is_some_and(|epsilon| now + epsilon < until) {
                             self.oracle.on_told(&resource, owner, fence, until.0);
                         }
                     }
@@ -430,9 +441,16 @@ impl GroupWorld {
                 }
                 self.plan_program(member, &resource, 1.0);
             }
+            MemberEvent::ReserveRounds { until } => {
+                self.floors[member] = self.floors[member].max(until);
+                if let Some(machine) = self.members[member].machine_mut() {
+                    machine.step(now, MemberInput::RoundsReserved { until });
+                }
+            }
             MemberEvent::ClocksDiffer { .. } => {
                 self.sums.wrong_clocks += 1;
-                if self.scenario.clock_difference_ns <= self.epsilon_ns() {
+                let epsilon_ns = self.epsilon().map_or(0, |it| it.as_nanos() as u64);
+                if self.scenario.clock_difference_ns <= epsilon_ns {
                     let message = format!("{id:?} distrusts clocks that are right");
                     return Err(("clocks", message));
                 }
@@ -441,8 +459,12 @@ impl GroupWorld {
         Ok(())
     }
 
-    fn epsilon_ns(&self) -> u64 {
-        self.scenario.settings.epsilon.as_nanos() as u64
+    /// Returns the maximum difference between clocks, if they are synchronised.
+    fn epsilon(&self) -> Option<Duration> {
+        match self.scenario.settings.clocks {
+            ClockModel::Synchronised { epsilon } => Some(epsilon),
+            ClockModel::Bounded(_) => None,
+        }
     }
 
     /// Checks that at most one member holds a resource. A paused member counts, because its program
@@ -480,6 +502,27 @@ impl GroupWorld {
         (term_ns * terms * self.rng.random::<f64>()) as u64
     }
 
+    /// Returns the clock of a member at the start of a run.
+    fn draw_clock(&mut self) -> Clock {
+        if self.scenario.settings.has_timers() {
+            // Readings of different clocks have nothing in common.
+            let reading_ns = self.rng.random_range(0..START_NS);
+            return Clock::new(0, reading_ns, self.draw_rate_ppm());
+        }
+        let offset = self.draw_offset();
+        Clock::new(0, START_NS.wrapping_add_signed(offset), 0)
+    }
+
+    /// Returns a random error of a clock's rate, in parts per million. The extremes are frequent.
+    fn draw_rate_ppm(&mut self) -> i32 {
+        let most = self.scenario.clock_error_ppm as i32;
+        match self.rng.random_range(0..4) {
+            0 => most,
+            1 => -most,
+            _ => self.rng.random_range(-most..=most),
+        }
+    }
+
     /// Returns a random offset of a clock from true time, in ns. The extremes are frequent.
     fn draw_offset(&mut self) -> i64 {
         // The rate of a clock has a resolution of 1 part per million.
@@ -491,15 +534,25 @@ impl GroupWorld {
         }
     }
 
-    /// Steers a member's clock to a new offset.
+    /// Steers a member's clock to a new offset, or gives it a new rate.
     fn steer(&mut self, member: usize) {
+        if self.scenario.settings.has_timers() {
+            let rate_ppm = self.draw_rate_ppm();
+            let span_ns = 1_000_000 + self.draw_ns(2.0);
+            return self.set_rate(member, rate_ppm, span_ns);
+        }
         let target = self.draw_offset();
         let span_ns = self.scenario.clock_difference_ns * 2 + 1_000_000 + self.draw_ns(1.0);
         let reading = self.members[member].clock().read(self.now_ns).0;
         let offset = reading as i64 - (START_NS + self.now_ns) as i64;
         let rate_ppm = i128::from(target - offset) * 1_000_000 / i128::from(span_ns);
+        self.set_rate(member, rate_ppm as i32, span_ns);
+    }
+
+    /// Changes the rate of a member's clock for a time.
+    fn set_rate(&mut self, member: usize, rate_ppm: i32, span_ns: u64) {
         let now_ns = self.now_ns;
-        self.members[member].change_clock(|clock| clock.set_rate(now_ns, rate_ppm as i32));
+        self.members[member].change_clock(|clock| clock.set_rate(now_ns, rate_ppm));
         self.arm(member);
         self.queue
             .schedule(now_ns + span_ns, Happening::Steer(member));

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use leasehold_lock_core::mutants::{LockRule, with};
-use leasehold_lock_sim::{GroupScenario, GroupWorld};
+use leasehold_lock_sim::{GroupScenario, GroupWorld, SimulatedClocks};
 
 /// Returns the oracle that a run without the rule violates.
 fn violated(rule: LockRule, scenario: GroupScenario) -> Option<&'static str> {
@@ -16,33 +16,46 @@ fn violated(rule: LockRule, scenario: GroupScenario) -> Option<&'static str> {
     }
 }
 
-/// Number of seeds within which a rule is noticed; `None` if only a directed schedule notices it.
-fn seeds_max(rule: LockRule) -> Option<u64> {
-    match rule {
-        LockRule::Term | LockRule::AttemptEnd => Some(100),
-        LockRule::Epsilon | LockRule::WriteBack => Some(200),
-        LockRule::Acks | LockRule::AckBallot => Some(200),
-        LockRule::ReleaseBallot | LockRule::ReleaseStops => Some(100),
-        LockRule::RestartWait => Some(10_000),
-        // They need two clocks that differ by `epsilon` to the nanosecond, a copied machine, a
-        // member that hears nothing for a whole interval, or a wrong clock.
-        LockRule::EpsilonStrict | LockRule::Run | LockRule::NackBallot | LockRule::ClockWatch => {
-            None
-        }
+/// Number of seeds within which a rule is noticed; `None` if only a directed schedule notices it, or
+/// if groups with these clocks do not rely on the rule.
+fn seeds_max(rule: LockRule, clocks: SimulatedClocks) -> Option<u64> {
+    match clocks {
+        SimulatedClocks::Bounded => match rule {
+            LockRule::Term | LockRule::Timer | LockRule::RestartWait => Some(10_000),
+            LockRule::Acks => Some(200),
+            LockRule::ReleaseBallot | LockRule::ReleaseStops => Some(1_000),
+            _ => None,
+        },
+        SimulatedClocks::Synchronised => match rule {
+            LockRule::Term | LockRule::AttemptEnd => Some(100),
+            LockRule::Epsilon | LockRule::WriteBack => Some(200),
+            LockRule::Acks | LockRule::AckBallot => Some(200),
+            LockRule::ReleaseBallot | LockRule::ReleaseStops => Some(100),
+            LockRule::RestartWait => Some(10_000),
+            // They need two clocks that differ by `epsilon` to the nanosecond, a copied machine, a
+            // member that hears nothing for a whole interval, or a wrong clock.
+            LockRule::EpsilonStrict
+            | LockRule::Run
+            | LockRule::NackBallot
+            | LockRule::ClockWatch => None,
+            LockRule::Timer | LockRule::OneLease | LockRule::Reserve => None,
+        },
     }
 }
 
 #[test]
 fn seeds_notice_mutants() {
-    for rule in LockRule::ALL {
-        let Some(max) = seeds_max(*rule) else {
-            continue;
-        };
-        let mut seeds = 0..max;
-        let caught =
-            seeds.find_map(|seed| Some((seed, violated(*rule, GroupScenario::draw(seed))?)));
-        println!("{rule:?}: {caught:?}");
-        assert!(caught.is_some(), "{rule:?} is missed by {max} seeds");
+    for clocks in SimulatedClocks::ALL {
+        for rule in LockRule::ALL {
+            let Some(max) = seeds_max(*rule, clocks) else {
+                continue;
+            };
+            let mut seeds = 0..max;
+            let caught = seeds
+                .find_map(|seed| Some((seed, violated(*rule, GroupScenario::draw(seed, clocks))?)));
+            println!("{clocks:?} {rule:?}: {caught:?}");
+            assert!(caught.is_some(), "{rule:?} is missed by {max} seeds");
+        }
     }
 }
 
@@ -51,9 +64,22 @@ fn seeds_notice_mutants() {
 #[test]
 fn clocks_that_differ_by_two_epsilon_give_two_owners() {
     let caught = (0..1000).find_map(|seed| {
-        let mut scenario = GroupScenario::draw(seed);
+        let mut scenario = GroupScenario::draw(seed, SimulatedClocks::Synchronised);
         scenario.clock_difference_ns *= 2;
         let oracle = violated(LockRule::ClockWatch, scenario)?;
+        (oracle == "exclusion").then_some(seed)
+    });
+    assert!(caught.is_some(), "the oracle is blind");
+}
+
+/// Negative control: if the rates of clocks are far beyond their bound, there are two owners.
+#[test]
+fn clocks_that_drift_ten_times_too_much_give_two_owners() {
+    let caught = (0..1000).find_map(|seed| {
+        let mut scenario = GroupScenario::draw(seed, SimulatedClocks::Bounded);
+        // A clock runs at least at a tenth of the right rate.
+        scenario.clock_error_ppm = (scenario.clock_error_ppm * 10).min(900_000);
+        let oracle = GroupWorld::new(scenario, 1).run().err()?.oracle;
         (oracle == "exclusion").then_some(seed)
     });
     assert!(caught.is_some(), "the oracle is blind");

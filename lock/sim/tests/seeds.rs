@@ -1,13 +1,22 @@
 //! Random runs.
 
 use leasehold_kernel::campaign::Sums as _;
-use leasehold_lock_sim::{GroupScenario, GroupWorld, RunSums};
+use leasehold_lock_sim::{GroupScenario, GroupWorld, RunSums, SimulatedClocks};
 
 #[test]
-fn random_runs_break_no_property() {
+fn random_runs_with_bounded_rates_break_no_property() {
+    random_runs(SimulatedClocks::Bounded);
+}
+
+#[test]
+fn random_runs_with_synchronised_clocks_break_no_property() {
+    random_runs(SimulatedClocks::Synchronised);
+}
+
+fn random_runs(clocks: SimulatedClocks) {
     let mut sums = RunSums::default();
     for seed in 0..2000 {
-        let mut world = GroupWorld::new(GroupScenario::draw(seed), 100);
+        let mut world = GroupWorld::new(GroupScenario::draw(seed, clocks), 100);
         match world.run() {
             Ok(run) => sums.merge(&run),
             Err(violation) => {
@@ -16,7 +25,6 @@ fn random_runs_break_no_property() {
             }
         }
     }
-    println!("{sums:?}");
     let missing = sums.named().into_iter().filter(|(_, count)| *count == 0);
     let missing: Vec<_> = missing.map(|(name, _)| name).collect();
     assert_eq!(missing, ["members that distrusted clocks"], "{sums:?}");
@@ -24,9 +32,10 @@ fn random_runs_break_no_property() {
 
 #[test]
 fn a_seed_determines_a_run() {
-    for seed in [1, 17, 40] {
+    let all = SimulatedClocks::ALL.map(|clocks| [(1, clocks), (17, clocks), (40, clocks)]);
+    for (seed, clocks) in all.concat() {
         let lines = || {
-            let mut world = GroupWorld::new(GroupScenario::draw(seed), 0);
+            let mut world = GroupWorld::new(GroupScenario::draw(seed, clocks), 0);
             world.run().expect("no property is broken");
             world.trace().lines().map(str::to_owned).collect::<Vec<_>>()
         };
@@ -39,7 +48,7 @@ fn a_seed_determines_a_run() {
 fn wrong_clocks_are_noticed() {
     let (mut runs, mut noticed) = (0, 0);
     for seed in 0..300 {
-        let mut scenario = GroupScenario::draw(seed);
+        let mut scenario = GroupScenario::draw(seed, SimulatedClocks::Synchronised);
         if scenario.clock_difference_ns == 0 {
             continue;
         }

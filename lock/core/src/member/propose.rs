@@ -8,8 +8,8 @@ use super::{AcquireRefusal, LeaseLoss, MemberEvent, MemberMachine};
 use crate::attempt::Attempt;
 use crate::ballot::{AttemptBallot, MemberId};
 use crate::claim::{Claim, Holding};
-use crate::message::{Body, Lease, Resource};
-use crate::register::HighestWrite;
+use crate::message::{Body, Lease, LeaseEnd, Resource};
+use crate::register::{HighestWrite, Register};
 use crate::rules;
 
 /// Number of conflicts after which the back-off does not grow any more.
@@ -24,24 +24,34 @@ impl MemberMachine {
             return;
         }
         let request = claim.request.as_mut();
-        let gives_way = request.is_some_and(|request| {
+        let waits = request.is_some_and(|request| {
             request.began.get_or_insert(now);
             !request.wants_answer(now)
         });
-        let register = self.registers.entry(resource.clone()).or_default();
+        let gives_way = waits || self.settings.has_timers();
+        let renews = claim.holding.map(Holding::acquired);
+        let renews = renews.filter(|_| self.settings.has_timers());
+        let register = self.registers.entry(resource.clone());
+        let register = register.or_insert_with(|| Register::new(self.floor));
         let last = register.last_round().max(claim.above);
         let round = rules::next_round(&self.settings, now, last);
-        if !rules::is_round_possible(&self.settings, now, round) {
+        if !rules::is_round_possible(&self.settings, now, self.highest_round, round) {
             // Other members would not accept the round. The next interval has new ones.
             claim.next_attempt = now + self.settings.attempt;
             return;
         }
         register.use_round(round);
+        self.highest_round = self.highest_round.max(round);
         let proposer = self.me;
         let ballot = AttemptBallot { round, proposer };
         claim.next_attempt = Time::MAX;
         claim.attempt = Some(Attempt::begin(ballot, now));
-        self.broadcast(now, resource, claim, Body::Read { ballot, gives_way });
+        let read = Body::Read {
+            ballot,
+            gives_way,
+            renews,
+        };
+        self.broadcast(now, resource, claim, read);
     }
 
     /// Takes the answer of an acceptor.
@@ -69,26 +79,23 @@ impl MemberMachine {
             }
             Body::Taken { ballot, lease } => {
                 let members = self.settings.members;
-                let attempt = self.current(now, claim, ballot);
-                if attempt.is_some_and(|it| it.on_taken(acceptor, members, majority)) {
-                    claim.attempt = None;
-                    // The wait may have ended meanwhile. Then the program expects an answer.
-                    if claim.request.is_some_and(|it| it.wants_answer(now)) {
-                        self.begin_attempt(now, resource, claim);
-                    } else {
-                        self.wait_for_end(now, claim, lease);
-                    }
+                let Some(attempt) = self.current(now, claim, ballot) else {
+                    return;
+                };
+                if attempt.on_taken(acceptor, lease, members, majority) {
+                    let attempt = *attempt;
+                    self.on_blocked(now, resource, claim, attempt, lease);
                 }
             }
             Body::WriteAck { ballot } => {
                 let attempt = self.current(now, claim, ballot);
                 let written = attempt.and_then(|it| {
-                    let lease = it.on_write_ack(acceptor, majority)?;
-                    Some((lease, it.began))
+                    let (lease, until) = it.on_write_ack(acceptor, majority)?;
+                    Some((lease, until, it.began))
                 });
-                if let Some((lease, began)) = written {
+                if let Some((lease, until, began)) = written {
                     claim.attempt = None;
-                    self.on_written(now, resource, claim, lease, began);
+                    self.on_written(now, resource, claim, lease, until, began);
                 }
             }
             Body::Nack { ballot, promised } => self.on_nack(now, resource, claim, ballot, promised),
@@ -111,6 +118,39 @@ impl MemberMachine {
         (rules::answers(ballot, attempt.ballot) && !is_over).then_some(attempt)
     }
 
+    /// No majority can ack an attempt, because too many acceptors hold another lease.
+    /// `lease` is one of these leases.
+    fn on_blocked(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        claim: &mut Claim,
+        attempt: Attempt,
+        lease: Lease,
+    ) {
+        if !claim.request.is_some_and(|it| it.wants_answer(now)) {
+            self.abandon(now, resource, claim);
+            self.wait_for_end(now, claim, lease);
+        } else if !self.settings.has_timers() {
+            // The wait has ended meanwhile. An attempt that does not give way finds the owner.
+            claim.attempt = None;
+            self.begin_attempt(now, resource, claim);
+        } else if let Some(lease) = attempt.taken_by(self.settings.majority()) {
+            // Otherwise further answers may come, until the attempt ends.
+            let reason = self.taken(now, lease);
+            self.abandon(now, resource, claim);
+            self.refuse(resource, claim, reason);
+        }
+    }
+
+    fn taken(&self, now: Time, lease: Lease) -> AcquireRefusal {
+        AcquireRefusal::Taken {
+            owner: lease.owner().member,
+            fence: lease.acquired.fence(),
+            until: rules::told_takeable_from(&self.settings, lease, now),
+        }
+    }
+
     /// Decides what to write after a majority has answered READ (Flease §II.H, lines 3 to 12).
     fn on_read(
         &mut self,
@@ -122,26 +162,35 @@ impl MemberMachine {
         let Some(attempt) = claim.attempt else {
             return;
         };
+        let until = rules::lease_end(&self.settings, attempt.began, now);
+        let has_timers = self.settings.has_timers();
+        let end = if has_timers {
+            LeaseEnd::Left(self.settings.term)
+        } else {
+            LeaseEnd::At(until)
+        };
         let mut lease = Lease {
             acquired: attempt.ballot,
-            until: rules::lease_end(&self.settings, attempt.began, now),
+            end,
         };
         let found = highest.lease();
         if let Some(holding) = claim.holding {
             // Only this member writes another lease before the end of its own.
-            lease.acquired = holding.lease().acquired;
-            if found.is_none_or(|it| it.acquired != lease.acquired) {
+            lease.acquired = holding.acquired();
+            if !has_timers && found.is_none_or(|it| it.acquired != lease.acquired) {
                 claim.attempt = None;
                 return;
             }
-            return self.write(now, resource, claim, lease);
+            return self.write(now, resource, claim, lease, until);
         }
         let is_free = |found: Lease| {
-            rules::is_own(found, self.me) || rules::has_ended_everywhere(&self.settings, found, now)
+            let kept_until = rules::kept_until(&self.settings, found, now);
+            rules::is_own(found, self.me) || rules::has_ended(kept_until, now)
         };
+        // If acceptors have timers, their acks say that they hold no lease.
         match found.filter(|found| !is_free(*found)) {
-            None => self.write(now, resource, claim, lease),
-            Some(found) if !rules::is_valid(found, now) => {
+            None => self.write(now, resource, claim, lease, until),
+            Some(found) if !rules::is_valid(found.until(now), now) => {
                 claim.attempt = None;
                 self.wait_for_end(now, claim, found);
                 // Nobody knows yet whether the owner has stopped, so there is no answer before.
@@ -149,19 +198,30 @@ impl MemberMachine {
                     request.began = Some(claim.next_attempt);
                 }
             }
-            Some(found) if rules::writes_back() => self.write(now, resource, claim, found),
+            Some(found) if rules::writes_back() => {
+                self.write(now, resource, claim, found, found.until(now));
+            }
             Some(found) => {
                 claim.attempt = None;
-                self.on_written(now, resource, claim, found, attempt.began);
+                let until = found.until(now);
+                self.on_written(now, resource, claim, found, until, attempt.began);
             }
         }
     }
 
-    fn write(&mut self, now: Time, resource: &Resource, claim: &mut Claim, lease: Lease) {
+    /// Sends WRITE. By this member's clock, the lease is valid until `until`.
+    fn write(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        claim: &mut Claim,
+        lease: Lease,
+        until: Time,
+    ) {
         let Some(attempt) = &mut claim.attempt else {
             return;
         };
-        attempt.write(lease, now);
+        attempt.write(lease, until, now);
         let ballot = attempt.ballot;
         self.broadcast(now, resource, claim, Body::Write { ballot, lease });
     }
@@ -169,7 +229,7 @@ impl MemberMachine {
     /// Plans the next attempt for the end of another member's lease, or for the end of the
     /// program's wait. An earlier attempt could not succeed.
     fn wait_for_end(&mut self, now: Time, claim: &mut Claim, lease: Lease) {
-        let from = rules::takeable_from(&self.settings, lease.until);
+        let from = rules::told_takeable_from(&self.settings, lease, now);
         let mut next = from + self.random_below(self.settings.attempt / 8);
         if let Some(request) = claim.request
             && !request.wants_answer(now)
@@ -179,34 +239,33 @@ impl MemberMachine {
         claim.next_attempt = next;
     }
 
-    /// A majority has accepted the WRITE of `lease`, in an attempt that began at `began`.
+    /// A majority has accepted the WRITE of `lease`, in an attempt that began at `began`. By this
+    /// member's clock, the lease is valid until `until`.
     fn on_written(
         &mut self,
         now: Time,
         resource: &Resource,
         claim: &mut Claim,
         lease: Lease,
+        until: Time,
         began: Time,
     ) {
         claim.above = 0;
-        let holding = Holding::new(lease);
+        let until = rules::owned_until(&self.settings, until, now);
+        let holding = Holding::new(lease.acquired, until);
         let resource = resource.clone();
         if !rules::is_own(lease, self.me) {
             self.wait_for_end(now, claim, lease);
             if let Some(request) = &mut claim.request {
                 request.conflicts = 0;
                 if request.wants_answer(now) {
-                    let reason = AcquireRefusal::Taken {
-                        owner: lease.owner().member,
-                        fence: lease.acquired.fence(),
-                        until: rules::takeable_from(&self.settings, lease.until),
-                    };
+                    let reason = self.taken(now, lease);
                     self.refuse(&resource, claim, reason);
                 }
             }
             return;
         }
-        if !rules::is_valid(lease, now) {
+        if !rules::is_valid(until, now) {
             claim.next_attempt = now;
             return;
         }
@@ -233,7 +292,7 @@ impl MemberMachine {
         if !is_current || promised <= ballot {
             return;
         }
-        claim.attempt = None;
+        self.abandon(now, resource, claim);
         if rules::heeds_nack() {
             claim.above = claim.above.max(promised.round);
         }
@@ -274,7 +333,7 @@ impl MemberMachine {
         };
         claim
             .holding
-            .take_if(|it| it.lease().acquired == release.acquired);
+            .take_if(|it| it.acquired() == release.acquired);
         self.events.push(MemberEvent::Released {
             resource: resource.clone(),
             fence: release.acquired.fence(),
@@ -290,7 +349,7 @@ impl MemberMachine {
         }
         let lost = claim
             .holding
-            .take_if(|it| !rules::is_valid(it.lease(), now));
+            .take_if(|it| !rules::is_valid(it.until(), now));
         if let Some(holding) = lost {
             claim.attempt = None;
             claim.next_attempt = Time::MAX;
@@ -301,17 +360,33 @@ impl MemberMachine {
             });
         }
         let settings = &self.settings;
-        let ended = claim
-            .attempt
-            .take_if(|it| now >= rules::attempt_end(settings, it.began));
+        let current = claim.attempt.as_ref();
+        let has_ended = current.is_some_and(|it| now >= rules::attempt_end(settings, it.began));
+        if has_ended {
+            self.abandon(now, resource, claim);
+        }
         if claim.attempt.is_some() {
             return;
         }
         if claim.request.is_some_and(|it| it.is_over(now, attempt)) {
             return self.refuse(resource, claim, AcquireRefusal::NoMajority);
         }
-        if ended.is_some() || now >= claim.next_attempt {
+        if has_ended || now >= claim.next_attempt {
             self.begin_attempt(now, resource, claim);
+        }
+    }
+
+    /// Ends an attempt without success. If acceptors have timers, and the lease may be half written,
+    /// it is released: otherwise it would block other attempts for a term. Nobody uses it.
+    fn abandon(&mut self, now: Time, resource: &Resource, claim: &mut Claim) {
+        let attempt = claim.attempt.take();
+        let written = attempt.filter(|it| it.written_until().is_some());
+        if let Some(attempt) = written
+            && self.settings.has_timers()
+            && claim.holding.is_none()
+        {
+            let acquired = attempt.ballot;
+            self.broadcast(now, resource, claim, Body::Release { acquired });
         }
     }
 

@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_leases::Time;
+use leasehold_leases::time::ClockBound;
 use leasehold_lock_core::{
-    AcquireRefusal, GroupSettings, MemberEvent, MemberId, MemberInput, MemberMachine, Packet, rules,
+    AcquireRefusal, ClockModel, GroupSettings, MemberEvent, MemberId, MemberInput, MemberMachine,
+    Packet, rules,
 };
 
 /// Reading of a right clock at the start of a schedule. An interval of ballots begins here.
 pub const START: Time = Time(1_800_000_000_000_000_000 / 9_900_000_000 * 9_900_000_000);
 /// Term of the leases in schedules.
 pub const TERM: Duration = Duration::from_secs(10);
-/// Bound on the difference between clocks in schedules.
+/// Bound on the difference between clocks in schedules with synchronised clocks.
 pub const EPSILON: Duration = Duration::from_millis(100);
+/// Bound on the error of clock rates in schedules with timers: a tenth.
+pub const BOUND: ClockBound = ClockBound { rho_ppm: 100_000 };
 
 const RESOURCE: Bytes = Bytes::from_static(b"resource");
 
@@ -39,13 +43,22 @@ fn started(settings: &GroupSettings) -> Time {
 }
 
 impl Group {
-    /// Starts members. Their wait after the start is over at time 0.
+    /// Starts members with synchronised clocks. Their wait after the start is over at time 0.
     pub fn new(members: u8) -> Group {
-        let settings = GroupSettings::new(members, TERM, EPSILON);
+        Group::with(members, ClockModel::Synchronised { epsilon: EPSILON })
+    }
+
+    /// Starts members with clocks of bounded rates. Their wait after the start is over at time 0.
+    pub fn with_timers(members: u8) -> Group {
+        Group::with(members, ClockModel::Bounded(BOUND))
+    }
+
+    fn with(members: u8, clocks: ClockModel) -> Group {
+        let settings = GroupSettings::new(members, TERM, clocks);
         let started = started(&settings);
         let start = |member| {
             let run = 100 + u64::from(member);
-            MemberMachine::new(settings.clone(), MemberId(member), run, run, started)
+            MemberMachine::new(settings.clone(), MemberId(member), run, run, 0, started)
         };
         Group {
             processes: (0..members).map(start).collect(),
@@ -61,7 +74,7 @@ impl Group {
     pub fn copy(&mut self, member: u8) -> usize {
         let started = started(&self.settings);
         let id = MemberId(member);
-        let copy = MemberMachine::new(self.settings.clone(), id, 200, 200, started);
+        let copy = MemberMachine::new(self.settings.clone(), id, 200, 200, 0, started);
         self.processes.push(copy);
         self.offsets_ms.push(0);
         self.processes.len() - 1
@@ -77,6 +90,12 @@ impl Group {
     /// Sets the difference of a clock from true time.
     pub fn offset(&mut self, process: usize, ms: i64) {
         self.offsets_ms[process] = ms;
+    }
+
+    /// Lets a clock run fast (1) or slow (-1) from time 0 on, as far as its bound allows.
+    pub fn drift(&mut self, process: usize, direction: i64) {
+        let rho_ppm = i64::from(BOUND.rho_ppm);
+        self.offset(process, direction * self.now_ms * rho_ppm / 1_000_000);
     }
 
     /// Reads a clock.
@@ -132,10 +151,20 @@ impl Group {
 
     /// Kills a process and starts it again.
     pub fn restart(&mut self, process: usize) {
+        self.restart_above(process, 0);
+    }
+
+    /// Kills a process and starts it again. Its rounds begin at `floor`.
+    pub fn restart_above(&mut self, process: usize, floor: u64) {
         let (settings, id) = (self.settings.clone(), MemberId(process as u8));
         let run = 1000 + self.now_ms as u64;
         let now = self.clock(process);
-        self.processes[process] = MemberMachine::new(settings, id, run, run, now);
+        self.processes[process] = MemberMachine::new(settings, id, run, run, floor, now);
+    }
+
+    /// Tells a process that it has reserved rounds on its disk.
+    pub fn reserve(&mut self, process: usize, until: u64) {
+        self.step(process, MemberInput::RoundsReserved { until });
     }
 
     /// Takes the packets that are in flight from one process to another.

@@ -5,6 +5,7 @@ use std::time::Duration;
 mod group;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod timers;
 
 use leasehold_lock_core::{Body, MemberEvent};
 
@@ -120,7 +121,10 @@ fn write_back_a_half_written_lease_is_completed_before_anybody_is_told() {
 
 #[test]
 fn acks_an_acceptor_counts_once() {
-    let mut group = Group::new(5);
+    acks_count_once(Group::new(5));
+}
+
+fn acks_count_once(mut group: Group) {
     group.acquire(0);
     for _ in 0..2 {
         group.deliver(0, 1);
@@ -199,7 +203,10 @@ fn release_ballot_a_late_release_does_not_free_a_later_lease() {
 
 #[test]
 fn release_stops_an_owner_stops_before_it_sends_a_release() {
-    let mut group = Group::new(3);
+    release_stops(Group::new(3));
+}
+
+fn release_stops(mut group: Group) {
     group.acquire(0);
     group.talk(0, 1);
     group.release(0);

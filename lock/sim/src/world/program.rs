@@ -48,7 +48,8 @@ impl GroupWorld {
     /// Checks that every request has its result, unless it still waits.
     pub(super) fn check_results(&self) -> Checked {
         let settings = &self.scenario.settings;
-        let longest = settings.attempt * 2 + settings.epsilon * 2 + settings.term;
+        let epsilon = self.epsilon().unwrap_or_default();
+        let longest = settings.attempt * 2 + epsilon * 2 + settings.term;
         for ((member, resource), wait_until) in &self.requests {
             let now = self.members[*member].clock().read(self.now_ns);
             if *wait_until + longest < now {
