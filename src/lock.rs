@@ -14,7 +14,7 @@ use self::control::{LockAnswer, LockRequest};
 use crate::terminal::{Interrupted, escaped, is_unprintable, runtime, say};
 
 const EXAMPLE: &str = "\
-A group file, with all that must be in it; all members have the same file:
+The required fields of a group file. All members have the same file:
 
   group = \"printers\"
 
@@ -23,13 +23,20 @@ A group file, with all that must be in it; all members have the same file:
   address = \"127.0.0.1:7401\"     # where the others reach this member
   # ... and a [[member]] for each other: 3 to 15
 
-What may be in it, with what it is otherwise: clocks = \"bounded\" with rho = 0.001 (the rates of \
-all clocks are wrong by at most rho; or clocks = \"synchronised\" with epsilon_ms, the maximum \
-difference between the wall clocks of any two members, at least twice what NTP says of one); t_max_ms = 10000 (how long a lease lasts unless it is \
-renewed, and about how long the others wait after its owner has died), renew_ms = a third of it, \
-attempt_ms = a quarter (how long an owner or a majority may take to be found), warn_ms = a quarter, \
-insecure = true if addresses are reachable for other machines, although members prove nothing to \
-each other.
+Optional fields, with their defaults:
+
+  t_max_ms = 10000             duration of a lease that is not renewed; the others wait about
+                               as long after its owner has died
+  renew_ms = t_max_ms / 3      time after which an owner renews its lease
+  attempt_ms = t_max_ms / 4    maximum duration of an attempt to acquire or renew a lease
+  warn_ms = t_max_ms / 4       time before the end of a lease at which its owner is warned
+  clocks = \"bounded\"           the rates of all clocks are wrong by at most rho
+  rho = 0.001
+  insecure = false             must be true if other machines can reach an address; members
+                               do not authenticate each other
+
+With clocks = \"synchronised\", give epsilon_ms instead of rho: the maximum difference between the \
+wall clocks of any two members, at least twice the error that NTP states for one clock.
 
   leasehold lock serve --group group.toml --me a --dir a &     # and b and c
   leasehold lock acquire --dir a printer --wait forever
@@ -38,7 +45,7 @@ each other.
 
 Exit status: 10 if another member owns the resource; 130 after Ctrl-C; else 1, or 0 after success.";
 
-/// Keeps resources with one owner at a time. The members of a group, one
+/// Gives each resource at most one owner at a time. The members of a group, one
 /// process on each of 3 to 15 machines, agree on the owners among themselves.
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
@@ -73,7 +80,7 @@ enum LockCommand {
         #[command(flatten)]
         member: RunningMember,
     },
-    /// Kills owners on three processes, shows how others take over, and draws it
+    /// Starts three members, kills the owner three times, and draws a time line of the owners
     Demo(demo::LockDemoArgs),
 }
 

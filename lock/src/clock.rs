@@ -5,10 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use leasehold_leases::Time;
 use leasehold_lock_core::GroupSettings;
 
+/// Maximum time between two readings that are compared.
+const TOGETHER: Duration = Duration::from_micros(100);
+/// Maximum number of attempts to read both clocks together.
+const TRIES: u32 = 4;
 /// Slack for two clocks that are read one after the other.
 const SLACK: Duration = Duration::from_millis(1);
-/// Maximum rate at which a wall clock is steered, as the inverse: a tenth. The daemons of NTP stay
-/// below it.
+/// Inverse of the maximum rate at which a wall clock is steered: 10 stands for a tenth. NTP daemons
+/// stay below this rate.
 const STEERING: u32 = 10;
 
 /// Readings of two clocks of this machine at about the same time.
@@ -18,16 +22,36 @@ pub(crate) struct ClockReadings {
     pub(crate) local: Time,
     /// Reading of the wall clock. Some groups synchronise their wall clocks.
     pub(crate) wall: Time,
-    /// The one of both readings by which the group measures leases.
+    /// Reading of the clock by which the group measures leases: `local` or `wall`.
     pub(crate) time: Time,
+    /// Whether the thread was not interrupted between the readings, so that they can be compared.
+    pub(crate) is_together: bool,
 }
 
 impl ClockReadings {
     /// Reads both clocks.
     pub(crate) fn now(settings: &GroupSettings) -> ClockReadings {
+        let mut readings = ClockReadings::read(settings);
+        for _ in 1..TRIES {
+            if readings.is_together {
+                break;
+            }
+            readings = ClockReadings::read(settings);
+        }
+        readings
+    }
+
+    fn read(settings: &GroupSettings) -> ClockReadings {
         let (local, wall) = (leasehold_clock::now(), wall());
-        let time = if settings.has_timers() { local } else { wall };
-        ClockReadings { local, wall, time }
+        let has_timers = settings.has_timers();
+        let time = if has_timers { local } else { wall };
+        let is_together = has_timers || leasehold_clock::now().since(local) <= TOGETHER;
+        ClockReadings {
+            local,
+            wall,
+            time,
+            is_together,
+        }
     }
 
     /// Converts a moment of the clock by which the group measures leases to the local clock. The
@@ -58,8 +82,12 @@ mod tests {
     fn readings(local_ms: u64, wall_ms: u64) -> ClockReadings {
         let time = |ms: u64| Time(ms * 1_000_000);
         let (local, wall) = (time(local_ms), time(wall_ms));
-        let time = wall;
-        ClockReadings { local, wall, time }
+        ClockReadings {
+            local,
+            wall,
+            time: wall,
+            is_together: true,
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) const MAGIC: u32 = 0x4C48_4C01;
 pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
 /// Size of a frame, in bytes, above which the rest of a packet goes into another frame.
 const FRAME_BYTES: usize = 256 << 10;
+/// Maximum size of a frame, in bytes. A message with the longest name is far below 1 KiB.
+pub(crate) const FRAME_BYTES_MAX: usize = FRAME_BYTES + (4 << 10);
 
 /// First frame of a connection, by the member that dialled it.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -447,6 +449,7 @@ mod tests {
         encode_packet(sent.clone(), &mut buffer).unwrap();
         let (mut messages, mut frames) = (Vec::new(), 0);
         while let Some(frame) = split_frame(&mut buffer).unwrap() {
+            assert!(frame.len() <= FRAME_BYTES_MAX);
             let part = decode_packet(frame, FROM, TO).unwrap();
             assert_eq!(part.sent, sent.sent);
             messages.extend(part.messages);

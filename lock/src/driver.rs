@@ -1,5 +1,5 @@
 //! The thread of a member. It passes the program's requests and the packets of other members to the
-//! state machine in batches, and performs the results.
+//! state machine in batches, and carries out the results.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_clock::{ClockWatch, Clocks};
 use leasehold_leases::Time;
+use leasehold_lock_core::rules::ROUNDS_RESERVED;
 use leasehold_lock_core::{
     AcquireRefusal, ClockModel, Fence, LeaseLoss, MemberEvent, MemberId, MemberInput,
     MemberMachine, Packet,
@@ -22,6 +23,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::ClockReadings;
+use crate::directory::{DirectoryError, MemberDirectory};
 use crate::group::Group;
 use crate::held::{Held, LeaseState, Loss, Released};
 use crate::member::{AcquireError, Wait};
@@ -31,8 +33,9 @@ use crate::peers::Peers;
 const BATCH_MAX: usize = 4096;
 /// Maximum time between two iterations. In each iteration, the clocks are compared.
 const IDLE_MAX: Duration = Duration::from_millis(250);
-/// Time between the discovery of a wrong clock and a new start of the member.
-const CLOCK_RETRY: Duration = Duration::from_secs(1);
+/// Minimum time between the discovery of a wrong clock and a new start of the state machine. Also the
+/// time after which a member tries again to write to its directory.
+const RETRY: Duration = Duration::from_secs(1);
 /// Time for the last packets of a member that stops to reach the sockets.
 const LAST_PACKETS: Duration = Duration::from_millis(100);
 
@@ -94,14 +97,36 @@ impl Interest {
     }
 }
 
+/// Rounds that a member may use.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    /// Directory in which reserved rounds are kept.
+    pub(crate) directory: Option<MemberDirectory>,
+    /// First round that was not reserved when the member started.
+    pub(crate) floor: u64,
+}
+
+impl Rounds {
+    /// Reserves all rounds below `until`.
+    fn reserve(&self, until: u64) -> Result<(), DirectoryError> {
+        let directory = self.directory.as_ref();
+        directory.map_or(Ok(()), |it| it.reserve(until))
+    }
+}
+
 /// The thread of a member.
 pub(crate) struct Driver {
     group: Arc<Group>,
     me: MemberId,
+    rounds: Rounds,
+    /// First round that is not reserved.
+    reserved: u64,
+    /// Rounds below this number could not be reserved. The next attempt is made at this moment.
+    unreserved: Option<(u64, Time)>,
     core: MemberMachine,
     peers: Rc<Peers>,
-    /// Sender for the leases that the program gets. The thread ends when the program has dropped
-    /// everything, so this sender does not count.
+    /// Sender for the leases that the program gets. It is weak, so that it does not keep the channel
+    /// open: the thread ends when the program has dropped the member and all leases.
     commands: WeakUnboundedSender<Command>,
     interests: HashMap<Bytes, Interest>,
     /// Clocks in the last iteration.
@@ -109,35 +134,39 @@ pub(crate) struct Driver {
     machine_clocks: Clocks,
     /// Comparison of the clocks of this machine.
     watch: ClockWatch,
-    /// Whether the clocks of this machine agree.
+    /// Whether the clocks of this machine agree. Used only with clocks of bounded rates.
     is_trusted: bool,
     /// Moment at which a clock was found to be wrong.
     distrusted: Option<Time>,
-    /// Answer to a request to stop.
-    stopping: Option<oneshot::Sender<()>>,
+    /// Answers to requests to stop.
+    stopping: Vec<oneshot::Sender<()>>,
 }
 
 /// Starts the state machine of a member. Its run has a random number, so that no other process is
 /// taken for this one.
-fn core(group: &Group, me: MemberId, now: ClockReadings) -> MemberMachine {
+fn core(group: &Group, me: MemberId, floor: u64, now: ClockReadings) -> MemberMachine {
     // The keys of each state are random.
     let random = || RandomState::new().hash_one(now.wall.0);
     let settings = group.settings().clone();
-    MemberMachine::new(settings, me, random(), random(), 0, now.time)
+    MemberMachine::new(settings, me, random(), random(), floor, now.time)
 }
 
 impl Driver {
     pub(crate) fn new(
         group: Arc<Group>,
         me: MemberId,
+        rounds: Rounds,
         peers: Rc<Peers>,
         commands: &Commands,
     ) -> Driver {
         let now = ClockReadings::now(group.settings());
         Driver {
-            core: core(&group, me, now),
+            core: core(&group, me, rounds.floor, now),
             group,
             me,
+            reserved: rounds.floor.saturating_add(ROUNDS_RESERVED),
+            rounds,
+            unreserved: None,
             peers,
             commands: commands.0.downgrade(),
             interests: HashMap::new(),
@@ -146,7 +175,7 @@ impl Driver {
             watch: ClockWatch::default(),
             is_trusted: true,
             distrusted: None,
-            stopping: None,
+            stopping: Vec::new(),
         }
     }
 
@@ -158,7 +187,7 @@ impl Driver {
     ) {
         let (mut requests, mut arrived) = (Vec::new(), Vec::new());
         let mut is_dropped = false;
-        while !self.interests.is_empty() || !(is_dropped || self.stopping.is_some()) {
+        while !self.interests.is_empty() || !is_dropped && self.stopping.is_empty() {
             let deadline = pin!(sleep(self.idle_time()));
             tokio::select! {
                 count = commands.recv_many(&mut requests, BATCH_MAX), if !is_dropped => {
@@ -184,8 +213,8 @@ impl Driver {
         }
         // The other members can do without the last packets.
         let _ = timeout(LAST_PACKETS, self.peers.drained()).await;
-        if let Some(stopped) = self.stopping {
-            // Nobody may wait any more.
+        for stopped in self.stopping {
+            // The program may have stopped waiting.
             let _ = stopped.send(());
         }
     }
@@ -210,6 +239,9 @@ impl Driver {
             self.take_events(now);
         }
         self.core.step(now.time, MemberInput::Tick);
+        if let Some((until, _)) = self.unreserved.take_if(|(_, at)| now.local >= *at) {
+            self.reserve(now, until);
+        }
         self.take_events(now);
         for packet in self.core.take_packets(now.time) {
             self.peers.send(packet);
@@ -229,6 +261,7 @@ impl Driver {
                 let reading = self.machine_clocks.reading();
                 self.watch.news(reading, bound.rho_ppm)
             }
+            ClockModel::Synchronised { .. } if !now.is_together => return,
             ClockModel::Synchronised { .. } => now.was_set_since(self.clocks).then_some(false),
         };
         self.clocks = now;
@@ -249,11 +282,26 @@ impl Driver {
         }
         // A wall clock that was set counts as right from now on; the others check it.
         let is_trusted = self.is_trusted || !self.group.settings().has_timers();
-        let is_over = |since| now.local.since(since) >= CLOCK_RETRY;
+        let is_over = |since| now.local.since(since) >= RETRY;
         if is_trusted && self.distrusted.is_some_and(is_over) {
-            self.distrusted = None;
-            self.core = core(&self.group, self.me, now);
+            self.start_anew(now);
         }
+    }
+
+    /// Starts the state machine anew. It has forgotten its promises, so its rounds begin above all
+    /// reserved rounds. If more rounds cannot be reserved, this is tried again.
+    fn start_anew(&mut self, now: ClockReadings) {
+        let floor = self.reserved;
+        let until = floor.saturating_add(ROUNDS_RESERVED);
+        if let Err(error) = self.rounds.reserve(until) {
+            tracing::error!(%error, "rounds cannot be reserved; this is tried again");
+            self.distrusted = Some(now.local);
+            return;
+        }
+        self.reserved = until;
+        self.unreserved = None;
+        self.distrusted = None;
+        self.core = core(&self.group, self.me, floor, now);
     }
 
     fn on_command(&mut self, now: ClockReadings, command: Command) {
@@ -292,7 +340,7 @@ impl Driver {
         self.core.step(now.time, MemberInput::Tick);
         self.take_events(now);
         let interest = self.interests.entry(resource.clone()).or_default();
-        let refusal = if self.stopping.is_some() {
+        let refusal = if !self.stopping.is_empty() {
             Some(AcquireError::Stopped)
         } else if interest.request.is_some() || interest.lease.is_some() {
             Some(AcquireError::AlreadyRequested)
@@ -300,7 +348,7 @@ impl Driver {
             None
         };
         if let Some(refusal) = refusal {
-            // Nobody may wait any more.
+            // The program may have stopped waiting.
             let _ = answer.send(Err(refusal));
             self.forget(&resource);
             return;
@@ -341,7 +389,7 @@ impl Driver {
     }
 
     fn stop(&mut self, now: ClockReadings, answer: oneshot::Sender<()>) {
-        self.stopping = Some(answer);
+        self.stopping.push(answer);
         let mut resources: Vec<_> = self.interests.keys().cloned().collect();
         resources.sort();
         for resource in resources {
@@ -388,7 +436,7 @@ impl Driver {
                 let error = self.refusal(now, reason);
                 let interest = self.interests.get_mut(&resource);
                 if let Some((_, answer)) = interest.and_then(|it| it.request.take()) {
-                    // Nobody may wait any more.
+                    // The program may have stopped waiting.
                     let _ = answer.send(Err(error));
                 }
                 self.forget(&resource);
@@ -416,7 +464,7 @@ impl Driver {
                     all.swap_remove(index).1
                 });
                 if let Some(answer) = released {
-                    // Nobody may wait any more.
+                    // The program may have stopped waiting.
                     let _ = answer.send(match ends {
                         None => Released::Yes,
                         Some(ends) => Released::Unknown {
@@ -426,11 +474,7 @@ impl Driver {
                 }
                 self.forget(&resource);
             }
-            // Without a disk, nothing is kept: fence tokens may fall after a restart of all members.
-            MemberEvent::ReserveRounds { until } => {
-                self.core
-                    .step(now.time, MemberInput::RoundsReserved { until });
-            }
+            MemberEvent::ReserveRounds { until } => self.reserve(now, until),
             MemberEvent::ClocksDiffer { member } => {
                 let member = self.group.name_of(member);
                 tracing::error!(
@@ -439,6 +483,22 @@ impl Driver {
                      this member gives up its leases; check the time synchronisation of both machines"
                 );
                 self.distrusted = Some(now.local);
+            }
+        }
+    }
+
+    /// Reserves rounds on the disk. If this fails, tries again later. Until then, the member promises
+    /// only the rounds that it has reserved.
+    fn reserve(&mut self, now: ClockReadings, until: u64) {
+        match self.rounds.reserve(until) {
+            Ok(()) => {
+                self.reserved = self.reserved.max(until);
+                self.core
+                    .step(now.time, MemberInput::RoundsReserved { until });
+            }
+            Err(error) => {
+                tracing::error!(%error, "rounds cannot be reserved; this is tried again");
+                self.unreserved = Some((until, now.local + RETRY));
             }
         }
     }

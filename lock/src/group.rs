@@ -294,7 +294,10 @@ fn read(file: &Path) -> std::io::Result<String> {
     use std::io::Read as _;
     let mut text = String::new();
     let opened = std::fs::File::open(file)?;
-    opened.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(std::io::Error::other("a group file has at most 1 MiB"));
+    }
     Ok(text)
 }
 
@@ -341,7 +344,7 @@ fn check_members(members: &[GroupMember]) -> Result<(), GroupError> {
 }
 
 /// Returns the first field in which two members' [`Group::agreement`]s differ, with both values.
-pub(crate) fn difference(mine: &str, other: &str) -> Option<String> {
+pub(crate) fn difference(mine: &str, other: &str) -> Option<(String, String)> {
     let (mut mine, mut other) = (mine.lines(), other.lines());
     loop {
         match (mine.next(), other.next()) {
@@ -349,7 +352,7 @@ pub(crate) fn difference(mine: &str, other: &str) -> Option<String> {
             (mine, other) if mine == other => {}
             (mine, other) => {
                 let words = |line: Option<&str>| line.unwrap_or("nothing more").to_owned();
-                return Some(format!("{} there, {} here", words(other), words(mine)));
+                return Some((words(mine), words(other)));
             }
         }
     }
@@ -472,12 +475,9 @@ mod tests {
         let other = GOOD.replace("epsilon_ms = 100", "epsilon_ms = 200");
         let other = Group::from_toml(&other).unwrap().agreement();
         let told = difference(&mine, &other).unwrap();
-        assert_eq!(told, "epsilon_ms = 200 there, epsilon_ms = 100 here");
+        let expected = ("epsilon_ms = 100".to_owned(), "epsilon_ms = 200".to_owned());
+        assert_eq!(told, expected);
         let shorter = mine.lines().next().unwrap();
-        assert!(
-            difference(&mine, shorter)
-                .unwrap()
-                .contains("nothing more there")
-        );
+        assert_eq!(difference(&mine, shorter).unwrap().1, "nothing more");
     }
 }

@@ -38,7 +38,8 @@ pub enum Check {
 pub enum Loss {
     /// No majority of the group has renewed the lease in time.
     NotRenewed,
-    /// The clock of this machine was set, or differs too much from the clock of another member.
+    /// The clocks of this machine disagree, or its wall clock was set. With synchronised clocks, also:
+    /// its clock differs too much from the clock of another member.
     Clock,
     /// The program has released the lease, or has stopped its member.
     Released,
@@ -48,7 +49,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Loss::NotRenewed => "no majority of the group has renewed it in time",
-            Loss::Clock => "a clock was set, or differs too much from that of another member",
+            Loss::Clock => "a clock was set or is wrong; the log says which",
             Loss::Released => "it was released",
         })
     }
@@ -155,8 +156,8 @@ impl LeaseView {
     /// Returns the fence token: a number that rises with every owner of the resource. A store that
     /// remembers the largest token can refuse the late requests of an earlier owner.
     ///
-    /// If the group has synchronised clocks, the tokens also rise if all members restart. Otherwise,
-    /// they may fall after that.
+    /// The tokens also rise if all members restart, as long as they have their directories or the
+    /// clocks of the group are synchronised.
     pub fn fence(&self) -> u64 {
         self.state.fence.0
     }
@@ -183,7 +184,8 @@ impl LeaseView {
         }
     }
 
-    /// Returns when others can acquire the resource, if nobody is told of the release.
+    /// Returns the time after which others can acquire the resource, if no member learns of the
+    /// release.
     fn ends(&self) -> Released {
         let until = Time(self.state.until_ns.load(Ordering::Relaxed));
         let settings = self.group.settings();

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, channel};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
-use crate::driver::{Command, Commands, Driver};
+use crate::directory::{DirectoryError, MemberDirectory};
+use crate::driver::{Command, Commands, Driver, Rounds};
 use crate::group::Group;
 use crate::held::Held;
 use crate::peers::Peers;
@@ -64,7 +66,8 @@ pub enum AcquireError {
     /// The name of the resource is empty or too long.
     #[error("the name of a resource has 1 to 256 bytes")]
     Name,
-    /// The clock of this machine was set, or differs too much from the clock of another member.
+    /// The clocks of this machine disagree, or its wall clock was set. With synchronised clocks, also:
+    /// its clock differs too much from the clock of another member.
     #[error("a clock is wrong, of this machine or of another member; the log says which")]
     Clock,
     /// The program has stopped the member.
@@ -96,6 +99,9 @@ pub enum StartError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// The directory of the member cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The thread of the member cannot be started.
     #[error("starting the thread of a member: {0}")]
     Thread(#[source] io::Error),
@@ -120,11 +126,14 @@ pub struct Member {
 }
 
 impl Member {
-    /// Starts the member `me` of a group. It is silent at first: see [`AcquireError::Starting`].
+    /// Starts the member `me` of a group. It is silent at first: see [`AcquireError::Starting`]. The
+    /// member keeps the rounds that it has reserved in the directory `dir`. Without a directory,
+    /// fence tokens may begin anew after restarts, unless the group has synchronised clocks.
     ///
     /// # Errors
-    /// Fails if the group has no such member, or if the member cannot listen at its address.
-    pub fn start(group: Group, me: &str) -> Result<Member, StartError> {
+    /// Fails if the group has no such member, if another process uses the directory, or if the
+    /// member cannot listen at its address.
+    pub fn start(group: Group, me: &str, dir: Option<&Path>) -> Result<Member, StartError> {
         let group = Arc::new(group);
         let Some(id) = group.member(me) else {
             let known = group.members().iter().map(|it| it.name.clone());
@@ -139,13 +148,20 @@ impl Member {
             address: address.clone(),
             source,
         })?;
+        let (directory, floor) = match dir.map(MemberDirectory::open).transpose()? {
+            Some((directory, floor)) => (Some(directory), floor),
+            None => (None, 0),
+        };
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = Commands::new();
         let weak = commands.clone();
         std::thread::Builder::new()
             .name(format!("lock {me}"))
-            .spawn(move || run(&runtime, group, id, listener, weak, received))
+            .spawn(move || {
+                let rounds = Rounds { directory, floor };
+                run(&runtime, group, id, rounds, listener, weak, received);
+            })
             .map_err(StartError::Thread)?;
         Ok(Member {
             commands,
@@ -223,6 +239,7 @@ fn run(
     runtime: &Runtime,
     group: Arc<Group>,
     me: MemberId,
+    rounds: Rounds,
     listener: TcpListener,
     commands: Commands,
     received: UnboundedReceiver<Command>,
@@ -235,7 +252,7 @@ fn run(
     let local = LocalSet::new();
     local.block_on(runtime, async {
         peers.start(listener);
-        let driver = Driver::new(group, me, peers, &commands);
+        let driver = Driver::new(group, me, rounds, peers, &commands);
         drop(commands);
         driver.run(received, arrived).await;
     });

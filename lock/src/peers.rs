@@ -24,9 +24,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::codec::{self, Greeting, HELLO_BYTES_MAX, Hello, MAGIC};
+use crate::codec::{self, FRAME_BYTES_MAX, Greeting, HELLO_BYTES_MAX, Hello, MAGIC};
 use crate::group::{Group, difference};
 
 /// Maximum number of bytes that wait for a member. Further packets for it are dropped.
@@ -66,7 +66,7 @@ struct Link {
     filled: Notify,
     /// Notified when all bytes were written.
     emptied: Notify,
-    /// Number of packets that were dropped since the member last read everything.
+    /// Number of packets dropped since the socket last took all bytes.
     dropped: Cell<u64>,
     /// Task of the accepted connection.
     accepted: RefCell<Option<AbortHandle>>,
@@ -146,8 +146,10 @@ impl Peers {
             let problem = match self.connect(to).await {
                 Err(problem) => problem,
                 Ok((mut reader, mut writer)) => {
-                    tracing::info!(member, "connected");
-                    (backoff, last_problem) = (BACKOFF_MIN, String::new());
+                    if !last_problem.is_empty() || backoff == BACKOFF_MIN {
+                        tracing::info!(member, "connected");
+                    }
+                    let began = Instant::now();
                     link.is_connected.set(true);
                     let problem = tokio::select! {
                         problem = link.write(&mut writer) => problem,
@@ -161,6 +163,10 @@ impl Peers {
                     link.buffer.borrow_mut().clear();
                     link.unwritten.set(0);
                     link.emptied.notify_waiters();
+                    // Another process with this member's name may take the connection again and again.
+                    if began.elapsed() > BACKOFF_MAX {
+                        backoff = BACKOFF_MIN;
+                    }
                     problem
                 }
             };
@@ -281,12 +287,15 @@ impl Peers {
                  leasehold in all members"
             ));
         }
-        if let Some(difference) = difference(&self.group.agreement(), &hello.agreement) {
+        let me = self.group.name_of(self.me);
+        let (ours, theirs) = (self.group.agreement(), &hello.agreement);
+        if let Some((ours, theirs)) = difference(&ours, theirs) {
+            let from = &hello.from;
             return Err(format!(
-                "the groups differ: {difference}; give all members the same group file"
+                "the groups differ: {from:?} has {theirs}, {me:?} has {ours}; give all members the same \
+                 group file"
             ));
         }
-        let me = self.group.name_of(self.me);
         if hello.to != me {
             let to = &hello.to;
             return Err(format!(
@@ -323,7 +332,7 @@ impl Peers {
     /// Passes packets of a member to the driver. Returns the reason for the end of the connection.
     async fn receive(&self, from: MemberId, reader: &mut FrameReader<ClientReadHalf>) -> String {
         loop {
-            let frame = match reader.next_frame().await {
+            let frame = match reader.next_frame_at_most(FRAME_BYTES_MAX).await {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return "closed by the member".to_owned(),
                 Err(error) => return error.to_string(),

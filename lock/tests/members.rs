@@ -37,7 +37,7 @@ fn groups(t_max_ms: u64) -> [Group; 2] {
 }
 
 fn start(group: &Group, name: &str) -> Member {
-    Member::start(group.clone(), name).unwrap()
+    Member::start(group.clone(), name, None).unwrap()
 }
 
 /// Starts all members, and waits until they may acquire resources and are connected.
@@ -145,6 +145,41 @@ async fn another_member_takes_over(group: &Group) {
 }
 
 #[tokio::test]
+async fn fence_tokens_rise_after_a_restart_of_all_members() {
+    let group = group(400);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut last = 0;
+    for _ in 0..3 {
+        let members = ["a", "b", "c"].map(|name| {
+            let dir = scratch.path().join(name);
+            Member::start(group.clone(), name, Some(&dir)).unwrap()
+        });
+        let used = Member::start(group.clone(), "b", Some(&scratch.path().join("a")));
+        assert!(matches!(used, Err(StartError::Listen { .. })), "{used:?}");
+        let held = timeout(SOON, members[1].acquire(PRINTER, Wait::Forever)).await;
+        let held = held.unwrap().unwrap();
+        assert!(held.fence() > last, "{} after {last}", held.fence());
+        last = held.fence();
+        drop(held);
+        for member in &members {
+            member.stop().await;
+        }
+        // The addresses and directories are free when the threads have ended.
+        drop(members);
+        let is_free = async {
+            while group
+                .members()
+                .iter()
+                .any(|it| TcpListener::bind(&it.address).is_err())
+            {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, is_free).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_request_is_cancelled() {
     let group = group(2_000);
     let [a, b, _c] = started(&group).await;
@@ -200,12 +235,12 @@ async fn a_member_that_is_stopped_releases_everything() {
 async fn a_member_starts_once_and_only_with_a_name_of_the_group() {
     let group = group(400);
     let first = start(&group, "a");
-    let second = Member::start(group.clone(), "a").unwrap_err();
+    let second = Member::start(group.clone(), "a", None).unwrap_err();
     assert!(
         second.to_string().contains("a member has one process"),
         "{second}"
     );
-    let unknown = Member::start(group.clone(), "d").unwrap_err();
+    let unknown = Member::start(group.clone(), "d", None).unwrap_err();
     assert!(matches!(&unknown, StartError::Unknown { known, .. } if known.len() == 3));
     assert!(
         unknown
@@ -216,7 +251,7 @@ async fn a_member_starts_once_and_only_with_a_name_of_the_group() {
     // The address is free again when the program has dropped the member.
     drop(first);
     let again = async {
-        while Member::start(group.clone(), "a").is_err() {
+        while Member::start(group.clone(), "a", None).is_err() {
             sleep(Duration::from_millis(5)).await;
         }
     };

@@ -25,7 +25,7 @@ const RESOURCE: &str = "printer";
 const KILLS: usize = 3;
 /// Interval at which a member is asked for its lease.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time, in terms, for a resource to have an owner.
+/// Maximum time until the resource has an owner, as a multiple of the term.
 const OWNED_WITHIN: u32 = 10;
 
 #[derive(Args)]

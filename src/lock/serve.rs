@@ -2,16 +2,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, Permissions};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use leasehold_lock::{AcquireError, Check, Group, Held, LeaseView, Loss, Member, Released, Wait};
-use rustix::fs::FlockOperation;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{LocalSet, spawn_local};
@@ -30,7 +29,8 @@ pub struct LockServeArgs {
     /// Name of this member in the group file
     #[arg(long, value_name = "NAME")]
     me: String,
-    /// Directory of this member, for the socket of `lock acquire` and others; made if it is missing
+    /// Directory of this member; created if it is missing. `lock acquire`, `release` and `list` connect
+    /// to a socket in it
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
     /// Ends when standard input is closed: for processes that start members
@@ -44,9 +44,8 @@ pub fn run(args: &LockServeArgs) -> anyhow::Result<()> {
     if args.until_stdin_closes {
         crate::serve::wake_when_parent_dies()?;
     }
-    let _locked = lock_directory(&args.dir)?;
     let wait = group.restart_wait();
-    let member = Member::start(group, &args.me)?;
+    let member = Member::start(group, &args.me, Some(&args.dir))?;
     say!(
         "member {} runs; it may acquire resources in {wait:.1?}",
         args.me
@@ -72,27 +71,11 @@ pub fn run(args: &LockServeArgs) -> anyhow::Result<()> {
             () = served.clone().accept(listener) => {}
             () = ended => {}
         }
-        member.stop().await;
+        // Afterwards, the directory may belong to another process.
         let _ = std::fs::remove_file(&path);
+        member.stop().await;
         Ok(())
     })
-}
-
-/// Makes a directory if it is missing, and locks it until the returned file is closed.
-fn lock_directory(dir: &Path) -> anyhow::Result<File> {
-    let mut builder = DirBuilder::new();
-    let made = builder.recursive(true).mode(0o700).create(dir);
-    made.with_context(|| format!("making {}", dir.display()))?;
-    let opened = File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
-    match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(opened),
-        Err(rustix::io::Errno::WOULDBLOCK) => bail!(
-            "{}: another process uses this directory; give each member its own, and run each \
-             member once",
-            dir.display()
-        ),
-        Err(error) => Err(error).with_context(|| format!("locking {}", dir.display())),
-    }
 }
 
 /// A member with the leases that it has acquired for others.
@@ -141,11 +124,13 @@ impl Served {
                     let answer = tokio::select! {
                         answer = acquired => answer,
                         // Nobody waits any more.
-                        true = is_closed(&mut reader) => return Ok(()),
+                        () = closed(&mut reader) => return Ok(()),
                     };
                     if let Err(error) = write_line(&mut writer, &answer).await {
                         // Nobody knows that the resource was acquired.
-                        if matches!(answer, LockAnswer::Acquired { .. }) {
+                        if let LockAnswer::Acquired { fence, .. } = answer
+                            && self.fence(&resource) == Some(fence)
+                        {
                             self.release(&resource).await;
                         }
                         return Err(error);
@@ -225,6 +210,10 @@ impl Served {
         LockAnswer::Released { ends_in_ms }
     }
 
+    fn fence(&self, resource: &str) -> Option<u64> {
+        self.leases.borrow().get(resource).map(|held| held.fence())
+    }
+
     fn list(&self) -> LockAnswer {
         let leases = self.leases.borrow();
         let valid = leases
@@ -249,7 +238,13 @@ fn left_ms(view: &LeaseView) -> u64 {
     }
 }
 
-/// Waits until the other end has closed the connection. Returns false if it sends more before.
-async fn is_closed(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> bool {
-    reader.fill_buf().await.map_or(true, <[u8]>::is_empty)
+/// Waits until the other end has closed the connection. Everything that it sends before is ignored.
+async fn closed(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) {
+    loop {
+        let count = reader.fill_buf().await.map_or(0, <[u8]>::len);
+        if count == 0 {
+            return;
+        }
+        reader.consume(count);
+    }
 }

@@ -94,6 +94,7 @@ impl Attempt {
         self.sent = now;
         self.acks = MemberSet::default();
         self.taken = MemberSet::default();
+        self.newest = None;
     }
 
     /// Returns the last moment, by this member's clock, at which the lease of a WRITE that was sent

@@ -44,9 +44,12 @@ impl Holding {
 pub struct AcquireRequest {
     /// Moment until which the member waits if the resource has an owner.
     pub wait_until: Time,
-    /// Moment at which the first attempt began, or after which an attempt can succeed.
+    /// Moment from which the time limit of the request counts; `None` before the first attempt. It is
+    /// the beginning of the first attempt. If a lease was found that its owner may still use, it is
+    /// the next attempt.
     pub began: Option<Time>,
-    /// Number of attempts that met a higher ballot since one ended otherwise.
+    /// Number of attempts that a higher ballot has ended, since the request began or since another
+    /// owner was last found.
     pub conflicts: u32,
 }
 
@@ -135,8 +138,8 @@ impl Claim {
             && self.release.is_none()
     }
 
-    /// Returns the moment before the request was sent that an answer belongs to; `None` if this is
-    /// not known.
+    /// Returns a moment shortly before this member sent the request that `answer` answers; `None` if
+    /// it is unknown.
     pub fn asked(&self, answer: Body) -> Option<Time> {
         let attempt = |ballot| self.attempt.filter(|it| it.ballot == ballot);
         match answer {

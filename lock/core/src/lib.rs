@@ -1,11 +1,12 @@
 //! Exclusive leases without a lock server. The members of a small group agree on one *owner* of
-//! each *resource*, and until when it owns the resource. The algorithm is Flease (Kolbeck et al.,
-//! *Flease: Lease Coordination Without a Lock Server*, IPDPS 2011). "Flease §n" is a section of
-//! this paper. The module [`rules`] lists where this package deviates from the paper, and why.
+//! each *resource*, and until when it owns the resource. There are two algorithms, and the clocks of
+//! the group decide between them ("Clocks" below). PaxosLease is the default. The other one is Flease
+//! (Kolbeck et al., *Flease: Lease Coordination Without a Lock Server*, IPDPS 2011). "Flease §n" is a
+//! section of this paper. The module [`rules`] lists the deviations from it, and the reasons.
 //!
 //! Each member is both a proposer and an acceptor of a round-based register for each resource. A
 //! proposer *reads* a register from a majority, and then *writes* a lease to a majority. No member
-//! writes to a disk. A member that restarts stays silent until all leases that it may have accepted
+//! writes a lease to a disk. A member that restarts stays silent until all leases that it may have accepted
 //! have ended.
 //!
 //! # The call contract

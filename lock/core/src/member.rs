@@ -38,8 +38,8 @@ pub enum MemberInput {
         /// The resource.
         resource: Resource,
     },
-    /// The clock of this member was set. The member gives up everything, and does nothing until it
-    /// is started again.
+    /// The clock of this member was set, or cannot be trusted. The member gives up everything, and
+    /// does nothing more. The caller creates a new [`MemberMachine`].
     ClockSet,
     /// The member may promise rounds below `until`: it has kept this number on a disk, or it does
     /// without fence tokens that rise after a restart.
@@ -139,8 +139,8 @@ pub enum MemberEvent {
         until: u64,
     },
     /// The clock of another member differs from the clock of this member by more than `epsilon`.
-    /// One of both is wrong. This member holds nothing and answers nothing until its process is
-    /// started again.
+    /// One of both is wrong. This member then holds nothing and answers nothing. The caller creates a
+    /// new [`MemberMachine`].
     ClocksDiffer {
         /// The other member.
         member: MemberId,
@@ -154,7 +154,7 @@ pub struct MemberMachine {
     me: Proposer,
     /// Last moment of the restart wait.
     silent_until: Time,
-    /// Whether clocks differ by more than `epsilon`.
+    /// Whether a clock was found to be wrong. The member then takes no packets and no requests.
     is_clock_wrong: bool,
     /// State of the random number generator.
     random: u64,
@@ -382,7 +382,8 @@ impl MemberMachine {
         }
     }
 
-    /// Answers a request as an acceptor. Returns `None` for an answer.
+    /// Answers a READ, WRITE or release as an acceptor. Returns `None` for every other message, and if
+    /// the round is not reserved.
     fn accept(&mut self, now: Time, resource: &Resource, body: Body) -> Option<Body> {
         if !matches!(
             body,
@@ -479,7 +480,7 @@ impl MemberMachine {
                 let is_possible =
                     rules::is_round_possible(&self.settings, now, self.highest_round, round);
                 // A member that has been down for long learns the rounds of the others in steps.
-                let known = self.highest_round + rules::LEAP_MAX;
+                let known = self.highest_round.saturating_add(rules::LEAP_MAX);
                 self.highest_round = self.highest_round.max(round.min(known));
                 if !is_possible {
                     continue;

@@ -57,8 +57,8 @@ pub enum Body {
         /// Whether the READ must not disturb an owner. If so, an acceptor that holds another lease
         /// answers [`Body::Taken`], and still accepts its owner's renewals.
         gives_way: bool,
-        /// Ballot with which the lease was acquired that the attempt renews; `None` if the attempt
-        /// acquires a lease. Groups with synchronised clocks need no such ballot.
+        /// Ballot that acquired the lease to renew; `None` if the attempt acquires a lease. Groups with
+        /// synchronised clocks leave it out.
         renews: Option<AttemptBallot>,
     },
     /// Positive answer to [`Body::Read`].
@@ -70,7 +70,8 @@ pub enum Body {
         /// The lease of that write; `None` if there is none, or if it was released.
         lease: Option<Lease>,
     },
-    /// Answer to a READ that gives way: the acceptor holds another lease, which may not have ended.
+    /// Answer of an acceptor that holds another lease, which may not have ended. It answers a READ that
+    /// gives way. With clocks of bounded rates, it also answers a WRITE.
     Taken {
         /// Ballot of the attempt.
         ballot: AttemptBallot,
@@ -96,7 +97,7 @@ pub enum Body {
         /// Ballot below which the acceptor accepts nothing. The next attempt must be above it.
         promised: AttemptBallot,
     },
-    /// The owner has stopped, and gives the lease up before its end.
+    /// Release of a lease before its end. Its owner has stopped using it, or has never used it.
     Release {
         /// Ballot of the attempt that acquired the lease.
         acquired: AttemptBallot,

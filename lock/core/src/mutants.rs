@@ -12,7 +12,7 @@ macro_rules! rules {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum LockRule {
             $(
-                #[doc = $without]
+                #[doc = concat!("Without this rule, ", $without, ".")]
                 $name,
             )*
         }
@@ -38,7 +38,7 @@ rules! {
     OneLease: "an acceptor replaces the lease that it holds by any other one";
     Reserve: "a member promises rounds that it has not reserved on its disk";
     EpsilonStrict: "a member takes a lease at the last moment of epsilon, as in the paper";
-    WriteBack: "a member tells the owner that it has read, but not written";
+    WriteBack: "a member names an owner after it has read the lease, without writing it back";
     Acks: "acks are counted, not acceptors";
     AckBallot: "acks of an earlier attempt count for the current one";
     Run: "a lease of another process with the same member counts as own";

@@ -18,7 +18,7 @@ pub struct Register {
     lease: Option<Lease>,
     /// Last moment, by this member's clock, at which the lease may be valid for its owner.
     kept_until: Time,
-    /// Ballot with which the lease was acquired that was released last.
+    /// Ballot that acquired the lease which was released last.
     released: AttemptBallot,
     /// Round of the last attempt of this member. Its own acceptor need not have promised it.
     own_round: u64,
@@ -49,8 +49,8 @@ impl Register {
     }
 
     /// Returns the answer to a READ that gives way, or to a WRITE, if another lease blocks it. The
-    /// READ must not block the renewals of this lease. `renews` is the ballot with which the lease
-    /// was acquired that is renewed or written.
+    /// READ must not block the renewals of this lease. `renews` is the ballot that acquired
+    /// the lease to renew or to write.
     pub fn taken(
         &self,
         settings: &GroupSettings,

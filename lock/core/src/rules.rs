@@ -16,12 +16,12 @@ use crate::message::{Lease, LeaseEnd};
 use crate::mutants::{LockRule, off};
 use crate::settings::{ClockModel, GroupSettings};
 
-/// Rule Term (*paper*): the end of a lease counts from `began`, the moment before READ was sent. It
-/// is written with the lease, and compared when acks are used.
+/// Rule Term (*paper*): the end of a lease counts from `began`, the moment before READ was sent. With
+/// synchronised clocks, this end is written with the lease.
 ///
-/// The paper adds the term after READ has returned, and its attempts have no end. If READ is delayed
-/// for longer than the restart wait of an acceptor, the lease outlives everything that the acceptor
-/// has forgotten. So there are two owners, whatever the wait is.
+/// In the paper, the term counts from the answer to READ, and an attempt has no end. During a slow
+/// attempt, an acceptor can restart, wait, and forget its promise. The lease then outlasts this wait.
+/// So there can be two owners, however long the wait is.
 pub fn lease_end(settings: &GroupSettings, began: Time, now: Time) -> Time {
     let from = if off(LockRule::Term) { now } else { began };
     from + settings.term
@@ -135,7 +135,7 @@ pub fn may_replace(held: Lease, acquired: AttemptBallot) -> bool {
 }
 
 /// Whether a lease that an acceptor holds blocks a READ that gives way. With clocks of bounded rates,
-/// this is so if the WRITE would be blocked.
+/// it blocks READs and WRITEs alike.
 pub fn blocks(
     settings: &GroupSettings,
     held: Lease,
@@ -188,10 +188,10 @@ pub fn heeds_nack() -> bool {
     !off(LockRule::NackBallot)
 }
 
-/// Rule ClockWatch: with synchronised clocks, a member checks the clock of another member when a packet arrives at `now`. The
-/// packet was stamped with `sent` by the other clock. `since` is a moment before this, by this
-/// clock, if one is known: when the request was sent that the packet answers. Returns whether
-/// `epsilon` certainly is exceeded.
+/// Rule ClockWatch: with synchronised clocks, a member compares its clock with the sender's clock when
+/// a packet arrives. `now` is the time of arrival, and `sent` is the sender's reading in the packet.
+/// If the packet answers a request, `since` is a reading of this member's clock before it sent the
+/// request. Returns whether the clocks certainly differ by more than `epsilon`.
 pub fn clocks_differ(settings: &GroupSettings, since: Option<Time>, sent: Time, now: Time) -> bool {
     let ClockModel::Synchronised { epsilon } = settings.clocks else {
         return false;
@@ -205,8 +205,9 @@ pub fn clocks_differ(settings: &GroupSettings, since: Option<Time>, sent: Time, 
 const ATTEMPT_BITS: u32 = 20;
 
 /// Maximum number of rounds by which a ballot may exceed the known rounds. A member that lies cannot
-/// use up all rounds with one message.
-pub const LEAP_MAX: u64 = 1 << ATTEMPT_BITS;
+/// use up all rounds with a few messages. It is far above [`ROUNDS_RESERVED`], so that a member that
+/// was restarted often is understood at once.
+pub const LEAP_MAX: u64 = 1 << 40;
 
 /// Number of rounds that a member reserves on its disk at a time.
 pub const ROUNDS_RESERVED: u64 = 1 << ATTEMPT_BITS;

@@ -118,7 +118,7 @@ impl MemberMachine {
         (rules::answers(ballot, attempt.ballot) && !is_over).then_some(attempt)
     }
 
-    /// No majority can ack an attempt, because too many acceptors hold another lease.
+    /// Handles an attempt that no majority can ack, because too many acceptors hold another lease.
     /// `lease` is one of these leases.
     fn on_blocked(
         &mut self,
@@ -175,7 +175,8 @@ impl MemberMachine {
         };
         let found = highest.lease();
         if let Some(holding) = claim.holding {
-            // Only this member writes another lease before the end of its own.
+            // No other member writes a lease before this one ends. If the majority does not have it,
+            // it is not renewed.
             lease.acquired = holding.acquired();
             if !has_timers && found.is_none_or(|it| it.acquired != lease.acquired) {
                 claim.attempt = None;
@@ -187,13 +188,14 @@ impl MemberMachine {
             let kept_until = rules::kept_until(&self.settings, found, now);
             rules::is_own(found, self.me) || rules::has_ended(kept_until, now)
         };
-        // If acceptors have timers, their acks say that they hold no lease.
+        // With timers, nothing is found: an acceptor acks only if no other lease blocks the attempt.
         match found.filter(|found| !is_free(*found)) {
             None => self.write(now, resource, claim, lease, until),
             Some(found) if !rules::is_valid(found.until(now), now) => {
                 claim.attempt = None;
                 self.wait_for_end(now, claim, found);
-                // Nobody knows yet whether the owner has stopped, so there is no answer before.
+                // The lease may still be valid by its owner's clock. The request goes on until an
+                // attempt can succeed.
                 if let Some(request) = &mut claim.request {
                     request.began = Some(claim.next_attempt);
                 }
@@ -239,8 +241,8 @@ impl MemberMachine {
         claim.next_attempt = next;
     }
 
-    /// A majority has accepted the WRITE of `lease`, in an attempt that began at `began`. By this
-    /// member's clock, the lease is valid until `until`.
+    /// Handles a WRITE of `lease` that a majority has accepted, in an attempt that began at `began`. By
+    /// this member's clock, the lease is valid until `until`.
     fn on_written(
         &mut self,
         now: Time,

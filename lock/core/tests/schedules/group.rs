@@ -32,6 +32,8 @@ pub struct Group {
     now_ms: i64,
     /// Packets that were sent and not delivered, with the indexes of their senders.
     in_flight: Vec<(usize, Packet)>,
+    /// Whether processes reserve rounds as soon as they need them.
+    pub reserves: bool,
     /// Events so far, with the indexes of their processes.
     pub events: Vec<(usize, MemberEvent)>,
 }
@@ -65,6 +67,7 @@ impl Group {
             offsets_ms: vec![0; members.into()],
             now_ms: 0,
             in_flight: Vec::new(),
+            reserves: false,
             events: Vec::new(),
             settings,
         }
@@ -110,7 +113,14 @@ impl Group {
         member.step(now, input);
         let packets = member.take_packets(now).into_iter();
         self.in_flight.extend(packets.map(|it| (process, it)));
-        let events = member.take_events().into_iter();
+        let events = member.take_events();
+        for event in &events {
+            if let (true, MemberEvent::ReserveRounds { until }) = (self.reserves, event) {
+                let until = *until;
+                member.step(now, MemberInput::RoundsReserved { until });
+            }
+        }
+        let events = events.into_iter();
         self.events.extend(events.map(|it| (process, it)));
     }
 

@@ -225,3 +225,18 @@ fn a_member_that_has_reserved_rounds_promises_them() {
     group.talk(2, 1);
     group.assert_owner(2);
 }
+
+#[test]
+fn a_member_that_was_restarted_often_disturbs_no_owner() {
+    let mut group = Group::with_timers(5);
+    group.reserves = true;
+    group.acquire(0);
+    group.restart_above(1, 8 * ROUNDS_RESERVED);
+    for ms in (0..4 * TERM_MS).step_by(10) {
+        group.at(ms).tick(0);
+        for other in 1..5 {
+            group.talk(0, other);
+        }
+        group.assert_owner(0);
+    }
+}

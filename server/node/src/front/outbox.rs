@@ -202,7 +202,7 @@ impl Outbox {
             let written = self.writer.write(part);
             let taken = before - part.len();
             self.part_bytes.set(self.part_bytes.get() - taken);
-            // The rest of its bytes may be sealed.
+            // An empty part is removed. Its last bytes may wait in the writer, encrypted.
             if part.is_empty() {
                 parts.pop_front();
             }
