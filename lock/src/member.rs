@@ -142,16 +142,16 @@ impl Member {
                 known: known.collect(),
             });
         };
+        let (directory, floor) = match dir.map(MemberDirectory::open).transpose()? {
+            Some((directory, floor)) => (Some(directory), floor),
+            None => (None, 0),
+        };
         let address = &group.members()[usize::from(id.0)].address;
         let listener = listen(address).map_err(|source| StartError::Listen {
             name: me.to_owned(),
             address: address.clone(),
             source,
         })?;
-        let (directory, floor) = match dir.map(MemberDirectory::open).transpose()? {
-            Some((directory, floor)) => (Some(directory), floor),
-            None => (None, 0),
-        };
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (commands, received) = Commands::new();

@@ -159,6 +159,12 @@ impl Served {
                 return LockAnswer::Refused { message };
             }
         };
+        // The process may have been paused meanwhile.
+        if let Check::Lost(loss) = held.check() {
+            let name = escaped(resource.as_bytes(), is_unprintable);
+            let message = format!("{name}: acquired, but lost at once: {loss}");
+            return LockAnswer::Refused { message };
+        }
         let (fence, view) = (held.fence(), held.view());
         let left_ms = left_ms(&view);
         say!(
