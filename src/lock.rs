@@ -2,6 +2,7 @@
 
 mod control;
 mod demo;
+mod run;
 mod serve;
 
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use self::control::{LockAnswer, LockRequest};
-use crate::terminal::{Interrupted, escaped, is_unprintable, runtime, say};
+pub use self::run::{CommandEnded, LeaseLost};
+use crate::terminal::{Interrupted, escaped, is_unprintable, note, runtime, say};
 
 const EXAMPLE: &str = "\
 The required fields of a group file. All members have the same file:
@@ -40,8 +42,12 @@ wall clocks of any two members, at least twice the error that NTP states for one
 
   leasehold lock serve --group group.toml --me a --dir a &     # and b and c
   leasehold lock acquire --dir a printer --wait forever
+  leasehold lock owner --dir b printer
   leasehold lock list --dir a
   leasehold lock release --dir a printer
+  leasehold lock run --dir a printer -- ./print-all.sh
+
+`--wait` also covers the silence of a member that has just started.
 
 Exit status: 10 if another member owns the resource; 130 after Ctrl-C; else 1, or 0 after success.";
 
@@ -67,6 +73,27 @@ enum LockCommand {
         /// Longest wait if another member owns it: seconds, or `forever`
         #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait)]
         wait: WaitTime,
+    },
+    /// Runs a command while a running member owns a resource, and ends it if the lease is lost
+    Run(run::LockRunArgs),
+    /// Starts the command of `run`
+    #[command(hide = true)]
+    Exec(run::LockExecArgs),
+    /// Finds the owner of a resource
+    Owner {
+        #[command(flatten)]
+        member: RunningMember,
+        /// Name of the resource
+        resource: String,
+    },
+    /// Gives up a resource in favour of a member: if that member waits for it, it is the next owner
+    HandOver {
+        #[command(flatten)]
+        member: RunningMember,
+        /// Name of the resource
+        resource: String,
+        /// Name of the member in the group file
+        to: String,
     },
     /// Gives up a resource that a running member owns
     Release {
@@ -109,6 +136,14 @@ fn parse_wait(text: &str) -> Result<WaitTime, String> {
         .ok_or_else(|| "give a number of seconds, such as 2.5, or `forever`".to_owned())
 }
 
+/// Returns a time to wait in ms; `None` for one that never ends.
+fn wait_ms(wait: WaitTime) -> anyhow::Result<Option<u64>> {
+    Ok(match wait {
+        WaitTime::Forever => None,
+        WaitTime::For(wait) => Some(u64::try_from(wait.as_millis())?),
+    })
+}
+
 /// Error of a command that found another owner of the resource.
 #[derive(Debug)]
 pub struct OwnedByOther(String);
@@ -135,12 +170,22 @@ pub fn run(args: &LockArgs) -> anyhow::Result<()> {
             resource,
             wait,
         } => {
-            let wait_ms = match wait {
-                WaitTime::Forever => None,
-                WaitTime::For(wait) => Some(u64::try_from(wait.as_millis())?),
-            };
-            let resource = resource.clone();
+            let (resource, wait_ms) = (resource.clone(), wait_ms(*wait)?);
             ask(member, &LockRequest::Acquire { resource, wait_ms })
+        }
+        LockCommand::Run(args) => run::run(args),
+        LockCommand::Exec(args) => run::exec(args),
+        LockCommand::Owner { member, resource } => {
+            let resource = resource.clone();
+            ask(member, &LockRequest::Owner { resource })
+        }
+        LockCommand::HandOver {
+            member,
+            resource,
+            to,
+        } => {
+            let (resource, to) = (resource.clone(), to.clone());
+            ask(member, &LockRequest::HandOver { resource, to })
         }
         LockCommand::Release { member, resource } => {
             let resource = resource.clone();
@@ -156,8 +201,11 @@ fn ask(member: &RunningMember, request: &LockRequest) -> anyhow::Result<()> {
         tokio::select! {
             answer = control::ask(&member.dir, request) => answer,
             _ = tokio::signal::ctrl_c() => {
-                let words = "interrupted; a request that waited is cancelled".to_owned();
-                Err(Interrupted(words).into())
+                let words = match request {
+                    LockRequest::Acquire { .. } => "interrupted; a request that waited is cancelled",
+                    _ => "interrupted; the member may have taken the request",
+                };
+                Err(Interrupted(words.to_owned()).into())
             }
         }
     })?;
@@ -176,7 +224,19 @@ fn ask(member: &RunningMember, request: &LockRequest) -> anyhow::Result<()> {
             "released, but no majority has confirmed it: others can acquire it in {:?}",
             ms(left)
         ),
+        LockAnswer::Free => say!("free"),
+        LockAnswer::Owned {
+            owner,
+            fence,
+            at_most_ms,
+        } => say!(
+            "owned by {owner}, fence {fence}, for {:?} at most unless it is renewed",
+            ms(at_most_ms)
+        ),
         LockAnswer::Leases { leases } => {
+            if leases.is_empty() {
+                note!("this member owns nothing");
+            }
             for lease in leases {
                 let name = escaped(lease.resource.as_bytes(), is_unprintable);
                 let (fence, left) = (lease.fence, ms(lease.left_ms));
@@ -184,7 +244,10 @@ fn ask(member: &RunningMember, request: &LockRequest) -> anyhow::Result<()> {
             }
         }
         LockAnswer::Taken { message } => return Err(OwnedByOther(message).into()),
-        LockAnswer::Refused { message } => bail!(message),
+        LockAnswer::Refused { message } | LockAnswer::Lost { message } => bail!(message),
+        LockAnswer::Held { .. } | LockAnswer::Valid { .. } => {
+            bail!("the member has answered another request")
+        }
     }
     Ok(())
 }

@@ -146,6 +146,8 @@ fn main() -> ExitCode {
     let printed = || leasehold_ycsb::output::finish().context("writing to standard output");
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
+        // The command has said everything itself.
+        Err(error) if error.is::<lock::CommandEnded>() => status(&error),
         Err(error) => {
             // Texts of replicas and files may contain any characters.
             let must_escape =
@@ -166,6 +168,12 @@ fn status(error: &anyhow::Error) -> ExitCode {
     }
     if error.is::<lock::OwnedByOther>() {
         return ExitCode::from(lock::OwnedByOther::STATUS);
+    }
+    if error.is::<lock::LeaseLost>() {
+        return ExitCode::from(lock::LeaseLost::STATUS);
+    }
+    if let Some(lock::CommandEnded(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
     }
     let node = error.downcast_ref::<NodeError>();
     ExitCode::from(node.map_or(1, NodeError::status))

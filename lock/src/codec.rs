@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use leasehold_leases::Time;
-use leasehold_lock_core::message::{Body, Lease, LeaseEnd, Packet, Resource};
+use leasehold_lock_core::message::{Body, Lease, LeaseEnd, Packet, ReportedState, Resource};
 use leasehold_lock_core::{AttemptBallot, MemberId, Proposer};
 use leasehold_wire::{FrameError, encode_frame};
 use prost::Message as _;
@@ -56,7 +56,7 @@ struct WirePacket {
 pub struct WireMessage {
     #[prost(bytes = "bytes", tag = "1")]
     resource: Bytes,
-    #[prost(oneof = "WireBody", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "WireBody", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     body: Option<WireBody>,
 }
 
@@ -75,9 +75,13 @@ enum WireBody {
     #[prost(message, tag = "7")]
     Nack(WireNack),
     #[prost(message, tag = "8")]
-    Release(WireBallot),
+    Release(WireRelease),
     #[prost(message, tag = "9")]
     ReleaseAck(WireBallot),
+    #[prost(message, tag = "10")]
+    Query(WireQuery),
+    #[prost(message, tag = "11")]
+    Report(WireReport),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -143,6 +147,32 @@ struct WireNack {
     promised: Option<WireBallot>,
 }
 
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireRelease {
+    #[prost(message, optional, tag = "1")]
+    acquired: Option<WireBallot>,
+    #[prost(uint32, optional, tag = "2")]
+    successor: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireQuery {
+    #[prost(fixed64, tag = "1")]
+    number: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct WireReport {
+    #[prost(fixed64, tag = "1")]
+    number: u64,
+    /// The sender's own lease.
+    #[prost(message, optional, tag = "2")]
+    mine: Option<WireLease>,
+    /// Whether the sender holds the lease of another member as an acceptor.
+    #[prost(bool, tag = "3")]
+    is_held: bool,
+}
+
 /// Error in a packet of another member.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
@@ -153,7 +183,7 @@ pub enum PacketError {
     #[error("a message without `{0}`")]
     Missing(&'static str),
     /// The number of a member is too large.
-    #[error("a ballot of member {0}, but a group has at most 15 members")]
+    #[error("member {0} is named, but a group has at most 15 members")]
     Member(u32),
 }
 
@@ -264,8 +294,23 @@ impl From<Body> for WireBody {
                 ballot: Some(ballot.into()),
                 promised: Some(promised.into()),
             }),
-            Body::Release { acquired } => WireBody::Release(acquired.into()),
+            Body::Release {
+                acquired,
+                successor,
+            } => WireBody::Release(WireRelease {
+                acquired: Some(acquired.into()),
+                successor: successor.map(|it| it.0.into()),
+            }),
             Body::ReleaseAck { acquired } => WireBody::ReleaseAck(acquired.into()),
+            Body::Query { number } => WireBody::Query(WireQuery { number }),
+            Body::Report { number, state } => WireBody::Report(WireReport {
+                number,
+                mine: match state {
+                    ReportedState::Mine(lease) => Some(lease.into()),
+                    ReportedState::Held | ReportedState::Free => None,
+                },
+                is_held: state == ReportedState::Held,
+            }),
         }
     }
 }
@@ -278,12 +323,16 @@ where
     field.ok_or(PacketError::Missing(name))?.try_into()
 }
 
+fn member(number: u32) -> Result<MemberId, PacketError> {
+    let member = u8::try_from(number).ok().filter(|it| *it < 15);
+    member.map(MemberId).ok_or(PacketError::Member(number))
+}
+
 impl TryFrom<WireBallot> for AttemptBallot {
     type Error = PacketError;
 
     fn try_from(ballot: WireBallot) -> Result<AttemptBallot, PacketError> {
-        let member = u8::try_from(ballot.member).ok().filter(|it| *it < 15);
-        let member = MemberId(member.ok_or(PacketError::Member(ballot.member))?);
+        let member = member(ballot.member)?;
         let run = ballot.run;
         Ok(AttemptBallot {
             round: ballot.round,
@@ -344,11 +393,28 @@ impl TryFrom<WireBody> for Body {
                 ballot: required(ballot, "ballot")?,
                 promised: required(promised, "promised")?,
             },
-            WireBody::Release(acquired) => Body::Release {
-                acquired: acquired.try_into()?,
+            WireBody::Release(WireRelease {
+                acquired,
+                successor,
+            }) => Body::Release {
+                acquired: required(acquired, "acquired")?,
+                successor: successor.map(member).transpose()?,
             },
             WireBody::ReleaseAck(acquired) => Body::ReleaseAck {
                 acquired: acquired.try_into()?,
+            },
+            WireBody::Query(WireQuery { number }) => Body::Query { number },
+            WireBody::Report(WireReport {
+                number,
+                mine,
+                is_held,
+            }) => Body::Report {
+                number,
+                state: match mine {
+                    Some(lease) => ReportedState::Mine(lease.try_into()?),
+                    None if is_held => ReportedState::Held,
+                    None => ReportedState::Free,
+                },
             },
         })
     }
@@ -369,13 +435,14 @@ mod tests {
         AttemptBallot { round, proposer }
     }
 
-    fn bodies() -> [Body; 10] {
+    fn bodies() -> [Body; 15] {
         let (ballot, other) = (ballot(7), ballot(1 << 40));
         let acquired = other;
         let end = LeaseEnd::At(Time(9));
         let lease = Lease { acquired, end };
         let end = LeaseEnd::Left(Duration::from_millis(1));
         let timed = Lease { acquired, end };
+        let report = |state| Body::Report { number: 9, state };
         [
             Body::Read {
                 ballot,
@@ -407,8 +474,19 @@ mod tests {
                 ballot,
                 promised: other,
             },
-            Body::Release { acquired: other },
-            Body::ReleaseAck { acquired: other },
+            Body::Release {
+                acquired,
+                successor: None,
+            },
+            Body::Release {
+                acquired,
+                successor: Some(MemberId(14)),
+            },
+            Body::ReleaseAck { acquired },
+            Body::Query { number: 1 << 50 },
+            report(ReportedState::Free),
+            report(ReportedState::Held),
+            report(ReportedState::Mine(lease)),
         ]
     }
 
@@ -482,6 +560,11 @@ mod tests {
         };
         let told = decode(with(Some(WireBody::WriteAck(far))));
         assert!(told.contains("member 15"), "{told}");
+        let told = decode(with(Some(WireBody::Release(WireRelease {
+            acquired: Some(ballot_of(3)),
+            successor: Some(16),
+        }))));
+        assert!(told.contains("member 16"), "{told}");
         assert!(decode_packet(Bytes::from_static(b"\xff"), FROM, TO).is_err());
     }
 

@@ -13,7 +13,7 @@ use leasehold_clock::{ClockWatch, Clocks};
 use leasehold_leases::Time;
 use leasehold_lock_core::rules::ROUNDS_RESERVED;
 use leasehold_lock_core::{
-    AcquireRefusal, ClockModel, Fence, LeaseLoss, MemberEvent, MemberId, MemberInput,
+    AcquireRefusal, ClockModel, Fence, KnownOwner, LeaseLoss, MemberEvent, MemberId, MemberInput,
     MemberMachine, Packet,
 };
 use tokio::sync::mpsc::{
@@ -26,7 +26,7 @@ use crate::clock::ClockReadings;
 use crate::directory::{DirectoryError, MemberDirectory};
 use crate::group::Group;
 use crate::held::{Held, LeaseState, Loss, Released};
-use crate::member::{AcquireError, Wait};
+use crate::member::{AcquireError, Owner, Wait};
 use crate::peers::Peers;
 
 /// Maximum number of inputs in a batch.
@@ -52,10 +52,17 @@ pub(crate) enum Command {
     },
     /// Cancel a request to acquire a resource. Nothing happens if the request has a result.
     Cancel { request: u64, resource: Bytes },
+    /// Find the owner of a resource.
+    FindOwner {
+        resource: Bytes,
+        answer: oneshot::Sender<Owner>,
+    },
     /// Release a lease. Nothing happens if it was lost before.
     Release {
         resource: Bytes,
         fence: Fence,
+        /// Member that should own the resource next.
+        successor: Option<MemberId>,
         answer: Option<oneshot::Sender<Released>>,
     },
     /// Release everything, and end the thread.
@@ -89,11 +96,18 @@ struct Interest {
     lease: Option<Arc<LeaseState>>,
     /// Releases that are not confirmed yet, with the fence tokens of their leases.
     releases: Vec<(Fence, Option<oneshot::Sender<Released>>)>,
+    /// Programs that wait for the current query for the owner.
+    queries: Vec<oneshot::Sender<Owner>>,
+    /// Programs that have asked since the current query began. They wait for the next one.
+    later_queries: Vec<oneshot::Sender<Owner>>,
 }
 
 impl Interest {
     fn is_over(&self) -> bool {
-        self.request.is_none() && self.lease.is_none() && self.releases.is_empty()
+        self.request.is_none()
+            && self.lease.is_none()
+            && self.releases.is_empty()
+            && self.queries.is_empty()
     }
 }
 
@@ -316,14 +330,30 @@ impl Driver {
                 let interest = self.interests.get(&resource);
                 let current = interest.and_then(|it| it.request.as_ref());
                 if current.is_some_and(|(number, _)| *number == request) {
-                    self.core.step(now.time, MemberInput::Release { resource });
+                    let successor = None;
+                    let release = MemberInput::Release {
+                        resource,
+                        successor,
+                    };
+                    self.core.step(now.time, release);
+                }
+            }
+            Command::FindOwner { resource, answer } => {
+                let interest = self.interests.entry(resource.clone()).or_default();
+                if interest.queries.is_empty() {
+                    interest.queries.push(answer);
+                    let query = MemberInput::FindOwner { resource };
+                    self.core.step(now.time, query);
+                } else {
+                    interest.later_queries.push(answer);
                 }
             }
             Command::Release {
                 resource,
                 fence,
+                successor,
                 answer,
-            } => self.release(now, resource, fence, answer),
+            } => self.release(now, resource, fence, successor, answer),
             Command::Stop { answer } => self.stop(now, answer),
         }
     }
@@ -373,6 +403,7 @@ impl Driver {
         now: ClockReadings,
         resource: Bytes,
         fence: Fence,
+        successor: Option<MemberId>,
         answer: Option<oneshot::Sender<Released>>,
     ) {
         let interest = self.interests.get_mut(&resource);
@@ -384,7 +415,11 @@ impl Driver {
         if let Some(interest) = held {
             interest.lease = None;
             interest.releases.push((fence, answer));
-            self.core.step(now.time, MemberInput::Release { resource });
+            let release = MemberInput::Release {
+                resource,
+                successor,
+            };
+            self.core.step(now.time, release);
         }
     }
 
@@ -399,7 +434,12 @@ impl Driver {
                 lease.lose(Loss::Released);
                 interest.releases.push((lease.fence(), None));
             }
-            self.core.step(now.time, MemberInput::Release { resource });
+            let successor = None;
+            let release = MemberInput::Release {
+                resource,
+                successor,
+            };
+            self.core.step(now.time, release);
         }
     }
 
@@ -420,7 +460,7 @@ impl Driver {
                 interest.lease = Some(state.clone());
                 let Some(commands) = self.commands.upgrade().map(Commands) else {
                     // The program has dropped the member, and nobody can own the resource.
-                    return self.release(now, resource, holding.fence(), None);
+                    return self.release(now, resource, holding.fence(), None, None);
                 };
                 let held = Held::new(resource, state, self.group.clone(), commands);
                 // If nobody waits any more, the lease is dropped, and so released.
@@ -474,6 +514,22 @@ impl Driver {
                 }
                 self.forget(&resource);
             }
+            MemberEvent::OwnerFound { resource, owner } => {
+                let owner = self.known_owner(now, owner);
+                if let Some(interest) = self.interests.get_mut(&resource) {
+                    let later = std::mem::take(&mut interest.later_queries);
+                    let is_asked = !later.is_empty();
+                    for answer in std::mem::replace(&mut interest.queries, later) {
+                        // The program may have stopped waiting.
+                        let _ = answer.send(owner.clone());
+                    }
+                    if is_asked {
+                        let query = MemberInput::FindOwner { resource };
+                        return self.core.step(now.time, query);
+                    }
+                }
+                self.forget(&resource);
+            }
             MemberEvent::ReserveRounds { until } => self.reserve(now, until),
             MemberEvent::ClocksDiffer { member } => {
                 let member = self.group.name_of(member);
@@ -500,6 +556,22 @@ impl Driver {
                 tracing::error!(%error, "rounds cannot be reserved; this is tried again");
                 self.unreserved = Some((until, now.local + RETRY));
             }
+        }
+    }
+
+    fn known_owner(&self, now: ClockReadings, owner: KnownOwner) -> Owner {
+        match owner {
+            KnownOwner::Free => Owner::Free,
+            KnownOwner::Is {
+                member,
+                fence,
+                until,
+            } => Owner::Is {
+                member: self.group.name_of(member).to_owned(),
+                fence: fence.0,
+                at_most: until.since(now.time),
+            },
+            KnownOwner::Unknown => Owner::Unknown,
         }
     }
 

@@ -212,6 +212,11 @@ impl Group {
         u8::try_from(index).ok().map(MemberId)
     }
 
+    /// Returns the names of all members.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.members.iter().map(|it| it.name.clone()).collect()
+    }
+
     /// Returns the name of a member of this group.
     pub(crate) fn name_of(&self, member: MemberId) -> &str {
         &self.members[usize::from(member.0)].name

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_leases::Time;
-use leasehold_lock_core::{Fence, Holding, rules};
+use leasehold_lock_core::{Fence, Holding, MemberId, rules};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 
@@ -20,13 +20,18 @@ use crate::group::Group;
 /// Maximum time for which [`LeaseView::lost`] sleeps before it reads the clock again. A timer does not
 /// count the time for which the machine is suspended.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// Share of the time until the end of a lease after which one look at the steered clock is not
+/// sufficient any more: the last tenth. This clock is slower than the unsteered clock by less than that.
+const CERTAIN_OF: u32 = 10;
+const _: () = assert!(CERTAIN_OF < leasehold_clock::STEERING_MAX);
 
 /// Whether a lease can be used, by the clock at the time of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// The lease is valid.
     Valid {
-        /// Time until the end of the lease, if it is not renewed before.
+        /// Time until the end of the lease, at least, if it is not renewed before. It can be too short
+        /// by a tenth of the term.
         left: Duration,
     },
     /// The lease is not valid any more.
@@ -75,6 +80,8 @@ pub(crate) struct LeaseState {
     until_ns: AtomicU64,
     /// End by the local clock, in ns. It ends the lease if the wall clock is set back.
     local_until_ns: AtomicU64,
+    /// Reading of the steered clock, in ns, until which the lease certainly has not ended.
+    certain_until_ns: AtomicU64,
     /// Whether the group measures leases by the wall clock.
     is_by_wall_clock: bool,
     loss: OnceLock<Loss>,
@@ -89,6 +96,7 @@ impl LeaseState {
             fence: holding.fence(),
             until_ns: AtomicU64::new(0),
             local_until_ns: AtomicU64::new(0),
+            certain_until_ns: AtomicU64::new(0),
             loss: OnceLock::new(),
             changed: Notify::new(),
         };
@@ -106,6 +114,11 @@ impl LeaseState {
         self.until_ns.store(until.0, Ordering::Relaxed);
         let local = now.to_local(until);
         self.local_until_ns.store(local.0, Ordering::Relaxed);
+        // The steered clock is read first, so at its reading even more time was left.
+        let steered = leasehold_clock::steered();
+        let left = local.since(leasehold_clock::now());
+        let certain = steered + left - left / CERTAIN_OF;
+        self.certain_until_ns.store(certain.0, Ordering::Relaxed);
         self.changed.notify_waiters();
     }
 
@@ -116,7 +129,31 @@ impl LeaseState {
         is_first
     }
 
+    /// Whether the lease can be used. Usually reads one clock, or two in a group that measures leases by
+    /// the wall clock.
     fn check(&self) -> Check {
+        if let Some(loss) = self.loss.get() {
+            return Check::Lost(*loss);
+        }
+        let certain_until = Time(self.certain_until_ns.load(Ordering::Relaxed));
+        let left = certain_until.since(leasehold_clock::steered());
+        if left.is_zero() {
+            return self.check_exactly();
+        }
+        if !self.is_by_wall_clock {
+            return Check::Valid { left };
+        }
+        let until = Time(self.until_ns.load(Ordering::Relaxed));
+        let wall_left = until.since(clock::wall());
+        if wall_left.is_zero() {
+            return self.check_exactly();
+        }
+        let left = left.min(wall_left);
+        Check::Valid { left }
+    }
+
+    /// Whether the lease can be used, with the exact time that is left.
+    fn check_exactly(&self) -> Check {
         if let Some(loss) = self.loss.get() {
             return Check::Lost(*loss);
         }
@@ -153,6 +190,15 @@ impl LeaseView {
         self.state.check()
     }
 
+    /// Returns the time until the end of the lease if it is not renewed before; zero if it is lost.
+    /// This takes longer than [`check`](LeaseView::check), and is exact.
+    pub fn left(&self) -> Duration {
+        match self.state.check_exactly() {
+            Check::Valid { left } => left,
+            Check::Lost(_) => Duration::ZERO,
+        }
+    }
+
     /// Returns the fence token: a number that rises with every owner of the resource. A store that
     /// remembers the largest token can refuse the late requests of an earlier owner.
     ///
@@ -169,7 +215,7 @@ impl LeaseView {
             let mut changed = pin!(self.state.changed.notified());
             // A change after the check is not missed.
             changed.as_mut().enable();
-            let left = match self.check() {
+            let left = match self.state.check_exactly() {
                 Check::Lost(loss) => return loss,
                 Check::Valid { left } => left,
             };
@@ -202,6 +248,18 @@ impl fmt::Debug for LeaseView {
             .field("check", &self.check())
             .finish()
     }
+}
+
+/// Error of [`Held::hand_over`]: the group has no such member.
+#[derive(Debug, thiserror::Error)]
+#[error("the group has no member {name:?}, but: {}", known.join(", "))]
+pub struct UnknownSuccessor {
+    /// The name.
+    pub name: String,
+    /// Names of the members.
+    pub known: Vec<String>,
+    /// The lease. It is still valid.
+    pub held: Box<Held>,
 }
 
 /// A lease of a resource. Its member renews it until it is dropped or released.
@@ -244,18 +302,39 @@ impl Held {
     /// Gives the lease up, so that others need not wait for its end. The program must have stopped
     /// using the resource. The result is `Unknown` if the lease was lost before.
     pub async fn release(self) -> Released {
+        self.release_to(None).await
+    }
+
+    /// Gives the lease up in favour of a member of the group. If that member waits for the resource,
+    /// it owns the resource next, before all others that wait. Otherwise this is a release.
+    ///
+    /// # Errors
+    /// The group has no member with this name. The lease is in the error, and stays valid.
+    pub async fn hand_over(self, member: &str) -> Result<Released, UnknownSuccessor> {
+        match self.view.group.member(member) {
+            Some(successor) => Ok(self.release_to(Some(successor)).await),
+            None => Err(UnknownSuccessor {
+                name: member.to_owned(),
+                known: self.view.group.names(),
+                held: Box::new(self),
+            }),
+        }
+    }
+
+    async fn release_to(self, successor: Option<MemberId>) -> Released {
         let (answer, answered) = oneshot::channel();
-        self.give_up(Some(answer));
+        self.give_up(successor, Some(answer));
         // There is no answer if the lease was lost before.
         answered.await.unwrap_or_else(|_| self.ends())
     }
 
     /// Ends the lease for this program, and then sends its release to the member's thread.
-    fn give_up(&self, answer: Option<oneshot::Sender<Released>>) {
+    fn give_up(&self, successor: Option<MemberId>, answer: Option<oneshot::Sender<Released>>) {
         if self.view.state.lose(Loss::Released) {
             self.commands.send(Command::Release {
                 resource: self.resource.clone(),
                 fence: self.view.state.fence(),
+                successor,
                 answer,
             });
         }
@@ -272,6 +351,6 @@ impl Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.give_up(None);
+        self.give_up(None, None);
     }
 }

@@ -32,5 +32,5 @@ mod peers;
 
 pub use directory::DirectoryError;
 pub use group::{Group, GroupError, GroupMember};
-pub use held::{Check, Held, LeaseView, Loss, Released};
-pub use member::{AcquireError, Member, StartError, Wait};
+pub use held::{Check, Held, LeaseView, Loss, Released, UnknownSuccessor};
+pub use member::{AcquireError, Member, Owner, StartError, Wait};

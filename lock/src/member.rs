@@ -36,12 +36,30 @@ pub enum Wait {
     Forever,
 }
 
+/// Owner of a resource, as [`Member::owner`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody owns the resource. A majority of the group has confirmed it.
+    Free,
+    /// A member owns the resource, and has confirmed it.
+    Is {
+        /// Name of the owner.
+        member: String,
+        /// Fence token of its lease.
+        fence: u64,
+        /// Time until the end of the lease, at most, if it is not renewed before.
+        at_most: Duration,
+    },
+    /// Too few members have answered, or the owner has not.
+    Unknown,
+}
+
 /// Reason why a resource was not acquired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
     /// Another member owns the resource.
     #[error(
-        "member {owner:?} owns it, for {at_most:?} at most unless it renews its lease (fence {fence})"
+        "member {owner:?} owns it, for {at_most:.1?} at most unless it renews its lease (fence {fence})"
     )]
     Taken {
         /// Name of the owner.
@@ -52,7 +70,7 @@ pub enum AcquireError {
         at_most: Duration,
     },
     /// This member has started, and is silent until every lease has ended that it granted before.
-    #[error("this member has just started, and may not acquire anything for {at_most:?}")]
+    #[error("this member has just started, and may not acquire anything for {at_most:.1?}")]
     Starting {
         /// Time until the end of the silence.
         at_most: Duration,
@@ -136,10 +154,9 @@ impl Member {
     pub fn start(group: Group, me: &str, dir: Option<&Path>) -> Result<Member, StartError> {
         let group = Arc::new(group);
         let Some(id) = group.member(me) else {
-            let known = group.members().iter().map(|it| it.name.clone());
             return Err(StartError::Unknown {
                 name: me.to_owned(),
-                known: known.collect(),
+                known: group.names(),
             });
         };
         let (directory, floor) = match dir.map(MemberDirectory::open).transpose()? {
@@ -196,6 +213,15 @@ impl Member {
         let answer = answered.await;
         cancel.is_answered = true;
         answer.unwrap_or(Err(AcquireError::Stopped))
+    }
+
+    /// Finds the owner of a resource. The answer was true at some moment during the call.
+    pub async fn owner(&self, resource: impl Into<Bytes>) -> Owner {
+        let (answer, answered) = oneshot::channel();
+        let resource = resource.into();
+        self.commands.send(Command::FindOwner { resource, answer });
+        // There is no answer if the thread has ended.
+        answered.await.unwrap_or(Owner::Unknown)
     }
 
     /// Releases all leases, and ends the member's thread. Returns when a majority has confirmed the

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use leasehold_lock::{AcquireError, Check, Group, Loss, Member, Released, StartError, Wait};
+use leasehold_lock::{AcquireError, Check, Group, Loss, Member, Owner, Released, StartError, Wait};
 use tokio::time::{sleep, timeout};
 
 const PRINTER: &[u8] = b"printer";
@@ -268,4 +268,69 @@ async fn members_with_different_group_files_own_nothing_together() {
     let wait = Wait::For(ours.restart_wait() + ours.settings().term);
     let refused = a.acquire(PRINTER, wait).await.unwrap_err();
     assert_eq!(refused, AcquireError::NoMajority);
+}
+
+#[tokio::test]
+async fn every_member_finds_the_owner() {
+    for group in groups(2_000) {
+        let [a, b, c] = started(&group).await;
+        // Members that have just started are not sure for a while.
+        while b.owner(PRINTER).await != Owner::Free {
+            sleep(Duration::from_millis(20)).await;
+        }
+        let held = a.acquire(PRINTER, Wait::No).await.unwrap();
+        for member in [&a, &b, &c] {
+            let Owner::Is {
+                member,
+                fence,
+                at_most,
+            } = member.owner(PRINTER).await
+            else {
+                panic!("nobody was found");
+            };
+            assert_eq!((member.as_str(), fence), ("a", held.fence()));
+            assert!(!at_most.is_zero() && at_most < Duration::from_secs(3));
+        }
+        assert_eq!(held.release().await, Released::Yes);
+        // Many programs ask at the same time.
+        let asked = (0..20).map(|_| b.owner(PRINTER));
+        let mut asked: Vec<_> = asked.map(Box::pin).collect();
+        for query in &mut asked {
+            assert_eq!(timeout(SOON, query).await.unwrap(), Owner::Free);
+        }
+        // Without a majority, nothing is known.
+        a.stop().await;
+        c.stop().await;
+        assert_eq!(
+            timeout(SOON, b.owner(PRINTER)).await.unwrap(),
+            Owner::Unknown
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_handed_over_to_the_named_member() {
+    for group in groups(3_000) {
+        let [a, b, c] = started(&group).await;
+        let held = a.acquire(PRINTER, Wait::No).await.unwrap();
+        let (b_waits, c_waits) = (
+            tokio::spawn(async move { b.acquire(PRINTER, Wait::Forever).await }),
+            tokio::spawn(async move { c.acquire(PRINTER, Wait::Forever).await }),
+        );
+        sleep(Duration::from_millis(200)).await;
+        let unknown = held.hand_over("d").await.unwrap_err();
+        assert!(
+            unknown.to_string().contains("\"d\", but: a, b, c"),
+            "{unknown}"
+        );
+        let held = unknown.held;
+        assert!(matches!(held.check(), Check::Valid { .. }));
+        let fence = held.fence();
+        assert_eq!(held.hand_over("c").await.unwrap(), Released::Yes);
+        let of_c = timeout(SOON, c_waits).await.unwrap().unwrap().unwrap();
+        assert!(of_c.fence() > fence && !b_waits.is_finished());
+        assert_eq!(of_c.release().await, Released::Yes);
+        let of_b = timeout(SOON, b_waits).await.unwrap().unwrap().unwrap();
+        assert_eq!(of_b.release().await, Released::Yes);
+    }
 }

@@ -109,6 +109,102 @@ fn a_resource_goes_from_member_to_member() {
     }
 }
 
+/// Starts `lock run` with a line for the shell.
+fn run<'a>(place: &'a Place, name: &str, line: &str) -> RunningCommand<'a> {
+    let words = [
+        "lock", "run", "--dir", name, "printer", "--", "sh", "-c", line,
+    ];
+    place.start(&words, Stdio::null())
+}
+
+/// Waits until a command that runs has written a file.
+fn written(place: &Place, name: &str) -> String {
+    let path = place.path(name);
+    until(name, || {
+        std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n'))
+    });
+    place.read(name)
+}
+
+#[test]
+fn a_command_runs_only_while_its_member_owns_the_resource() {
+    let place = Place::new();
+    place.write("group.toml", &group(3_000));
+    let members = ["a", "b", "c"].map(|name| serve(&place, name));
+    until("the members' sockets", || {
+        ["a", "b", "c"]
+            .iter()
+            .all(|name| place.path(name).join("control.sock").exists())
+    });
+    let line = "echo $LEASEHOLD_FENCE $LEASEHOLD_RESOURCE; exit 7";
+    let out = run(&place, "a", line).wait();
+    assert_eq!(out.status.code(), Some(7));
+    let (first, name) = out.out.trim().split_once(' ').unwrap();
+    let first: u64 = first.parse().unwrap();
+    assert_eq!(name, "printer");
+    let missing = place.words("lock run --dir a printer -- ./nothing");
+    missing.fails_with(127, &["./nothing: No such file"]);
+
+    // The command ends before the lease does, if its member does not renew it.
+    let line = "trap 'echo term > ended; exit 0' TERM; echo $LEASEHOLD_FENCE > began; \
+                sleep 1000 & wait";
+    let stopped = run(&place, "a", line);
+    let second: u64 = written(&place, "began").trim().parse().unwrap();
+    assert!(second > first, "fence tokens rise");
+    let owner = place.words("lock owner --dir b printer").good();
+    assert!(
+        owner.starts_with(&format!("owned by a, fence {second}, for ")),
+        "{owner}"
+    );
+    let taken = place.words("lock run --dir b printer --wait 0 -- true");
+    taken.fails_with(10, &["printer: member \"a\" owns it"]);
+    for other in ["release --dir a printer", "hand-over --dir a printer b"] {
+        let refused = place.words(&format!("lock {other}"));
+        refused.refused(&["a `lock run` uses it: end that command instead"]);
+    }
+    let next = run(
+        &place,
+        "b",
+        "echo $LEASEHOLD_FENCE > next; echo $$ > pid; exec sleep 1000",
+    );
+    signal("STOP", members[0].child.id());
+    stopped.wait().fails_with(
+        11,
+        &[
+            "the command gets SIGTERM",
+            &format!("printer: lost, fence {second}: the group has not renewed it in time"),
+        ],
+    );
+    assert_eq!(written(&place, "ended"), "term\n");
+    let third: u64 = written(&place, "next").trim().parse().unwrap();
+    assert!(third > second, "fence tokens rise");
+    signal("CONT", members[0].child.id());
+
+    // A command does not outlive its `lock run`. Its lease does, for a while.
+    let pid = written(&place, "pid");
+    signal("KILL", next.child.id());
+    assert!(!next.wait().status.success());
+    let of_command = format!("/proc/{}", pid.trim());
+    until("the end of the command", || {
+        !std::path::Path::new(&of_command).exists()
+    });
+    let owner = place.words("lock owner --dir c printer").good();
+    assert!(
+        owner.starts_with(&format!("owned by b, fence {third}, for ")),
+        "{owner}"
+    );
+    acquire(&place, "c", "60").good();
+    place
+        .words("lock hand-over --dir c printer d")
+        .refused(&["TO: the group has no member \"d\""]);
+    place.words("lock hand-over --dir c printer a").good();
+    for member in members {
+        signal("TERM", member.child.id());
+        member.wait().good();
+    }
+    place.assert_no_process_left();
+}
+
 #[test]
 fn a_wrong_group_file_is_refused_with_its_field() {
     let place = Place::new();

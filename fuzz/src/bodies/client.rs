@@ -43,8 +43,8 @@ pub fn client_to_server(input: &[u8]) {
     }
 }
 
-/// Returns the id of a request whose first field is the id; 0 for other requests. A refusal bears
-/// this id, because clients encode the id first and once.
+/// Returns the id in the first field of a request; 0 if this field is not the id. A refusal bears this
+/// id, because clients encode the id first and once.
 fn id_in_first_field(request: &[u8]) -> u64 {
     let mut rest = request;
     let (tag, wire_type) = encoding::decode_key(&mut rest).expect("it was decoded already");

@@ -62,6 +62,8 @@ fn member(clocks: ClockModel) -> MemberMachine {
             wait_until: Time::MAX,
         },
     );
+    let resource = Bytes::from_static(RESOURCE);
+    member.step(NOW, MemberInput::FindOwner { resource });
     member
 }
 
@@ -70,7 +72,7 @@ pub mod seeds {
 
     use bytes::BytesMut;
     use leasehold_lock::codec::encode_packet;
-    use leasehold_lock_core::message::{Body, Lease, LeaseEnd, Packet, Resource};
+    use leasehold_lock_core::message::{Body, Lease, LeaseEnd, Packet, ReportedState, Resource};
     use leasehold_lock_core::{AttemptBallot, ClockModel, Proposer};
     use leasehold_wire::split_frame;
 
@@ -91,6 +93,11 @@ pub mod seeds {
             panic!("a request begins with READ");
         };
         let own = *own;
+        let Some((_, Body::Query { number })) = sent[0].messages.last() else {
+            panic!("the member has asked for the owner");
+        };
+        let number = *number;
+        let report = |state| Body::Report { number, state };
         let proposer = Proposer {
             member: FROM,
             run: 9,
@@ -119,8 +126,14 @@ pub mod seeds {
                 ballot: own,
                 promised: ballot,
             },
-            Body::Release { acquired },
+            Body::Release {
+                acquired,
+                successor: Some(TO),
+            },
             Body::ReleaseAck { acquired: own },
+            Body::Query { number: 7 },
+            report(ReportedState::Free),
+            report(ReportedState::Mine(lease)),
         ];
         let name = Resource::from_static(RESOURCE);
         let mut packets = vec![bodies.map(|body| (name.clone(), body)).to_vec()];

@@ -31,6 +31,11 @@ impl MemberSet {
     pub fn count(self) -> usize {
         self.members.count_ones() as usize + usize::from(self.repeats)
     }
+
+    /// Whether the set contains a member.
+    pub fn contains(self, member: MemberId) -> bool {
+        self.members & 1 << member.0 != 0
+    }
 }
 
 impl fmt::Debug for MemberSet {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_leases::Time;
 
 use crate::attempt::{Attempt, MemberSet};
-use crate::ballot::{AttemptBallot, Fence};
+use crate::ballot::{AttemptBallot, Fence, MemberId};
 use crate::message::Body;
 use crate::rules;
 use crate::settings::GroupSettings;
@@ -88,12 +88,29 @@ pub struct Release {
     pub acquired: AttemptBallot,
     /// Moment from which other members can take the resource if the release is lost.
     pub ends: Time,
+    /// Member that should own the resource next.
+    pub successor: Option<MemberId>,
     /// Moment at which the member stops waiting for acks.
     pub give_up: Time,
+    /// Moment at which the release is sent again to the acceptors that have not confirmed it.
+    pub repeat: Time,
     /// Moment before the release was sent.
     pub sent: Time,
     /// Acceptors that have confirmed.
     pub acks: MemberSet,
+}
+
+/// A query for the owner that has no result yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnerQuery {
+    /// Number of the query.
+    pub number: u64,
+    /// Moment before the query was sent.
+    pub sent: Time,
+    /// Members that have answered.
+    pub answered: MemberSet,
+    /// Acceptors that have reported the resource as free.
+    pub free: MemberSet,
 }
 
 /// The local interest in one resource.
@@ -111,6 +128,8 @@ pub struct Claim {
     pub next_attempt: Time,
     /// Release that is not confirmed yet.
     pub release: Option<Release>,
+    /// Query for the owner.
+    pub query: Option<OwnerQuery>,
     /// Deadline in the agenda.
     pub due: Time,
 }
@@ -124,6 +143,7 @@ impl Default for Claim {
             above: 0,
             next_attempt: Time::MAX,
             release: None,
+            query: None,
             due: Time::MAX,
         }
     }
@@ -136,6 +156,7 @@ impl Claim {
             && self.holding.is_none()
             && self.attempt.is_none()
             && self.release.is_none()
+            && self.query.is_none()
     }
 
     /// Returns a moment shortly before this member sent the request that `answer` answers; `None` if
@@ -151,7 +172,13 @@ impl Claim {
                 let release = self.release.filter(|it| it.acquired == acquired);
                 Some(release?.sent)
             }
-            Body::Read { .. } | Body::Write { .. } | Body::Release { .. } => None,
+            Body::Report { number, .. } => {
+                let query = self.query.filter(|it| it.number == number);
+                Some(query?.sent)
+            }
+            Body::Read { .. } | Body::Write { .. } | Body::Release { .. } | Body::Query { .. } => {
+                None
+            }
         }
     }
 
@@ -167,7 +194,10 @@ impl Claim {
             due = due.min(holding.until() + Duration::from_nanos(1));
         }
         if let Some(release) = &self.release {
-            due = due.min(release.give_up);
+            due = due.min(release.give_up).min(release.repeat);
+        }
+        if let Some(query) = &self.query {
+            due = due.min(query.sent + settings.attempt);
         }
         due
     }

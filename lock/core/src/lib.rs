@@ -48,6 +48,8 @@ mod register;
 
 pub use self::ballot::{AttemptBallot, Fence, MemberId, Proposer};
 pub use self::claim::Holding;
-pub use self::member::{AcquireRefusal, LeaseLoss, MemberEvent, MemberInput, MemberMachine};
-pub use self::message::{Body, Lease, LeaseEnd, Packet};
+pub use self::member::{
+    AcquireRefusal, KnownOwner, LeaseLoss, MemberEvent, MemberInput, MemberMachine,
+};
+pub use self::message::{Body, Lease, LeaseEnd, Packet, ReportedState};
 pub use self::settings::{ClockModel, GroupSettings};

@@ -1,5 +1,6 @@
 //! One member of a group: its registers, its claims, and its packets.
 
+mod owner;
 mod propose;
 
 use std::collections::HashMap;
@@ -12,10 +13,14 @@ use crate::agenda::Agenda;
 use crate::attempt::Attempt;
 use crate::ballot::{AttemptBallot, Fence, MemberId, Proposer, ROUND_MAX};
 use crate::claim::{AcquireRequest, Claim, Holding, Release};
-use crate::message::{Body, Lease, LeaseEnd, Packet, RESOURCE_BYTES_MAX, Resource};
+use crate::message::{Body, Lease, LeaseEnd, Packet, RESOURCE_BYTES_MAX, ReportedState, Resource};
 use crate::register::Register;
 use crate::rules;
 use crate::settings::{ClockModel, GroupSettings};
+
+/// Number of times that a release is sent during the time of an attempt, as long as no majority has
+/// confirmed it.
+const RELEASES_PER_ATTEMPT: u32 = 8;
 
 /// Input of a member.
 #[derive(Clone, Debug)]
@@ -35,6 +40,15 @@ pub enum MemberInput {
     /// A request of the program to give a lease up before its end, or to cancel a request to
     /// acquire it.
     Release {
+        /// The resource.
+        resource: Resource,
+        /// Member that should own the resource next. If it waits for the resource, it begins before
+        /// the other waiting members.
+        successor: Option<MemberId>,
+    },
+    /// A query of the program for the owner. Its result is one [`MemberEvent::OwnerFound`]. A later
+    /// query for the same resource replaces it.
+    FindOwner {
         /// The resource.
         resource: Resource,
     },
@@ -78,6 +92,24 @@ pub enum AcquireRefusal {
     Clock,
     /// The program has cancelled the request.
     Cancelled,
+}
+
+/// Result of a query for the owner of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KnownOwner {
+    /// At some moment during the query, nobody owned the resource. A majority has confirmed it.
+    Free,
+    /// A member has confirmed during the query that it owns the resource.
+    Is {
+        /// The owner.
+        member: MemberId,
+        /// Fence token of its lease.
+        fence: Fence,
+        /// Last moment at which the lease may be valid if it is not renewed, by this member's clock.
+        until: Time,
+    },
+    /// Too few members have answered, or the owner has not.
+    Unknown,
 }
 
 /// Reason for the loss of a lease.
@@ -131,6 +163,13 @@ pub enum MemberEvent {
         /// `None` if a majority has confirmed the release, so that others can acquire the resource
         /// immediately. Otherwise the moment from which they can.
         ends: Option<Time>,
+    },
+    /// A query for the owner has a result.
+    OwnerFound {
+        /// The resource.
+        resource: Resource,
+        /// The owner.
+        owner: KnownOwner,
     },
     /// The member needs more rounds. It promises none of them before it gets
     /// [`MemberInput::RoundsReserved`] with this number.
@@ -231,13 +270,19 @@ impl MemberMachine {
 
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: MemberInput) {
+        // A lease that has just ended does not count any more.
+        self.meet_deadlines(now);
         match input {
             MemberInput::Packet(packet) => self.on_packet(now, packet),
             MemberInput::Acquire {
                 resource,
                 wait_until,
             } => self.acquire(now, resource, wait_until),
-            MemberInput::Release { resource } => self.release(now, resource),
+            MemberInput::Release {
+                resource,
+                successor,
+            } => self.release(now, resource, successor),
+            MemberInput::FindOwner { resource } => self.find_owner(now, resource),
             MemberInput::ClockSet => self.distrust_clock(),
             MemberInput::RoundsReserved { until } => {
                 self.reserved = self.reserved.max(until);
@@ -295,8 +340,6 @@ impl MemberMachine {
     }
 
     fn acquire(&mut self, now: Time, resource: Resource, wait_until: Time) {
-        // A lease that has just ended must not count.
-        self.meet_deadlines(now);
         let is_named = (1..=RESOURCE_BYTES_MAX).contains(&resource.len());
         let claim = self.claims.get(&resource);
         let is_busy = claim.is_some_and(|it| it.request.is_some() || it.holding.is_some());
@@ -320,7 +363,7 @@ impl MemberMachine {
         });
     }
 
-    fn release(&mut self, now: Time, resource: Resource) {
+    fn release(&mut self, now: Time, resource: Resource, successor: Option<MemberId>) {
         self.change_claim(&resource, |member, claim| {
             let attempt = claim.attempt.take();
             claim.next_attempt = Time::MAX;
@@ -332,26 +375,33 @@ impl MemberMachine {
                 });
                 // The lease may be half written. Nobody uses it.
                 if let Some(attempt) = attempt {
-                    let acquired = attempt.ballot;
-                    member.broadcast(now, &resource, claim, Body::Release { acquired });
+                    let release = Body::Release {
+                        acquired: attempt.ballot,
+                        successor: None,
+                    };
+                    member.broadcast(now, &resource, claim, release);
                 }
             }
-            if let Some(holding) = claim.holding {
-                member.give_up(now, &resource, claim, holding, attempt);
+            if claim.holding.is_some() {
+                member.give_up(now, &resource, claim, attempt, successor);
             }
         });
     }
 
-    /// Sends the release of a lease. `attempt` is the attempt to renew it that is given up.
+    /// Sends the release of the lease that this member holds. `attempt` is the attempt to renew it
+    /// that is given up.
     fn give_up(
         &mut self,
         now: Time,
         resource: &Resource,
         claim: &mut Claim,
-        holding: Holding,
         attempt: Option<Attempt>,
+        successor: Option<MemberId>,
     ) {
         self.end_release(resource, claim, false);
+        let Some(holding) = claim.holding else {
+            return;
+        };
         let acquired = holding.acquired();
         // A renewal may be half written.
         let written = attempt.and_then(Attempt::written_until);
@@ -359,14 +409,20 @@ impl MemberMachine {
         claim.release = Some(Release {
             acquired,
             ends: rules::takeable_from(&self.settings, until.max(holding.until())),
+            successor,
             give_up: now + self.settings.attempt,
+            repeat: now + self.settings.attempt / RELEASES_PER_ATTEMPT,
             sent: now,
             acks: Default::default(),
         });
         if rules::stops_before_release() {
             claim.holding = None;
         }
-        self.broadcast(now, resource, claim, Body::Release { acquired });
+        let release = Body::Release {
+            acquired,
+            successor,
+        };
+        self.broadcast(now, resource, claim, release);
     }
 
     /// Sends a message to all members, and takes the answer of this member's own acceptor.
@@ -427,7 +483,7 @@ impl MemberMachine {
                 Ok(()) => Body::WriteAck { ballot },
                 Err(promised) => nack(ballot, promised),
             },
-            Body::Release { acquired } => {
+            Body::Release { acquired, .. } => {
                 register.release(acquired);
                 Body::ReleaseAck { acquired }
             }
@@ -486,7 +542,14 @@ impl MemberMachine {
                     continue;
                 }
             }
-            match self.accept(now, &resource, body) {
+            let answer = match body {
+                Body::Query { number } => Some(self.report(now, &resource, number)),
+                _ => self.accept(now, &resource, body),
+            };
+            if let Body::Release { successor, .. } = body {
+                self.on_release(now, &resource, successor);
+            }
+            match answer {
                 Some(answer) => self.outbox[usize::from(from.0)].push((resource, answer)),
                 None if self.claims.contains_key(&resource) => {
                     self.change_claim(&resource, |member, claim| {
@@ -525,7 +588,14 @@ impl MemberMachine {
                         && is_lease(lease)
                         && lease.acquired <= ballot
                 }
-                Body::Release { acquired } => acquired.proposer.member == from,
+                Body::Release {
+                    acquired,
+                    successor,
+                } => {
+                    is_ballot(acquired)
+                        && acquired.proposer.member == from
+                        && successor.is_none_or(|it| it.0 < settings.members)
+                }
                 Body::ReadAck {
                     ballot,
                     accepted,
@@ -533,7 +603,14 @@ impl MemberMachine {
                 } => is_ballot(accepted) && accepted < ballot && lease.is_none_or(is_lease),
                 Body::Taken { lease, .. } => is_lease(lease),
                 Body::Nack { promised, .. } => is_ballot(promised),
-                Body::WriteAck { .. } | Body::ReleaseAck { .. } => true,
+                Body::Report {
+                    state: ReportedState::Mine(lease),
+                    ..
+                } => is_lease(lease) && lease.owner().member == from,
+                Body::WriteAck { .. }
+                | Body::ReleaseAck { .. }
+                | Body::Query { .. }
+                | Body::Report { .. } => true,
             }
     }
 
@@ -563,6 +640,12 @@ impl MemberMachine {
                     reason,
                 });
             }
+            if claim.query.is_some() {
+                let owner = KnownOwner::Unknown;
+                let resource = resource.clone();
+                self.events
+                    .push(MemberEvent::OwnerFound { resource, owner });
+            }
             if let Some(release) = claim.release {
                 self.events.push(MemberEvent::Released {
                     resource,
@@ -573,16 +656,20 @@ impl MemberMachine {
         }
     }
 
-    /// Returns a random duration below `most`.
-    fn random_below(&mut self, most: Duration) -> Duration {
+    /// Returns a random number.
+    fn random(&mut self) -> u64 {
         // SplitMix64 (Steele et al., OOPSLA 2014).
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Returns a random duration below `most`.
+    fn random_below(&mut self, most: Duration) -> Duration {
         let most = most.as_nanos().max(1);
-        let below = (u128::from(mixed) * most) >> 64;
+        let below = (u128::from(self.random()) * most) >> 64;
         Duration::from_nanos(u64::try_from(below).unwrap_or(u64::MAX))
     }
 }

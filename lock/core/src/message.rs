@@ -101,12 +101,38 @@ pub enum Body {
     Release {
         /// Ballot of the attempt that acquired the lease.
         acquired: AttemptBallot,
+        /// Member that should own the resource next. The other waiting members let it go first.
+        successor: Option<MemberId>,
     },
     /// Answer to [`Body::Release`]: the acceptor does not hold this lease.
     ReleaseAck {
         /// Ballot of the attempt that acquired the lease.
         acquired: AttemptBallot,
     },
+    /// Query for the owner of the resource. It changes nothing.
+    Query {
+        /// Random number that names the query.
+        number: u64,
+    },
+    /// Answer to [`Body::Query`].
+    Report {
+        /// Number of the query.
+        number: u64,
+        /// Owner, as far as the sender knows.
+        state: ReportedState,
+    },
+}
+
+/// State of a resource, as one member knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReportedState {
+    /// The member owns the resource. By its own clock, its lease is valid.
+    Mine(Lease),
+    /// As an acceptor, the member holds a lease that may be valid, or may have been valid a short
+    /// time ago.
+    Held,
+    /// As an acceptor, the member holds no such lease.
+    Free,
 }
 
 impl Body {
@@ -114,11 +140,18 @@ impl Body {
     pub fn round(self) -> Option<u64> {
         match self {
             Body::Read { ballot, .. } | Body::Write { ballot, .. } => Some(ballot.round),
-            Body::Release { acquired } => Some(acquired.round),
+            Body::Release { acquired, .. } => Some(acquired.round),
             Body::ReadAck { accepted, .. } => Some(accepted.round),
             Body::Taken { lease, .. } => Some(lease.acquired.round),
             Body::Nack { promised, .. } => Some(promised.round),
-            Body::WriteAck { .. } | Body::ReleaseAck { .. } => None,
+            Body::Report {
+                state: ReportedState::Mine(lease),
+                ..
+            } => Some(lease.acquired.round),
+            Body::WriteAck { .. }
+            | Body::ReleaseAck { .. }
+            | Body::Query { .. }
+            | Body::Report { .. } => None,
         }
     }
 }

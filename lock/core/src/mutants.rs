@@ -45,6 +45,7 @@ rules! {
     ReleaseBallot: "a release frees every lease of the same owner";
     ReleaseStops: "an owner uses its lease until a majority has confirmed the release";
     NackBallot: "an attempt after a nack has the next round, however high the promised one is";
+    FreeReport: "an acceptor reports a resource as free as soon as its lease has ended";
     ClockWatch: "clocks that differ by more than epsilon are not noticed";
 }
 

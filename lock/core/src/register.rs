@@ -78,6 +78,17 @@ impl Register {
             .filter(|_| !rules::has_ended(self.kept_until, now))
     }
 
+    /// Whether the acceptor may report the resource as free ([`rules::may_report_free`]).
+    pub fn may_report_free(&self, settings: &GroupSettings, silent_until: Time, now: Time) -> bool {
+        let kept_until = self.lease.map_or(Time::ZERO, |_| self.kept_until);
+        rules::may_report_free(settings, kept_until, silent_until, now)
+    }
+
+    /// Whether this lease was released last.
+    pub fn has_released(&self, acquired: AttemptBallot) -> bool {
+        self.released == acquired
+    }
+
     /// Reads the register. Returns the ballot and the lease of the last write. A repeated READ gets
     /// the same answer again. If acceptors have timers, there is no lease in the answer: a READ is
     /// acked only if no other lease blocks it.

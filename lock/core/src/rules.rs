@@ -122,6 +122,38 @@ pub fn told_takeable_from(settings: &GroupSettings, told: Lease, now: Time) -> T
     }
 }
 
+/// Returns the last moment, by this member's clock, at which the lease of an owner may be valid. The
+/// owner has told this member of it at `now`.
+pub fn ends_by(settings: &GroupSettings, told: Lease, now: Time) -> Time {
+    match (settings.clocks, told.end) {
+        (ClockModel::Synchronised { epsilon }, LeaseEnd::At(until)) => until + epsilon,
+        (ClockModel::Bounded(bound), LeaseEnd::Left(left)) => now + bound.outwait(left),
+        // No member sends these: `is_sane` refuses them.
+        (_, end) => Lease { end, ..told }.until(now),
+    }
+}
+
+/// Rule FreeReport: an acceptor reports a resource as free only if its last lease has been over for as
+/// long as a query may last, or was released. `kept_until` is the end of this lease, and
+/// `silent_until` the end of the wait after the start.
+///
+/// So the lease had ended when the query began. Otherwise the owner may have renewed it since, with
+/// acceptors that answered the query before. The resource then has an owner all the time, but every
+/// acceptor reports it as free. The same holds for an acceptor that has just been restarted.
+pub fn may_report_free(
+    settings: &GroupSettings,
+    kept_until: Time,
+    silent_until: Time,
+    now: Time,
+) -> bool {
+    let query = match settings.clocks {
+        ClockModel::Synchronised { epsilon } => settings.attempt + epsilon,
+        ClockModel::Bounded(bound) => bound.outwait(settings.attempt),
+    };
+    let ended = kept_until.max(silent_until);
+    has_ended(ended + query, now) || (off(LockRule::FreeReport) && has_ended(ended, now))
+}
+
 /// Rule OneLease: with clocks of bounded rates, an acceptor that holds a lease accepts no other one
 /// until its timer has ended, or until the owner has released the lease. Returns whether a lease that
 /// was acquired with the ballot `acquired` may replace the lease that the acceptor holds. Only a

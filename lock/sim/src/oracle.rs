@@ -1,10 +1,10 @@
 //! Checks that know the true time and the state of all members.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use bytes::Bytes;
-use leasehold_lock_core::{Fence, Holding, MemberId};
+use leasehold_lock_core::{Fence, Holding, KnownOwner, MemberId};
 
 /// Broken property.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,13 @@ struct Statement {
     until_ns: u64,
 }
 
+/// Facts about a resource since the beginning of a query for its owner.
+#[derive(Clone, Debug, Default)]
+struct SeenSince {
+    owners: BTreeSet<(MemberId, Fence)>,
+    was_free: bool,
+}
+
 /// Facts about all resources.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
@@ -40,6 +47,8 @@ pub struct Oracle {
     /// cancelled. An owner that does not hold a lease any more may replace it, and release the new
     /// one.
     released: BTreeMap<(Bytes, MemberId), Fence>,
+    /// Queries for owners that have no result yet, by resource and member.
+    queries: BTreeMap<(Bytes, MemberId), SeenSince>,
 }
 
 /// Result of a check: the oracle and its message.
@@ -48,7 +57,14 @@ pub type Checked = Result<(), (&'static str, String)>;
 impl Oracle {
     /// Checks that at most one member holds the resource. `holders` are the members with valid
     /// leases, each by its own clock.
-    pub fn on_holders(&self, resource: &Bytes, holders: &[(MemberId, Holding)]) -> Checked {
+    pub fn on_holders(&mut self, resource: &Bytes, holders: &[(MemberId, Holding)]) -> Checked {
+        let first = (resource.clone(), MemberId(0));
+        let queries = self.queries.range_mut(first..);
+        for (_, seen) in queries.take_while(|((of, _), _)| of == resource) {
+            let owners = holders.iter().map(|(id, holding)| (*id, holding.fence()));
+            seen.owners.extend(owners);
+            seen.was_free |= holders.is_empty();
+        }
         if holders.len() < 2 {
             return Ok(());
         }
@@ -100,6 +116,41 @@ impl Oracle {
             until_ns: until_ns.max(earlier.map_or(0, |earlier| earlier.until_ns)),
         };
         self.statements.insert(resource.clone(), statement);
+    }
+
+    /// Records that a member begins a query for an owner. The current holders are checked next.
+    pub fn on_query(&mut self, resource: &Bytes, member: MemberId) {
+        let query = (resource.clone(), member);
+        self.queries.insert(query, SeenSince::default());
+    }
+
+    /// Forgets the queries of a member that has crashed.
+    pub fn on_crash(&mut self, member: MemberId) {
+        self.queries.retain(|(_, of), _| *of != member);
+    }
+
+    /// Checks the result of a query. The current holders were checked before.
+    pub fn on_owner_found(
+        &mut self,
+        resource: &Bytes,
+        member: MemberId,
+        owner: KnownOwner,
+    ) -> Checked {
+        let seen = self.queries.remove(&(resource.clone(), member));
+        let Some(seen) = seen else {
+            let message = format!("{member:?} has not asked for the owner of {resource:?}");
+            return Err(("results", message));
+        };
+        let is_right = match owner {
+            KnownOwner::Free => seen.was_free,
+            KnownOwner::Is { member, fence, .. } => seen.owners.contains(&(member, fence)),
+            KnownOwner::Unknown => true,
+        };
+        if is_right {
+            return Ok(());
+        }
+        let message = format!("{member:?} found {owner:?} of {resource:?}, but there was {seen:?}");
+        Err(("owner", message))
     }
 
     /// Records that an owner sends the release of its lease.

@@ -111,9 +111,10 @@ impl GroupScenario {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let members = [3, 3, 3, 4, 5, 5, 7][rng.random_range(0..7)];
         let term = Duration::from_millis([300, 1000, 3000][rng.random_range(0..3)]);
-        let precision = rng.random_range(0..4);
-        let epsilon = [Duration::ZERO, term / 50, term / 8, term / 4][precision];
-        let rho_ppm = [0, 1_000, 20_000, 200_000][precision];
+        // Bad clocks meet most rules, so they are more frequent.
+        let precision = rng.random_range(0..12);
+        let rho_ppm = [0, 1_000, 20_000, 200_000][(precision / 2).min(3)];
+        let epsilon = [Duration::ZERO, term / 50, term / 8, term / 4][precision / 3];
         let model = match clocks {
             SimulatedClocks::Bounded => ClockModel::Bounded(ClockBound { rho_ppm }),
             SimulatedClocks::Synchronised => ClockModel::Synchronised { epsilon },

@@ -15,8 +15,8 @@ use leasehold_kernel::queue::EventQueue;
 use leasehold_kernel::trace::Trace;
 use leasehold_leases::Time;
 use leasehold_lock_core::{
-    AcquireRefusal, Body, ClockModel, LeaseLoss, MemberEvent, MemberId, MemberInput, MemberMachine,
-    Packet, rules,
+    AcquireRefusal, Body, ClockModel, KnownOwner, LeaseLoss, MemberEvent, MemberId, MemberInput,
+    MemberMachine, Packet, rules,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -54,6 +54,12 @@ pub struct RunSums {
     pub taken: u64,
     /// Number of requests that were refused because no majority answered.
     pub no_majority: u64,
+    /// Number of queries that found an owner.
+    pub owners_found: u64,
+    /// Number of queries that found that there was no owner.
+    pub found_free: u64,
+    /// Number of queries without a certain result.
+    pub unknown: u64,
     /// Number of crashes of members.
     pub crashes: u64,
     /// Number of pauses of members.
@@ -64,7 +70,7 @@ pub struct RunSums {
 
 impl RunSums {
     /// Returns the numbers of runs with their names.
-    pub fn named(&self) -> [(&'static str, u64); 10] {
+    pub fn named(&self) -> [(&'static str, u64); 13] {
         [
             ("leases acquired", self.acquired),
             ("renewals", self.renewed),
@@ -73,6 +79,9 @@ impl RunSums {
             ("releases that no majority confirmed", self.unconfirmed),
             ("requests refused because of an owner", self.taken),
             ("requests without a majority", self.no_majority),
+            ("queries that found an owner", self.owners_found),
+            ("queries that found no owner", self.found_free),
+            ("queries without a certain result", self.unknown),
             ("crashes", self.crashes),
             ("pauses", self.pauses),
             ("members that distrusted clocks", self.wrong_clocks),
@@ -99,6 +108,9 @@ impl Sums for RunSums {
         self.unconfirmed += other.unconfirmed;
         self.taken += other.taken;
         self.no_majority += other.no_majority;
+        self.owners_found += other.owners_found;
+        self.found_free += other.found_free;
+        self.unknown += other.unknown;
         self.crashes += other.crashes;
         self.pauses += other.pauses;
         self.wrong_clocks += other.wrong_clocks;
@@ -114,6 +126,9 @@ enum Happening {
     Deadline(usize),
     /// A program acts. The second value is the run of its member, and the third the resource.
     Program(usize, u64, usize),
+    /// A program asks for the owner of a resource. The second value is the run of its member, and the
+    /// third the resource.
+    Query(usize, u64, usize),
     /// A member is started.
     Start(usize),
     /// A pause of a member ends. The second value is its run.
@@ -251,6 +266,7 @@ impl GroupWorld {
                 self.step(member, MemberInput::Tick)
             }
             Happening::Program(member, run, resource) => self.act(member, run, resource),
+            Happening::Query(member, run, resource) => self.query(member, run, resource),
             Happening::Start(member) => {
                 self.start(member);
                 Ok(())
@@ -300,6 +316,7 @@ impl GroupWorld {
             let at_ns = self.now_ns + self.draw_ns(0.5);
             let act = Happening::Program(member, run, resource);
             self.queue.schedule(at_ns, act);
+            self.plan_query(member, resource);
         }
     }
 
@@ -376,7 +393,7 @@ impl GroupWorld {
                 }
             }
             for (resource, body) in &packet.messages {
-                if let Body::Release { acquired } = body {
+                if let Body::Release { acquired, .. } = body {
                     let owner = packet.from;
                     self.oracle.on_release(resource, owner, acquired.fence());
                 }
@@ -441,6 +458,17 @@ impl GroupWorld {
                 }
                 self.plan_program(member, &resource, 1.0);
             }
+            MemberEvent::OwnerFound { resource, owner } => {
+                match owner {
+                    KnownOwner::Is { .. } => self.sums.owners_found += 1,
+                    KnownOwner::Free => self.sums.found_free += 1,
+                    KnownOwner::Unknown => self.sums.unknown += 1,
+                }
+                self.check_holders(self.resource(&resource))?;
+                self.oracle.on_owner_found(&resource, id, owner)?;
+                let resource = self.resource(&resource);
+                self.plan_query(member, resource);
+            }
             MemberEvent::ReserveRounds { until } => {
                 self.floors[member] = self.floors[member].max(until);
                 if let Some(machine) = self.members[member].machine_mut() {
@@ -469,7 +497,7 @@ impl GroupWorld {
 
     /// Checks that at most one member holds a resource. A paused member counts, because its program
     /// may have compared its clock just before the pause.
-    fn check_holders(&self, resource: usize) -> Checked {
+    fn check_holders(&mut self, resource: usize) -> Checked {
         let resource = &self.resources[resource];
         let holders = self.members.iter().enumerate().filter_map(|(id, process)| {
             let now = process.clock().read(self.now_ns);

@@ -38,7 +38,7 @@ fn seeds_max(rule: LockRule, clocks: SimulatedClocks) -> Option<u64> {
             | LockRule::Run
             | LockRule::NackBallot
             | LockRule::ClockWatch => None,
-            LockRule::Timer | LockRule::OneLease | LockRule::Reserve => None,
+            LockRule::Timer | LockRule::OneLease | LockRule::Reserve | LockRule::FreeReport => None,
         },
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_leases::Time;
 
-use super::{AcquireRefusal, LeaseLoss, MemberEvent, MemberMachine};
+use super::{AcquireRefusal, LeaseLoss, MemberEvent, MemberMachine, RELEASES_PER_ATTEMPT};
 use crate::attempt::Attempt;
 use crate::ballot::{AttemptBallot, MemberId};
 use crate::claim::{Claim, Holding};
@@ -14,6 +14,8 @@ use crate::rules;
 
 /// Number of conflicts after which the back-off does not grow any more.
 const CONFLICTS_MAX: u32 = 3;
+/// Maximum of the random time after a release at which a waiting member begins its attempt.
+const SPREAD_MAX: Duration = Duration::from_millis(8);
 
 impl MemberMachine {
     /// Begins the next attempt, as soon as the member may speak.
@@ -102,7 +104,10 @@ impl MemberMachine {
             Body::ReleaseAck { acquired } => {
                 self.on_release_ack(acceptor, resource, claim, acquired);
             }
-            Body::Read { .. } | Body::Write { .. } | Body::Release { .. } => {}
+            Body::Report { number, state } => {
+                self.on_report(now, acceptor, resource, claim, number, state);
+            }
+            Body::Read { .. } | Body::Write { .. } | Body::Release { .. } | Body::Query { .. } => {}
         }
     }
 
@@ -130,7 +135,7 @@ impl MemberMachine {
     ) {
         if !claim.request.is_some_and(|it| it.wants_answer(now)) {
             self.abandon(now, resource, claim);
-            self.wait_for_end(now, claim, lease);
+            self.wait_for_end(now, resource, claim, lease);
         } else if !self.settings.has_timers() {
             // The wait has ended meanwhile. An attempt that does not give way finds the owner.
             claim.attempt = None;
@@ -193,7 +198,7 @@ impl MemberMachine {
             None => self.write(now, resource, claim, lease, until),
             Some(found) if !rules::is_valid(found.until(now), now) => {
                 claim.attempt = None;
-                self.wait_for_end(now, claim, found);
+                self.wait_for_end(now, resource, claim, found);
                 // The lease may still be valid by its owner's clock. The request goes on until an
                 // attempt can succeed.
                 if let Some(request) = &mut claim.request {
@@ -230,9 +235,15 @@ impl MemberMachine {
 
     /// Plans the next attempt for the end of another member's lease, or for the end of the
     /// program's wait. An earlier attempt could not succeed.
-    fn wait_for_end(&mut self, now: Time, claim: &mut Claim, lease: Lease) {
-        let from = rules::told_takeable_from(&self.settings, lease, now);
-        let mut next = from + self.random_below(self.settings.attempt / 8);
+    fn wait_for_end(&mut self, now: Time, resource: &Resource, claim: &mut Claim, lease: Lease) {
+        let register = self.registers.get(resource);
+        let mut next = if register.is_some_and(|it| it.has_released(lease.acquired)) {
+            // Some acceptors do not know of the release yet.
+            now + self.back_off(claim)
+        } else {
+            let from = rules::told_takeable_from(&self.settings, lease, now);
+            from + self.random_below(self.settings.attempt / 8)
+        };
         if let Some(request) = claim.request
             && !request.wants_answer(now)
         {
@@ -257,13 +268,13 @@ impl MemberMachine {
         let holding = Holding::new(lease.acquired, until);
         let resource = resource.clone();
         if !rules::is_own(lease, self.me) {
-            self.wait_for_end(now, claim, lease);
             if let Some(request) = &mut claim.request {
                 request.conflicts = 0;
-                if request.wants_answer(now) {
-                    let reason = self.taken(now, lease);
-                    self.refuse(&resource, claim, reason);
-                }
+            }
+            self.wait_for_end(now, &resource, claim, lease);
+            if claim.request.is_some_and(|it| it.wants_answer(now)) {
+                let reason = self.taken(now, lease);
+                self.refuse(&resource, claim, reason);
             }
             return;
         }
@@ -298,12 +309,46 @@ impl MemberMachine {
         if rules::heeds_nack() {
             claim.above = claim.above.max(promised.round);
         }
-        let Some(request) = &mut claim.request else {
+        if claim.request.is_none() {
             return self.begin_attempt(now, resource, claim);
+        }
+        claim.next_attempt = now + self.back_off(claim);
+    }
+
+    /// Returns a random wait before the next attempt of a request. It grows with each conflict.
+    fn back_off(&mut self, claim: &mut Claim) -> Duration {
+        let request = claim.request.as_mut();
+        let conflicts = request.map_or(0, |request| {
+            request.conflicts += 1;
+            request.conflicts - 1
+        });
+        self.random_below((self.settings.attempt / 16) * (1 << conflicts.min(CONFLICTS_MAX)))
+    }
+
+    /// Handles a release that this member's acceptor has received: if the program waits for the
+    /// resource, the next attempt begins soon. Members that begin at different moments do not disturb
+    /// each other.
+    pub(super) fn on_release(
+        &mut self,
+        now: Time,
+        resource: &Resource,
+        successor: Option<MemberId>,
+    ) {
+        let is_waiting = |claim: &&Claim| {
+            claim.request.is_some() && claim.holding.is_none() && claim.attempt.is_none()
         };
-        let back_off = (self.settings.attempt / 16) * (1 << request.conflicts.min(CONFLICTS_MAX));
-        request.conflicts += 1;
-        claim.next_attempt = now + self.random_below(back_off);
+        if self.claims.get(resource).filter(is_waiting).is_none() {
+            return;
+        }
+        let spread = (self.settings.attempt / 64).min(SPREAD_MAX);
+        let wait = match successor {
+            Some(member) if member == self.me.member => Duration::ZERO,
+            Some(_) => self.settings.attempt / 8 + self.random_below(spread),
+            None => self.random_below(spread),
+        };
+        self.change_claim(resource, |_, claim| {
+            claim.next_attempt = claim.next_attempt.min(now + wait);
+        });
     }
 
     fn on_release_ack(
@@ -320,6 +365,24 @@ impl MemberMachine {
         release.acks.add(acceptor);
         if release.acks.count() >= self.settings.majority() {
             self.end_release(resource, claim, true);
+        }
+    }
+
+    /// Sends a release again to the acceptors that have not confirmed it.
+    fn repeat_release(&mut self, claim: &mut Claim, resource: &Resource, now: Time) {
+        let Some(release) = claim.release.as_mut().filter(|it| now >= it.repeat) else {
+            return;
+        };
+        release.repeat = now + self.settings.attempt / RELEASES_PER_ATTEMPT;
+        let body = Body::Release {
+            acquired: release.acquired,
+            successor: release.successor,
+        };
+        let me = self.me.member;
+        for (to, messages) in (0..).map(MemberId).zip(&mut self.outbox) {
+            if to != me && !release.acks.contains(to) {
+                messages.push((resource.clone(), body));
+            }
         }
     }
 
@@ -349,6 +412,8 @@ impl MemberMachine {
         if claim.release.is_some_and(|it| now >= it.give_up) {
             self.end_release(resource, claim, false);
         }
+        self.repeat_release(claim, resource, now);
+        self.end_query_in_time(now, resource, claim);
         let lost = claim
             .holding
             .take_if(|it| !rules::is_valid(it.until(), now));
@@ -387,8 +452,11 @@ impl MemberMachine {
             && self.settings.has_timers()
             && claim.holding.is_none()
         {
-            let acquired = attempt.ballot;
-            self.broadcast(now, resource, claim, Body::Release { acquired });
+            let release = Body::Release {
+                acquired: attempt.ballot,
+                successor: None,
+            };
+            self.broadcast(now, resource, claim, release);
         }
     }
 

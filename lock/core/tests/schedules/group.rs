@@ -6,8 +6,8 @@ use bytes::Bytes;
 use leasehold_leases::Time;
 use leasehold_leases::time::ClockBound;
 use leasehold_lock_core::{
-    AcquireRefusal, ClockModel, GroupSettings, MemberEvent, MemberId, MemberInput, MemberMachine,
-    Packet, rules,
+    AcquireRefusal, ClockModel, GroupSettings, KnownOwner, MemberEvent, MemberId, MemberInput,
+    MemberMachine, Packet, rules,
 };
 
 /// Reading of a right clock at the start of a schedule. An interval of ballots begins here.
@@ -150,8 +150,32 @@ impl Group {
 
     /// Releases the resource.
     pub fn release(&mut self, process: usize) {
+        self.release_to(process, None);
+    }
+
+    /// Releases the resource in favour of a member.
+    pub fn release_to(&mut self, process: usize, successor: Option<MemberId>) {
         let resource = RESOURCE;
-        self.step(process, MemberInput::Release { resource });
+        let release = MemberInput::Release {
+            resource,
+            successor,
+        };
+        self.step(process, release);
+    }
+
+    /// Asks for the owner of the resource.
+    pub fn find_owner(&mut self, process: usize) {
+        let resource = RESOURCE;
+        self.step(process, MemberInput::FindOwner { resource });
+    }
+
+    /// Returns the results of all queries for the owner so far.
+    pub fn found_owners(&self) -> Vec<KnownOwner> {
+        let owner = |(_, event): &(usize, MemberEvent)| match event {
+            MemberEvent::OwnerFound { owner, .. } => Some(*owner),
+            _ => None,
+        };
+        self.events.iter().filter_map(owner).collect()
     }
 
     /// Passes a deadline to a process.

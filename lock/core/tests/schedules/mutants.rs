@@ -24,6 +24,9 @@ fn schedule(rule: LockRule) -> fn() {
     match rule {
         LockRule::Timer => timers::timer_an_acceptor_waits_until_the_term_has_passed_on_every_clock,
         LockRule::Reserve => timers::reserve_fences_rise_after_a_restart,
+        LockRule::FreeReport => {
+            timers::free_report_a_resource_with_an_owner_is_not_reported_as_free
+        }
         LockRule::OneLease => timers::one_lease_a_late_write_replaces_no_other_lease,
         LockRule::Term => super::term_a_lease_counts_from_before_read,
         LockRule::AttemptEnd => super::attempt_end_a_late_ack_is_not_used,

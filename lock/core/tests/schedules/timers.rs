@@ -1,7 +1,7 @@
 //! Schedules of groups that rely on clocks of bounded rates, so that each acceptor has a timer.
 
-use leasehold_lock_core::MemberEvent;
 use leasehold_lock_core::rules::{LEAP_MAX, ROUNDS_RESERVED};
+use leasehold_lock_core::{KnownOwner, MemberEvent, MemberId};
 
 use super::TERM_MS;
 use super::group::{BOUND, Group, TERM};
@@ -99,6 +99,154 @@ pub fn one_lease_a_late_write_replaces_no_other_lease() {
     group.acquire(0);
     group.talk(0, 1);
     group.assert_owner(2);
+}
+
+#[test]
+pub fn free_report_a_resource_with_an_owner_is_not_reported_as_free() {
+    // The lease is at m0 and m1. m1 has a fast clock.
+    let mut group = Group::with_timers(3);
+    group.acquire(0);
+    group.talk(0, 1);
+    group.drop_all();
+    group.at(9_000).find_owner(2);
+    let query = group.take(2, 1);
+    group.drop_all();
+    // m0 renews its lease with the help of m2, after m2 has asked.
+    group.at(9_900).tick(0);
+    group.talk(0, 2);
+    group.drop_all();
+    // The timer of m1 for the lease of before has ended.
+    group.at(11_200);
+    group.drift(1, 1);
+    group.assert_owner(0);
+    group.pass(1, &query);
+    group.deliver(1, 2);
+    assert_eq!(group.found_owners(), []);
+    group.at(11_500).tick(2);
+    assert_eq!(group.found_owners(), [KnownOwner::Unknown]);
+
+    // A member that was restarted does not know of the lease either.
+    let mut group = Group::with_timers(3);
+    group.acquire(0);
+    group.talk(0, 1);
+    group.drop_all();
+    group.restart(1);
+    group.at(9_000).find_owner(2);
+    let query = group.take(2, 1);
+    group.drop_all();
+    group.at(9_900).tick(0);
+    group.talk(0, 2);
+    group.drop_all();
+    group.at(11_200);
+    group.drift(1, 1);
+    group.assert_owner(0);
+    group.pass(1, &query);
+    group.deliver(1, 2);
+    assert_eq!(group.found_owners(), []);
+}
+
+#[test]
+fn queries_find_the_owner_or_a_majority_without_one() {
+    let mut group = Group::with_timers(3);
+    group.at(3_000);
+    group.find_owner(2);
+    group.talk(2, 1);
+    assert_eq!(group.found_owners(), [KnownOwner::Free]);
+    group.acquire(0);
+    group.talk(0, 1);
+    group.find_owner(0);
+    group.find_owner(2);
+    group.talk(2, 1);
+    assert_eq!(group.found_owners().len(), 2);
+    group.talk(2, 0);
+    let found = group.found_owners();
+    let is_m0 =
+        |it: &KnownOwner| matches!(it, KnownOwner::Is { member, .. } if *member == MemberId(0));
+    assert!(is_m0(&found[1]) && is_m0(&found[2]));
+    let (
+        KnownOwner::Is { fence, until, .. },
+        KnownOwner::Is {
+            fence: told,
+            until: told_until,
+            ..
+        },
+    ) = (found[1], found[2])
+    else {
+        panic!("{found:?}");
+    };
+    // m2 allows for a fast clock of the owner.
+    assert!(fence == told && until < told_until && told_until < until + TERM / 4);
+    group.release(0);
+    group.talk(0, 1);
+    group.talk(0, 2);
+    group.find_owner(2);
+    group.talk(2, 1);
+    assert_eq!(group.found_owners()[3], KnownOwner::Free);
+}
+
+#[test]
+fn a_release_wakes_a_member_that_waits() {
+    let mut group = Group::with_timers(3);
+    group.acquire(0);
+    group.talk(0, 1);
+    group.talk(0, 2);
+    group.at(500).acquire_forever(2);
+    group.talk(2, 1);
+    group.drop_all();
+    group.at(1_000).release(0);
+    // m1 gets the release later than m2.
+    group.deliver(0, 2);
+    group.at(1_009).tick(2);
+    group.talk(2, 0);
+    group.assert_owner(2);
+}
+
+#[test]
+fn a_lost_release_is_sent_again() {
+    let mut group = Group::with_timers(3);
+    group.acquire(0);
+    group.talk(0, 1);
+    group.talk(0, 2);
+    group.at(500).acquire_forever(2);
+    group.talk(2, 1);
+    group.at(1_000).release(0);
+    group.drop_all();
+    group.at(1_313).tick(0);
+    group.talk(0, 2);
+    let is_confirmed = |(_, event): &(usize, MemberEvent)| {
+        matches!(event, MemberEvent::Released { ends: None, .. })
+    };
+    assert!(group.events.iter().any(is_confirmed));
+    group.at(1_322).tick(2);
+    group.talk(2, 0);
+    group.assert_owner(2);
+}
+
+#[test]
+fn the_successor_begins_before_others_that_wait() {
+    let mut group = Group::with_timers(5);
+    group.acquire(0);
+    for other in 1..5 {
+        group.talk(0, other);
+    }
+    for waiting in 1..5 {
+        group.at(waiting as i64 * 100).acquire_forever(waiting);
+        group.talk(waiting, 0);
+        group.talk(waiting, (waiting + 1) % 5);
+        group.talk(waiting, (waiting + 2) % 5);
+    }
+    group.drop_all();
+    group.at(1_000).release_to(0, Some(MemberId(3)));
+    for other in 1..5 {
+        group.deliver(0, other);
+    }
+    for other in 1..5 {
+        group.at(1_009).tick(other);
+    }
+    group.talk(3, 0);
+    group.talk(3, 1);
+    group.talk(3, 0);
+    group.assert_owner(3);
 }
 
 #[test]

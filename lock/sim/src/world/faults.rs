@@ -2,7 +2,7 @@
 
 use leasehold_kernel::network::{Faults, Partition};
 use leasehold_kernel::process::Trap;
-use leasehold_lock_core::{MemberInput, Packet};
+use leasehold_lock_core::{MemberId, MemberInput, Packet};
 use rand::RngExt as _;
 
 use super::{GroupWorld, Happening};
@@ -43,7 +43,12 @@ impl GroupWorld {
         self.trace.line(self.now_ns, format_args!("{kind:?}"));
         match kind {
             GroupFault::Crash => {
-                let (member, down_ns) = (self.rng.random_range(0..n), self.draw_outage_ns());
+                let member = self.rng.random_range(0..n);
+                // Half of the members are started again immediately.
+                let down_ns = match self.rng.random_range(0..2) {
+                    0 => self.draw_ns(0.1),
+                    _ => self.draw_outage_ns(),
+                };
                 let after = self.rng.random_range(0..6);
                 self.members[member].set_trap(after, Trap::Crash(down_ns));
             }
@@ -92,6 +97,7 @@ impl GroupWorld {
         // The programs of the member crash, too.
         self.programs.retain(|(of, _), _| *of != member);
         self.requests.retain(|(of, _), _| *of != member);
+        self.oracle.on_crash(MemberId(member as u8));
         self.queue
             .schedule(self.now_ns + down_ns, Happening::Start(member));
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use leasehold_leases::Time;
-use leasehold_lock_core::MemberInput;
+use leasehold_lock_core::{MemberId, MemberInput};
 use rand::RngExt as _;
 
 use super::{GroupWorld, Happening};
@@ -28,7 +28,31 @@ impl GroupWorld {
             .schedule(at_ns, Happening::Program(member, run, resource));
     }
 
-    fn resource(&self, name: &Bytes) -> usize {
+    /// Plans a query for the owner of a resource.
+    pub(super) fn plan_query(&mut self, member: usize, resource: usize) {
+        let run = self.members[member].run();
+        let at_ns = self.now_ns + self.draw_ns(2.0);
+        let query = Happening::Query(member, run, resource);
+        self.queue.schedule(at_ns, query);
+    }
+
+    /// A program asks for the owner of a resource.
+    pub(super) fn query(&mut self, member: usize, run: u64, resource: usize) -> Checked {
+        let process = &mut self.members[member];
+        if process.run() != run || process.machine().is_none() {
+            return Ok(());
+        }
+        if process.paused_inbox().is_some() {
+            self.plan_query(member, resource);
+            return Ok(());
+        }
+        let name = self.resources[resource].clone();
+        self.oracle.on_query(&name, MemberId(member as u8));
+        self.check_holders(resource)?;
+        self.step(member, MemberInput::FindOwner { resource: name })
+    }
+
+    pub(super) fn resource(&self, name: &Bytes) -> usize {
         let place = self.resources.iter().position(|it| it == name);
         place.expect("programs use these resources only")
     }
@@ -85,7 +109,15 @@ impl GroupWorld {
         let name = self.resources[resource].clone();
         match self.programs.get(&(member, resource)) {
             Some(_) if self.is_calm => Ok(()),
-            Some(_) => self.step(member, MemberInput::Release { resource: name }),
+            Some(_) => {
+                let n = self.scenario.settings.members;
+                let is_heir = self.rng.random::<f64>() < 0.3;
+                let release = MemberInput::Release {
+                    resource: name,
+                    successor: is_heir.then(|| MemberId(self.rng.random_range(0..n))),
+                };
+                self.step(member, release)
+            }
             None => {
                 self.programs.insert((member, resource), Program::Waits);
                 let now = self.members[member].clock().read(self.now_ns);

@@ -128,8 +128,8 @@ type Shard = HashMap<(u64, u64), Arc<Reaction>, FixedState>;
 const SHARDS: usize = 64;
 const REACTIONS_MAX: usize = 400_000;
 
-/// Of this many remembered reactions, one is computed anew and compared. A difference means that
-/// the fingerprint omits something that matters.
+/// Inverse of the share of remembered reactions that are computed anew and compared. A difference
+/// means that the fingerprint omits something that matters.
 const COMPARED_OF: u64 = 8;
 
 impl Reactions {
