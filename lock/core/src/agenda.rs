@@ -7,7 +7,7 @@ use leasehold_leases::Time;
 use crate::message::Resource;
 
 /// At most one deadline for each resource.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Agenda(BTreeSet<(Time, Resource)>);
 
 impl Agenda {

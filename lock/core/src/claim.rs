@@ -114,7 +114,7 @@ pub struct OwnerQuery {
 }
 
 /// The local interest in one resource.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Claim {
     /// Request of the program that has no result yet.
     pub request: Option<AcquireRequest>,

@@ -1,5 +1,6 @@
 //! One member of a group: its registers, its claims, and its packets.
 
+mod fingerprint;
 mod owner;
 mod propose;
 
@@ -122,7 +123,7 @@ pub enum LeaseLoss {
 }
 
 /// Result of a request, or a change of a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MemberEvent {
     /// This member owns the resource.
     Acquired {

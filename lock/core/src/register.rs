@@ -129,6 +129,16 @@ impl Register {
         Ok(())
     }
 
+    /// Whether a READ or WRITE with this ballot would change the register, now or later. The others are
+    /// rejected for good, or repeat what was accepted.
+    pub fn may_accept(&self, body: Body) -> bool {
+        match body {
+            Body::Read { ballot, .. } => ballot > self.promised,
+            Body::Write { ballot, .. } => ballot >= self.promised,
+            _ => true,
+        }
+    }
+
     /// Frees the lease that was acquired with the ballot `acquired`, if the register holds it. The
     /// ballots stay. A reader that also gets the lease from another acceptor, with the same ballot,
     /// knows that it was released.
