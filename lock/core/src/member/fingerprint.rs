@@ -107,9 +107,7 @@ impl MemberMachine {
             Body::WriteAck { ballot } => {
                 runs(ballot).is_some_and(|it| matches!(it.phase, AttemptPhase::Writing { .. }))
             }
-            Body::Nack { ballot, promised } => {
-                promised > ballot && attempt(ballot).is_some()
-            }
+            Body::Nack { ballot, promised } => promised > ballot && attempt(ballot).is_some(),
             Body::ReleaseAck { acquired } => {
                 let release = claim.and_then(|it| it.release);
                 release.is_some_and(|it| it.acquired == acquired)

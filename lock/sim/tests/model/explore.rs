@@ -23,7 +23,10 @@ pub fn explore(scenarios: Vec<Scenario>) -> BTreeMap<Milestone, u64> {
         let began = std::time::Instant::now();
         let checker = Group::new(scenario).checker();
         let most = std::env::var("MODEL_STATES").map(|it| it.parse().expect("a number"));
-        let checker = checker.target_state_count(most.unwrap_or(usize::MAX)).spawn_dfs().join();
+        let checker = checker
+            .target_state_count(most.unwrap_or(usize::MAX))
+            .spawn_dfs()
+            .join();
         println!(
             "{name}: {} states generated, {} unique, depth {}, {:.1} s, {}",
             checker.state_count(),
@@ -59,7 +62,11 @@ const HUNT_MAX: usize = 12_000_000;
 #[cfg_attr(not(feature = "mutants"), allow(dead_code))]
 pub fn hunt(mut scenario: Scenario, rule: LockRule) -> Option<(Violation, usize)> {
     scenario.without = Some(rule);
-    let checker = Group::new(scenario).checker().target_state_count(HUNT_MAX).spawn_bfs().join();
+    let checker = Group::new(scenario)
+        .checker()
+        .target_state_count(HUNT_MAX)
+        .spawn_bfs()
+        .join();
     let path = checker.discoveries().into_values().next()?;
     let actions = path.clone().into_actions().len();
     Some((path.last_state().violation.clone()?, actions))

@@ -92,7 +92,10 @@ impl Group {
     /// Runs code of members with every rule. Only builds for mutants can omit a rule.
     #[cfg(not(feature = "mutants"))]
     pub fn run<T>(&self, body: impl FnOnce() -> T) -> T {
-        assert!(self.scenario.without.is_none(), "this build keeps every rule");
+        assert!(
+            self.scenario.without.is_none(),
+            "this build keeps every rule"
+        );
         body()
     }
 

@@ -111,8 +111,10 @@ impl Scenario {
         Scenario::new(&format!("synchronised: {name}"), clocks, model, durations)
     }
 
-    /// Lets all clocks show the same.
+    /// Lets all clocks show the same. `epsilon` is a tenth of a tick.
     pub fn equal(mut self) -> Scenario {
+        let epsilon = tenths(1);
+        self.settings.clocks = ClockModel::Synchronised { epsilon };
         self.clocks = Clocks::Together([100; N]);
         self
     }
@@ -151,13 +153,12 @@ impl Scenario {
 
     /// Returns the reading of a member's clock when exploration begins.
     pub fn start(&self, member: usize) -> Time {
-        // An interval of ballots begins here.
-        let start = Time::ZERO + self.settings.term * 10 - TICK * 10;
-        if self.settings.has_timers() {
+        let term = self.settings.term;
+        match self.settings.clocks {
+            // An interval of ballots begins here.
+            ClockModel::Synchronised { epsilon } => Time::ZERO + (term - epsilon) * 10,
             // Readings of different clocks have nothing in common.
-            start + TICK * 7 * member as u32
-        } else {
-            start
+            ClockModel::Bounded(_) => Time::ZERO + term * 10 + TICK * 7 * member as u32,
         }
     }
 

@@ -12,7 +12,7 @@ const SLOW_OWNER: [u16; N] = [75, 125, 125];
 /// Durations in tenths of ticks: the term, an attempt within a tick, and the time before a renewal.
 const TIMERS: [u32; 3] = [30, 10, 19];
 const DRIFTING: [u32; 3] = [30, 7, 22];
-const SYNCHRONISED: [u32; 3] = [40, 10, 19];
+const SYNCHRONISED: [u32; 3] = [30, 9, 19];
 
 /// Durations with an attempt of two ticks.
 const LONG_ATTEMPT: [u32; 3] = [30, 20, 9];
@@ -37,9 +37,15 @@ pub mod timers {
         scenario.requests(ONE, ONE, 0).duplicate(1)
     }
 
-    /// Returns a scope with the end of a lease.
+    /// Returns a scope with the end of a lease. Members handle deadlines in time.
     pub fn end() -> Scenario {
         let scenario = Scenario::with_timers("end of a lease", TIMERS);
+        scenario.requests(ONE, ONE, 4).prompt()
+    }
+
+    /// Returns a scope with the end of a lease. Members may handle deadlines late.
+    pub fn pauses() -> Scenario {
+        let scenario = Scenario::with_timers("end of a lease, pauses", TIMERS);
         scenario.requests(ONE, ONE, 4)
     }
 
@@ -58,7 +64,13 @@ pub mod timers {
     /// Returns a scope in which an acceptor crashes.
     pub fn crash() -> Scenario {
         let scenario = Scenario::with_timers("crash of an acceptor", TIMERS);
-        scenario.requests(ONE, ONE, 5).prompt().crash(&[2])
+        scenario.requests(ONE, ONE, 4).prompt().crash(&[2])
+    }
+
+    /// Returns a scope in which any member crashes.
+    pub fn any_crash() -> Scenario {
+        let scenario = Scenario::with_timers("crash of any member", TIMERS);
+        scenario.requests(ONE, ONE, 6).prompt().crash(&[0, 1, 2])
     }
 
     /// Returns a scope in which the first proposer crashes, and then acquires the resource again.
@@ -78,7 +90,22 @@ pub mod timers {
     pub fn drift_and_crash() -> Scenario {
         let name = "slow owner, crash of an acceptor";
         let scenario = Scenario::with_drift(name, SLOW_OWNER, DRIFTING);
-        scenario.requests(ONE, ONE, 5).prompt().crash(&[2])
+        scenario.requests(ONE, ONE, 7).prompt().crash(&[2])
+    }
+
+    /// Returns scopes that take seconds.
+    pub fn short() -> Vec<Scenario> {
+        vec![release(), duplicate(), end(), crash(), drift()]
+    }
+
+    /// Returns scopes that take minutes.
+    pub fn long() -> Vec<Scenario> {
+        let ends = [pauses(), long_attempt(), wait(), drift_and_crash()];
+        let crashes = [any_crash(), owner_crash()];
+        std::iter::once(again())
+            .chain(ends)
+            .chain(crashes)
+            .collect()
     }
 }
 
@@ -112,25 +139,69 @@ pub mod synchronised {
     /// Returns a scope with the end of a lease, in which all clocks show the same.
     pub fn end() -> Scenario {
         let scenario = Scenario::synchronised("end of a lease, equal clocks", SYNCHRONISED);
-        scenario.requests(ONE, ONE, 6).prompt().equal()
+        scenario.requests(ONE, ONE, 4).prompt().equal()
     }
 
     /// Returns a scope with the end of a lease.
     pub fn apart() -> Scenario {
         let scenario = Scenario::synchronised("end of a lease", SYNCHRONISED);
-        scenario.requests(ONE, ONE, 6).prompt().link(1)
+        scenario.requests(ONE, ONE, 5).prompt().link(1)
     }
 
     /// Returns a scope in which an acceptor crashes, and all clocks show the same.
     pub fn crash() -> Scenario {
         let name = "crash of an acceptor, equal clocks";
         let scenario = Scenario::synchronised(name, SYNCHRONISED);
-        scenario.requests(ONE, ONE, 9).prompt().equal().crash(&[2]).link(1)
+        scenario
+            .requests(ONE, ONE, 6)
+            .prompt()
+            .equal()
+            .crash(&[2])
+            .link(1)
+    }
+
+    /// Returns a scope in which an acceptor crashes, a READ reaches it after its wait, and a member
+    /// acquires the resource again.
+    pub fn late_read() -> Scenario {
+        let mut scenario = synchronised::crash();
+        scenario.name += ", acquired again";
+        scenario.requests(ONE, &[Acquire, Acquire], 5)
     }
 
     /// Returns a scope in which an acceptor crashes.
     pub fn crash_apart() -> Scenario {
         let scenario = Scenario::synchronised("crash of an acceptor", SYNCHRONISED);
-        scenario.requests(ONE, ONE, 6).prompt().crash(&[2]).link(1)
+        scenario.requests(ONE, ONE, 7).prompt().crash(&[2]).link(1)
+    }
+
+    /// Returns a scope in which the first proposer crashes, and then acquires the resource again. All
+    /// clocks show the same.
+    pub fn owner_crash() -> Scenario {
+        let name = "crash of a proposer, equal clocks";
+        let scenario = Scenario::synchronised(name, SYNCHRONISED);
+        let scenario = scenario.requests(&[Acquire, Acquire], ONE, 5);
+        scenario.prompt().equal().crash(&[0]).link(1)
+    }
+
+    /// Returns a scope with a member that waits, and makes several attempts. All clocks show the same.
+    pub fn wait() -> Scenario {
+        let name = "a request that waits, equal clocks";
+        let scenario = Scenario::synchronised(name, SYNCHRONISED);
+        let scenario = scenario.requests(ONE, &[Wait(4)], 4);
+        scenario.prompt().equal().link(1)
+    }
+
+    /// Returns scopes that take seconds.
+    pub fn short() -> Vec<Scenario> {
+        vec![release(), duplicate(), told(), end(), crash()]
+    }
+
+    /// Returns scopes that take minutes.
+    pub fn long() -> Vec<Scenario> {
+        let crashes = [crash_apart(), late_read(), owner_crash()];
+        [again(), apart(), wait()]
+            .into_iter()
+            .chain(crashes)
+            .collect()
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_leases::{Time, fingerprint};
 use leasehold_lock_core::{
-    AcquireRefusal, AttemptBallot, Body, Fence, MemberEvent, MemberId, MemberInput, MemberMachine, Packet, rules,
+    AcquireRefusal, AttemptBallot, Body, Fence, MemberEvent, MemberId, MemberInput, MemberMachine,
+    Packet, rules,
 };
 
 use super::model::{Group, Milestone};
@@ -189,8 +190,7 @@ impl World {
             let id = MemberId(me as u8);
             let started = scenario.start(me) - wait;
             let settings = scenario.settings.clone();
-            let mut member =
-                MemberMachine::new(settings, id, me as u64, RANDOM, 0, started);
+            let mut member = MemberMachine::new(settings, id, me as u64, RANDOM, 0, started);
             let mut floor = rules::ROUNDS_RESERVED;
             if !scenario.may_crash.contains(&me) {
                 // Members that do not crash have reserved rounds above those of one that does.
@@ -257,9 +257,7 @@ impl World {
             let next = scenario.programs[member].get(usize::from(self.asked[member]));
             let is_free = !self.is_pending[member] && !self.holds(group, member);
             let can_ask = match next {
-                Some(Request::Acquire | Request::Wait(_)) => {
-                    is_free && self.speaks(group, member)
-                }
+                Some(Request::Acquire | Request::Wait(_)) => is_free && self.speaks(group, member),
                 Some(Request::Release) => true,
                 None => false,
             };
@@ -431,8 +429,7 @@ impl World {
         if self.net.iter().any(|it| it.digest == digest) {
             return;
         }
-        let is_same_link =
-            |it: &Flight| (it.packet.from, it.packet.to) == (packet.from, packet.to);
+        let is_same_link = |it: &Flight| (it.packet.from, it.packet.to) == (packet.from, packet.to);
         let on_link = self.net.iter().filter(|it| is_same_link(it)).count();
         if on_link >= group.scenario.link
             && let Some(oldest) = self.net.iter().position(|it| is_same_link(it))
@@ -452,7 +449,9 @@ impl World {
         let order = |(index, flight): (usize, &Arc<Flight>)| {
             let link = (flight.packet.from, flight.packet.to);
             let is_limited = group.scenario.link < usize::MAX;
-            let earlier = self.net[..index].iter().filter(|it| (it.packet.from, it.packet.to) == link);
+            let earlier = self.net[..index]
+                .iter()
+                .filter(|it| (it.packet.from, it.packet.to) == link);
             (if is_limited { earlier.count() } else { 0 }, flight.digest)
         };
         let mut packets: Vec<_> = self.net.iter().enumerate().map(order).collect();
@@ -523,7 +522,15 @@ impl World {
                         until,
                     } => {
                         group.reach(Milestone::Told);
-                        self.on_told(group, now, Statement { owner, fence, until });
+                        self.on_told(
+                            group,
+                            now,
+                            Statement {
+                                owner,
+                                fence,
+                                until,
+                            },
+                        );
                     }
                     _ => {}
                 }
