@@ -31,7 +31,8 @@
 //! - Random delays have a fixed length, and end at the next tick.
 //! - A member has reserved all rounds that it needs, and its disk keeps their number. With timers, a
 //!   member that may crash has reserved fewer rounds than the others.
-//! - Nothing is explored after the last request to acquire the resource has its result.
+//! - Nothing is explored after the last request to acquire the resource has its result, and at most
+//!   one member has a lease or an attempt.
 //! - States are distinguished by 64-bit fingerprints ([`MemberMachine::fingerprint`]).
 //!
 //! [`MemberMachine::can_use`]: leasehold_lock_core::MemberMachine::can_use

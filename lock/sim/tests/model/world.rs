@@ -496,8 +496,13 @@ impl World {
         })
     }
 
-    /// Whether no member can acquire the resource any more.
+    /// Whether no member can acquire the resource any more, and at most one can renew its lease. An
+    /// attempt to renew may outlast the lease.
     fn is_over(&self, group: &Group) -> bool {
+        let is_busy = |it: &&Arc<Node>| it.member.next_deadline() < Time::MAX;
+        if self.nodes.iter().filter(is_busy).count() > 1 {
+            return false;
+        }
         (0..N).all(|member| {
             let asked = usize::from(self.asked[member]);
             let mut left = group.scenario.programs[member][asked..].iter();
