@@ -22,11 +22,7 @@ pub fn explore(scenarios: Vec<Scenario>) -> BTreeMap<Milestone, u64> {
         let name = scenario.name.clone();
         let began = std::time::Instant::now();
         let checker = Group::new(scenario).checker();
-        let most = std::env::var("MODEL_STATES").map(|it| it.parse().expect("a number"));
-        let checker = checker
-            .target_state_count(most.unwrap_or(usize::MAX))
-            .spawn_dfs()
-            .join();
+        let checker = checker.spawn_dfs().join();
         println!(
             "{name}: {} states generated, {} unique, depth {}, {:.1} s, {}",
             checker.state_count(),
@@ -54,7 +50,7 @@ pub fn explore(scenarios: Vec<Scenario>) -> BTreeMap<Milestone, u64> {
     reached
 }
 
-/// Number of states after which a hunt ends.
+/// Number of states after which a hunt ends without a result.
 const HUNT_MAX: usize = 12_000_000;
 
 /// Explores a scenario with members that do not apply `rule`, until a wrong state is found. Returns

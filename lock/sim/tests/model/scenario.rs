@@ -10,8 +10,7 @@ use leasehold_lock_core::{ClockModel, GroupSettings};
 /// Number of members.
 pub const N: usize = 3;
 
-/// Step by which a clock of a group with synchronised clocks advances. It is also the resolution of
-/// the settings of every scenario.
+/// Step by which a right clock advances at a time.
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// Advance of clocks.
@@ -97,7 +96,8 @@ impl Scenario {
         Scenario::new(&format!("timers: {name}"), clocks, model, durations)
     }
 
-    /// Returns a scenario with clocks that differ from the right rate by a quarter, or not at all.
+    /// Returns a scenario with clocks that may differ from the right rate by a quarter. The rates are
+    /// the advances of each clock in a tick, in ms.
     pub fn with_drift(name: &str, rates: [u16; N], durations: [u32; 3]) -> Scenario {
         let model = ClockModel::Bounded(ClockBound { rho_ppm: 250_000 });
         let clocks = Clocks::Together(rates);

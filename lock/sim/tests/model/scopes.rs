@@ -3,15 +3,20 @@
 use super::scenario::Request::{Acquire, Release, Wait};
 use super::scenario::{N, Request, Scenario};
 
+/// A request to acquire the resource.
 const ONE: &[Request] = &[Acquire];
+/// Requests to acquire the resource again after its release.
 const AGAIN: &[Request] = &[Acquire, Release, Acquire];
 
 /// Rates of clocks: the owner's clock is as slow as possible, and the others are as fast as possible.
 const SLOW_OWNER: [u16; N] = [75, 125, 125];
 
-/// Durations in tenths of ticks: the term, an attempt within a tick, and the time before a renewal.
+/// Durations of groups with timers, in tenths of ticks: the term, an attempt, and the time before a
+/// renewal. An attempt ends at the next tick.
 const TIMERS: [u32; 3] = [30, 10, 19];
+/// The same with clocks that drift. On a slow clock, an attempt ends at the next tick.
 const DRIFTING: [u32; 3] = [30, 7, 22];
+/// The same with synchronised clocks.
 const SYNCHRONISED: [u32; 3] = [30, 9, 19];
 
 /// Durations with an attempt of two ticks.

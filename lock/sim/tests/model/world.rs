@@ -298,11 +298,11 @@ impl World {
                 world.duplicates_left -= 1;
                 world.deliver(group, &flight);
             }
-            Action::Tick(member) => world.tick(group, member, TICK),
+            Action::Tick(member) => world.tick(member, TICK),
             Action::TickAll => {
                 if let Clocks::Together(rates) = group.scenario.clocks {
                     for (member, rate) in rates.into_iter().enumerate() {
-                        world.tick(group, member, Duration::from_millis(rate.into()));
+                        world.tick(member, Duration::from_millis(rate.into()));
                     }
                 }
             }
@@ -326,7 +326,7 @@ impl World {
         world
     }
 
-    fn tick(&mut self, _: &Group, member: usize, advance: Duration) {
+    fn tick(&mut self, member: usize, advance: Duration) {
         self.ticks[member] += 1;
         self.clocks[member] += advance;
     }
