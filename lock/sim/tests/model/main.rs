@@ -125,9 +125,11 @@ mod mutants {
         })
     }
 
-    /// Hunts for members without each rule.
-    fn hunt(noticed: fn(LockRule) -> Noticed, otherwise: fn() -> Scenario) {
-        for rule in LockRule::ALL {
+    /// Hunts for members without each rule, except for the `skipped` ones. A rule that is noticed
+    /// nowhere is hunted in the scope `otherwise`.
+    fn hunt(noticed: fn(LockRule) -> Noticed, otherwise: fn() -> Scenario, skipped: &[LockRule]) {
+        let rules = LockRule::ALL.iter().filter(|it| !skipped.contains(it));
+        for rule in rules {
             let (scenario, expected) = match noticed(*rule) {
                 Some((scenario, violation)) => (scenario, Some(violation)),
                 None => (otherwise(), None),
@@ -141,11 +143,13 @@ mod mutants {
 
     #[test]
     fn mutants_with_timers_are_caught() {
-        hunt(with_timers, timers::release);
+        // Without this rule, no answer is without effect, so that there are too many states.
+        let skipped = [LockRule::AckBallot];
+        hunt(with_timers, timers::release, &skipped);
     }
 
     #[test]
     fn mutants_with_synchronised_clocks_are_caught() {
-        hunt(with_synchronised_clocks, synchronised::release);
+        hunt(with_synchronised_clocks, synchronised::release, &[]);
     }
 }
