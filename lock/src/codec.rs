@@ -116,7 +116,7 @@ struct WireRead {
     #[prost(message, optional, tag = "1")]
     ballot: Option<WireBallot>,
     #[prost(bool, tag = "2")]
-    gives_way: bool,
+    waits: bool,
     #[prost(message, optional, tag = "3")]
     renews: Option<WireBallot>,
 }
@@ -265,11 +265,11 @@ impl From<Body> for WireBody {
         match body {
             Body::Read {
                 ballot,
-                gives_way,
+                waits,
                 renews,
             } => WireBody::Read(WireRead {
                 ballot: Some(ballot.into()),
-                gives_way,
+                waits,
                 renews: renews.map(WireBallot::from),
             }),
             Body::ReadAck {
@@ -362,11 +362,11 @@ impl TryFrom<WireBody> for Body {
         Ok(match body {
             WireBody::Read(WireRead {
                 ballot,
-                gives_way,
+                waits,
                 renews,
             }) => Body::Read {
                 ballot: required(ballot, "ballot")?,
-                gives_way,
+                waits,
                 renews: renews.map(AttemptBallot::try_from).transpose()?,
             },
             WireBody::ReadAck(WireReadAck {
@@ -446,12 +446,12 @@ mod tests {
         [
             Body::Read {
                 ballot,
-                gives_way: true,
+                waits: true,
                 renews: None,
             },
             Body::Read {
                 ballot,
-                gives_way: false,
+                waits: false,
                 renews: Some(other),
             },
             Body::ReadAck {

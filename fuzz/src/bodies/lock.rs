@@ -111,7 +111,7 @@ pub mod seeds {
         let bodies = [
             Body::Read {
                 ballot,
-                gives_way: true,
+                waits: true,
                 renews: Some(ballot),
             },
             Body::ReadAck {

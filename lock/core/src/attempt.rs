@@ -9,6 +9,7 @@ use crate::ballot::{AttemptBallot, MemberId};
 use crate::message::Lease;
 use crate::register::HighestWrite;
 use crate::rules;
+use crate::settings::GroupSettings;
 
 /// Set of members, of which a group has at most 15.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -30,6 +31,22 @@ impl MemberSet {
     /// Returns the number of members.
     pub fn count(self) -> usize {
         self.members.count_ones() as usize + usize::from(self.repeats)
+    }
+
+    /// Adds a member. A repeated addition never counts.
+    pub fn add_once(&mut self, member: MemberId) {
+        self.members |= 1 << member.0;
+    }
+
+    /// Removes a member.
+    pub fn remove(&mut self, member: MemberId) {
+        self.members &= !(1 << member.0);
+    }
+
+    /// Returns the first member of the set after `member`, in a circle.
+    pub fn next_after(self, member: MemberId) -> Option<MemberId> {
+        let mut after = (1..=16).map(|step| MemberId((member.0 + step) % 16));
+        after.find(|it| self.contains(*it))
     }
 
     /// Whether the set contains a member.
@@ -74,6 +91,10 @@ pub struct Attempt {
     acks: MemberSet,
     /// Acceptors that hold another lease.
     taken: MemberSet,
+    /// Acceptors that have rejected the attempt because of a higher ballot.
+    rejected: MemberSet,
+    /// Moment at which an attempt ends that some acceptors have rejected; [`Time::MAX`] if none has.
+    gives_up: Time,
     /// Newest of these leases, by the ballot with which it was acquired, and the acceptors that hold
     /// it.
     newest: Option<(Lease, MemberSet)>,
@@ -89,6 +110,8 @@ impl Attempt {
             phase: AttemptPhase::Reading(HighestWrite::default()),
             acks: MemberSet::default(),
             taken: MemberSet::default(),
+            rejected: MemberSet::default(),
+            gives_up: Time::MAX,
             newest: None,
         }
     }
@@ -100,6 +123,30 @@ impl Attempt {
         self.acks = MemberSet::default();
         self.taken = MemberSet::default();
         self.newest = None;
+    }
+
+    /// Returns the moment from which the attempt has ended without success.
+    pub fn ends(&self, settings: &GroupSettings) -> Time {
+        rules::attempt_end(settings, self.began).min(self.gives_up)
+    }
+
+    /// Whether an acceptor has rejected the attempt.
+    pub fn was_rejected(&self) -> bool {
+        self.rejected.count() > 0
+    }
+
+    /// Adds an acceptor that has rejected the attempt. Returns whether the attempt ends now. A READ is
+    /// then repeated with a higher ballot. A WRITE may still reach a majority: it gets twice the time
+    /// that READ took.
+    pub fn on_nack(&mut self, acceptor: MemberId, settings: &GroupSettings) -> bool {
+        self.rejected.add_once(acceptor);
+        let left = usize::from(settings.members) - self.rejected.count();
+        if matches!(self.phase, AttemptPhase::Reading(_)) || left < settings.majority() {
+            return true;
+        }
+        let read = self.sent.since(self.began);
+        self.gives_up = self.gives_up.min(self.sent + read * 2);
+        false
     }
 
     /// Returns the last moment, by this member's clock, at which the lease of a WRITE that was sent

@@ -8,7 +8,6 @@ use leasehold_leases::Time;
 use crate::attempt::{Attempt, MemberSet};
 use crate::ballot::{AttemptBallot, Fence, MemberId};
 use crate::message::Body;
-use crate::rules;
 use crate::settings::GroupSettings;
 
 /// A lease that this member holds.
@@ -186,7 +185,7 @@ impl Claim {
     pub fn deadline(&self, settings: &GroupSettings) -> Time {
         let mut due = self.next_attempt;
         match (&self.attempt, self.request) {
-            (Some(current), _) => due = due.min(rules::attempt_end(settings, current.began)),
+            (Some(current), _) => due = due.min(current.ends(settings)),
             (None, Some(request)) => due = due.min(request.ends(settings.attempt)),
             (None, None) => {}
         }

@@ -44,7 +44,7 @@ pub enum MemberInput {
         /// The resource.
         resource: Resource,
         /// Member that should own the resource next. If it waits for the resource, it begins before
-        /// the other waiting members.
+        /// the other waiting members. Otherwise, members that wait take turns.
         successor: Option<MemberId>,
     },
     /// A query of the program for the owner. Its result is one [`MemberEvent::OwnerFound`]. A later
@@ -404,6 +404,10 @@ impl MemberMachine {
             return;
         };
         let acquired = holding.acquired();
+        let register = self.registers.get(resource);
+        let successor = register
+            .and_then(|it| it.successor(self.me.member, successor))
+            .or(successor);
         // A renewal may be half written.
         let written = attempt.and_then(Attempt::written_until);
         let until = written.unwrap_or(Time::ZERO);
@@ -459,9 +463,15 @@ impl MemberMachine {
         let blocking = match body {
             Body::Read {
                 ballot,
-                gives_way: true,
+                waits,
                 renews,
-            } => register.taken(settings, ballot, renews, now),
+            } => {
+                let gives_way = waits || settings.has_timers();
+                let taken = || register.taken(settings, ballot, renews, now);
+                let blocking = gives_way.then(taken).flatten();
+                register.note_waiting(ballot.proposer.member, waits && blocking.is_some());
+                blocking
+            }
             Body::Write { ballot, lease } if settings.has_timers() => {
                 register.taken(settings, ballot, Some(lease.acquired), now)
             }
@@ -484,8 +494,11 @@ impl MemberMachine {
                 Ok(()) => Body::WriteAck { ballot },
                 Err(promised) => nack(ballot, promised),
             },
-            Body::Release { acquired, .. } => {
-                register.release(acquired);
+            Body::Release {
+                acquired,
+                successor,
+            } => {
+                register.release(acquired, successor);
                 Body::ReleaseAck { acquired }
             }
             _ => return None,
@@ -547,8 +560,10 @@ impl MemberMachine {
                 Body::Query { number } => Some(self.report(now, &resource, number)),
                 _ => self.accept(now, &resource, body),
             };
-            if let Body::Release { successor, .. } = body {
-                self.on_release(now, &resource, successor);
+            match (body, answer) {
+                (Body::Release { successor, .. }, _) => self.on_release(now, &resource, successor),
+                (_, Some(Body::WriteAck { .. })) => self.on_owner_heard(now, &resource),
+                _ => {}
             }
             match answer {
                 Some(answer) => self.outbox[usize::from(from.0)].push((resource, answer)),

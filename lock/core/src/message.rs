@@ -54,9 +54,10 @@ pub enum Body {
     Read {
         /// Ballot of the attempt.
         ballot: AttemptBallot,
-        /// Whether the READ must not disturb an owner. If so, an acceptor that holds another lease
-        /// answers [`Body::Taken`], and still accepts its owner's renewals.
-        gives_way: bool,
+        /// Whether the sender waits for the resource. Such a READ must not disturb an owner: an acceptor
+        /// that holds another lease answers [`Body::Taken`], and still accepts its owner's renewals.
+        /// With clocks of bounded rates, all READs are treated like this.
+        waits: bool,
         /// Ballot that acquired the lease to renew; `None` if the attempt acquires a lease. Groups with
         /// synchronised clocks leave it out.
         renews: Option<AttemptBallot>,
@@ -70,8 +71,8 @@ pub enum Body {
         /// The lease of that write; `None` if there is none, or if it was released.
         lease: Option<Lease>,
     },
-    /// Answer of an acceptor that holds another lease, which may not have ended. It answers a READ that
-    /// gives way. With clocks of bounded rates, it also answers a WRITE.
+    /// Answer of an acceptor that holds another lease, which may not have ended. It answers a READ of a
+    /// member that waits. With clocks of bounded rates, it also answers a WRITE.
     Taken {
         /// Ballot of the attempt.
         ballot: AttemptBallot,

@@ -2,7 +2,8 @@
 
 use leasehold_leases::Time;
 
-use crate::ballot::AttemptBallot;
+use crate::attempt::MemberSet;
+use crate::ballot::{AttemptBallot, MemberId};
 use crate::message::{Body, Lease, LeaseEnd};
 use crate::rules;
 use crate::settings::GroupSettings;
@@ -18,8 +19,10 @@ pub struct Register {
     lease: Option<Lease>,
     /// Last moment, by this member's clock, at which the lease may be valid for its owner.
     kept_until: Time,
-    /// Ballot that acquired the lease which was released last.
+    /// Highest ballot that acquired a lease which was released.
     released: AttemptBallot,
+    /// Members that wait for the resource, as far as their READs tell.
+    waiting: MemberSet,
     /// Round of the last attempt of this member. Its own acceptor need not have promised it.
     own_round: u64,
 }
@@ -48,8 +51,8 @@ impl Register {
         self.own_round = round;
     }
 
-    /// Returns the answer to a READ that gives way, or to a WRITE, if another lease blocks it. The
-    /// READ must not block the renewals of this lease. `renews` is the ballot that acquired
+    /// Returns the answer to a READ of a member that waits, or to a WRITE, if another lease blocks it.
+    /// The READ must not block the renewals of this lease. `renews` is the ballot that acquired
     /// the lease to renew or to write.
     pub fn taken(
         &self,
@@ -62,14 +65,38 @@ impl Register {
         if !rules::blocks(settings, held, ballot.proposer, renews) {
             return None;
         }
-        let left = LeaseEnd::Left(self.kept_until.since(now));
-        let end = if settings.has_timers() {
-            left
-        } else {
-            held.end
-        };
-        let lease = Lease { end, ..held };
+        let lease = self.told(settings, held, now);
         Some(Body::Taken { ballot, lease })
+    }
+
+    /// Returns the lease that the acceptor holds, as it tells others of it.
+    pub fn held_lease(&self, settings: &GroupSettings, now: Time) -> Option<Lease> {
+        Some(self.told(settings, self.held(now)?, now))
+    }
+
+    fn told(&self, settings: &GroupSettings, held: Lease, now: Time) -> Lease {
+        if settings.has_timers() {
+            let end = LeaseEnd::Left(self.kept_until.since(now));
+            Lease { end, ..held }
+        } else {
+            held
+        }
+    }
+
+    /// Records whether the sender of a READ waits for the resource.
+    pub fn note_waiting(&mut self, reader: MemberId, waits: bool) {
+        if waits {
+            self.waiting.add_once(reader);
+        } else {
+            self.waiting.remove(reader);
+        }
+    }
+
+    /// Returns the member that should own the resource after `owner`: the wanted member if it waits, or
+    /// else the next one that does, in the order of the members.
+    pub fn successor(&self, owner: MemberId, wanted: Option<MemberId>) -> Option<MemberId> {
+        let wanted = wanted.filter(|it| self.waiting.contains(*it));
+        wanted.or_else(|| self.waiting.next_after(owner))
     }
 
     /// Returns the lease if it may not have ended.
@@ -84,7 +111,7 @@ impl Register {
         rules::may_report_free(settings, kept_until, silent_until, now)
     }
 
-    /// Whether this lease was released last.
+    /// Whether this lease was released, and no later one.
     pub fn has_released(&self, acquired: AttemptBallot) -> bool {
         self.released == acquired
     }
@@ -123,6 +150,7 @@ impl Register {
         }
         self.promised = ballot;
         self.accepted = ballot;
+        self.waiting.remove(ballot.proposer.member);
         self.kept_until = rules::kept_until(settings, lease, now);
         // A release may overtake a renewal. Its owner has stopped, so the resource is free.
         self.lease = Some(lease).filter(|lease| lease.acquired != self.released);
@@ -133,7 +161,9 @@ impl Register {
     /// rejected for good, or repeat what was accepted.
     pub fn may_accept(&self, body: Body) -> bool {
         match body {
-            Body::Read { ballot, .. } => ballot > self.promised,
+            Body::Read { ballot, waits, .. } => {
+                ballot > self.promised || waits != self.waiting.contains(ballot.proposer.member)
+            }
             Body::Write { ballot, .. } => ballot >= self.promised,
             _ => true,
         }
@@ -142,8 +172,14 @@ impl Register {
     /// Frees the lease that was acquired with the ballot `acquired`, if the register holds it. The
     /// ballots stay. A reader that also gets the lease from another acceptor, with the same ballot,
     /// knows that it was released.
-    pub fn release(&mut self, acquired: AttemptBallot) {
-        self.released = acquired;
+    ///
+    /// `successor` begins at once if it waits, and does not count as waiting any more.
+    pub fn release(&mut self, acquired: AttemptBallot, successor: Option<MemberId>) {
+        if let Some(successor) = successor {
+            self.waiting.remove(successor);
+        }
+        // An old release may arrive late.
+        self.released = self.released.max(acquired);
         self.lease
             .take_if(|lease| rules::is_released(*lease, acquired));
     }
@@ -245,12 +281,12 @@ mod tests {
         register
             .write(&settings(), second, lease(second), NOW)
             .unwrap();
-        register.release(first);
+        register.release(first, None);
         assert_eq!(
             register.read(&settings(), ballot(3, 0)),
             Ok((second, Some(lease(second))))
         );
-        register.release(second);
+        register.release(second, None);
         assert_eq!(register.read(&settings(), ballot(4, 0)), Ok((second, None)));
     }
 
@@ -261,7 +297,7 @@ mod tests {
         register
             .write(&settings(), first, lease(first), NOW)
             .unwrap();
-        register.release(first);
+        register.release(first, None);
         register
             .write(&settings(), renewal, lease(first), NOW)
             .unwrap();

@@ -166,7 +166,7 @@ pub fn may_replace(held: Lease, acquired: AttemptBallot) -> bool {
     held.acquired == acquired || off(LockRule::OneLease)
 }
 
-/// Whether a lease that an acceptor holds blocks a READ that gives way. With clocks of bounded rates,
+/// Whether a lease that an acceptor holds blocks the READ of a member that waits. With clocks of bounded rates,
 /// it blocks READs and WRITEs alike.
 pub fn blocks(
     settings: &GroupSettings,

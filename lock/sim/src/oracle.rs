@@ -73,13 +73,15 @@ impl Oracle {
     }
 
     /// Checks the fence token of a new owner, and that no member was told of another owner with a
-    /// lease that has not ended. `now_ns` is the reading of the new owner's clock.
+    /// lease that has not ended. `now_ns` is the reading of the new owner's clock, and `epsilon_ns` the
+    /// maximum difference between clocks.
     pub fn on_acquired(
         &mut self,
         resource: &Bytes,
         owner: MemberId,
         holding: Holding,
         now_ns: u64,
+        epsilon_ns: u64,
     ) -> Checked {
         let fence = holding.fence();
         let earlier = self.fences.insert(resource.clone(), (fence, owner));
@@ -89,7 +91,13 @@ impl Oracle {
             return Err(("fences", message));
         }
         let statement = self.statements.remove(resource);
-        let is_early = |it: &Statement| it.owner != owner && now_ns < it.until_ns;
+        let is_early = |it: &Statement| {
+            // A member with a faster clock may have taken the resource and given it up again.
+            let mut releases = self.released.iter();
+            let is_replaced = releases.any(|((of, _), fence)| of == resource && *fence > it.fence);
+            let slack_ns = if is_replaced { epsilon_ns } else { 0 };
+            it.owner != owner && now_ns + slack_ns < it.until_ns
+        };
         match statement.filter(|it| is_early(it) && !self.is_released(resource, *it)) {
             None => Ok(()),
             Some(statement) => {

@@ -84,6 +84,8 @@ pub struct GroupScenario {
     pub faulty_ns: u64,
     /// Fraction of leases that programs release.
     pub releases: f64,
+    /// Whether all programs wait forever for a resource. Otherwise some do not wait, or give up.
+    pub is_patient: bool,
 }
 
 impl fmt::Display for GroupScenario {
@@ -161,6 +163,7 @@ impl GroupScenario {
             faults,
             faulty_ns: term_ns * 40,
             releases: rng.random(),
+            is_patient: false,
         }
     }
 }

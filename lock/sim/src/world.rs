@@ -160,6 +160,11 @@ pub struct GroupWorld {
     requests: BTreeMap<(usize, usize), Time>,
     resources: Vec<Bytes>,
     oracle: Oracle,
+    /// For each resource, the moment at which its release was confirmed while another program waited
+    /// for it. `None` if it was acquired since.
+    released_ns: Vec<Option<u64>>,
+    /// Times from such a moment to the next owner, in ns.
+    gaps_ns: Vec<u64>,
     /// Round above all rounds that each member has used or promised. A member keeps it on its disk.
     floors: Vec<u64>,
     is_calm: bool,
@@ -186,6 +191,8 @@ impl GroupWorld {
                 .map(|it| Bytes::from(format!("r{it}")))
                 .collect(),
             oracle: Oracle::default(),
+            released_ns: vec![None; scenario.resources],
+            gaps_ns: Vec::new(),
             floors: vec![0; n],
             is_calm: false,
             is_owned: false,
@@ -233,6 +240,12 @@ impl GroupWorld {
     /// Returns the trace of the run, or its end.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// Returns the times in ns from the confirmation of a release to the next owner, for each release of
+    /// a resource for which another program waited.
+    pub fn gaps_ns(&self) -> &[u64] {
+        &self.gaps_ns
     }
 
     /// Returns the time within which every resource has an owner again after the last fault.
@@ -418,7 +431,13 @@ impl GroupWorld {
             MemberEvent::Acquired { resource, holding } => {
                 self.sums.acquired += 1;
                 self.on_result(member, &resource)?;
-                self.oracle.on_acquired(&resource, id, holding, now.0)?;
+                let index = self.resource(&resource);
+                if let Some(released_ns) = self.released_ns[index].take() {
+                    self.gaps_ns.push(self.now_ns - released_ns);
+                }
+                let epsilon_ns = self.epsilon().map_or(0, |it| it.as_nanos() as u64);
+                self.oracle
+                    .on_acquired(&resource, id, holding, now.0, epsilon_ns)?;
                 self.on_acquired(member, &resource);
             }
             MemberEvent::Renewed { .. } => self.sums.renewed += 1,
@@ -455,6 +474,11 @@ impl GroupWorld {
                 match ends {
                     None => self.sums.released += 1,
                     Some(_) => self.sums.unconfirmed += 1,
+                }
+                let index = self.resource(&resource);
+                let mut waiting = self.requests.iter();
+                if waiting.any(|((_, of), until)| *of == index && *until == Time::MAX) {
+                    self.released_ns[index] = Some(self.now_ns);
                 }
                 self.plan_program(member, &resource, 1.0);
             }

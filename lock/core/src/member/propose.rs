@@ -14,7 +14,7 @@ use crate::rules;
 
 /// Number of conflicts after which the back-off does not grow any more.
 const CONFLICTS_MAX: u32 = 3;
-/// Maximum of the random time after a release at which a waiting member begins its attempt.
+/// Upper bound of [`MemberMachine::spread`].
 const SPREAD_MAX: Duration = Duration::from_millis(8);
 
 impl MemberMachine {
@@ -30,7 +30,6 @@ impl MemberMachine {
             request.began.get_or_insert(now);
             !request.wants_answer(now)
         });
-        let gives_way = waits || self.settings.has_timers();
         let renews = claim.holding.map(Holding::acquired);
         let renews = renews.filter(|_| self.settings.has_timers());
         let register = self.registers.entry(resource.clone());
@@ -50,7 +49,7 @@ impl MemberMachine {
         claim.attempt = Some(Attempt::begin(ballot, now));
         let read = Body::Read {
             ballot,
-            gives_way,
+            waits,
             renews,
         };
         self.broadcast(now, resource, claim, read);
@@ -100,7 +99,9 @@ impl MemberMachine {
                     self.on_written(now, resource, claim, lease, until, began);
                 }
             }
-            Body::Nack { ballot, promised } => self.on_nack(now, resource, claim, ballot, promised),
+            Body::Nack { ballot, promised } => {
+                self.on_nack(now, acceptor, resource, claim, ballot, promised);
+            }
             Body::ReleaseAck { acquired } => {
                 self.on_release_ack(acceptor, resource, claim, acquired);
             }
@@ -295,34 +296,45 @@ impl MemberMachine {
     fn on_nack(
         &mut self,
         now: Time,
+        acceptor: MemberId,
         resource: &Resource,
         claim: &mut Claim,
         ballot: AttemptBallot,
         promised: AttemptBallot,
     ) {
+        let attempt = claim.attempt.as_mut().filter(|it| it.ballot == ballot);
         // A late copy of READ is rejected because of the WRITE of the same attempt.
-        let is_current = claim.attempt.is_some_and(|it| it.ballot == ballot);
-        if !is_current || promised <= ballot {
+        let Some(attempt) = attempt.filter(|_| promised > ballot) else {
             return;
-        }
-        self.abandon(now, resource, claim);
+        };
+        let has_ended = attempt.on_nack(acceptor, &self.settings);
         if rules::heeds_nack() {
             claim.above = claim.above.max(promised.round);
         }
+        if !has_ended {
+            return;
+        }
+        self.abandon(now, resource, claim);
         if claim.request.is_none() {
             return self.begin_attempt(now, resource, claim);
         }
         claim.next_attempt = now + self.back_off(claim);
     }
 
-    /// Returns a random wait before the next attempt of a request. It grows with each conflict.
+    /// Returns a random wait before the next attempt of a request. It grows with each conflict. It is
+    /// short after the first one: usually the member has missed a ballot of an earlier owner.
     fn back_off(&mut self, claim: &mut Claim) -> Duration {
-        let request = claim.request.as_mut();
-        let conflicts = request.map_or(0, |request| {
-            request.conflicts += 1;
-            request.conflicts - 1
-        });
-        self.random_below((self.settings.attempt / 16) * (1 << conflicts.min(CONFLICTS_MAX)))
+        let Some(request) = &mut claim.request else {
+            return Duration::ZERO;
+        };
+        request.conflicts += 1;
+        match request.conflicts - 1 {
+            0 => self.random_below(self.spread()),
+            earlier => {
+                let factor = 1 << (earlier - 1).min(CONFLICTS_MAX);
+                self.random_below(self.settings.attempt / 16 * factor)
+            }
+        }
     }
 
     /// Handles a release that this member's acceptor has received: if the program waits for the
@@ -334,13 +346,10 @@ impl MemberMachine {
         resource: &Resource,
         successor: Option<MemberId>,
     ) {
-        let is_waiting = |claim: &&Claim| {
-            claim.request.is_some() && claim.holding.is_none() && claim.attempt.is_none()
-        };
-        if self.claims.get(resource).filter(is_waiting).is_none() {
+        if !self.is_waiting(resource) {
             return;
         }
-        let spread = (self.settings.attempt / 64).min(SPREAD_MAX);
+        let spread = self.spread();
         let wait = match successor {
             Some(member) if member == self.me.member => Duration::ZERO,
             Some(_) => self.settings.attempt / 8 + self.random_below(spread),
@@ -364,8 +373,43 @@ impl MemberMachine {
         };
         release.acks.add(acceptor);
         if release.acks.count() >= self.settings.majority() {
+            // The release to the successor may be lost. Others do not begin before it for a while.
+            if let Some(successor) = release.successor
+                && !release.acks.contains(successor)
+            {
+                let body = Body::Release {
+                    acquired,
+                    successor: release.successor,
+                };
+                self.outbox[usize::from(successor.0)].push((resource.clone(), body));
+            }
             self.end_release(resource, claim, true);
         }
+    }
+
+    /// Returns the maximum of the random time after a release at which a waiting member begins.
+    fn spread(&self) -> Duration {
+        (self.settings.attempt / 64).min(SPREAD_MAX)
+    }
+
+    /// Handles a WRITE that this member's acceptor has accepted: a program that waits for the resource
+    /// need not ask before the end of this lease.
+    pub(super) fn on_owner_heard(&mut self, now: Time, resource: &Resource) {
+        if !self.is_waiting(resource) {
+            return;
+        }
+        let register = self.registers.get(resource);
+        if let Some(lease) = register.and_then(|it| it.held_lease(&self.settings, now)) {
+            self.change_claim(resource, |member, claim| {
+                member.wait_for_end(now, resource, claim, lease);
+            });
+        }
+    }
+
+    /// Whether the program waits for a resource, and no attempt runs.
+    fn is_waiting(&self, resource: &Resource) -> bool {
+        let claim = self.claims.get(resource);
+        claim.is_some_and(|it| it.request.is_some() && it.holding.is_none() && it.attempt.is_none())
     }
 
     /// Sends a release again to the acceptors that have not confirmed it.
@@ -428,7 +472,8 @@ impl MemberMachine {
         }
         let settings = &self.settings;
         let current = claim.attempt.as_ref();
-        let has_ended = current.is_some_and(|it| now >= rules::attempt_end(settings, it.began));
+        let has_ended = current.is_some_and(|it| now >= it.ends(settings));
+        let was_rejected = current.is_some_and(Attempt::was_rejected);
         if has_ended {
             self.abandon(now, resource, claim);
         }
@@ -438,7 +483,9 @@ impl MemberMachine {
         if claim.request.is_some_and(|it| it.is_over(now, attempt)) {
             return self.refuse(resource, claim, AcquireRefusal::NoMajority);
         }
-        if has_ended || now >= claim.next_attempt {
+        if has_ended && was_rejected && claim.request.is_some() {
+            claim.next_attempt = now + self.back_off(claim);
+        } else if has_ended || now >= claim.next_attempt {
             self.begin_attempt(now, resource, claim);
         }
     }
@@ -452,9 +499,12 @@ impl MemberMachine {
             && self.settings.has_timers()
             && claim.holding.is_none()
         {
+            // If this member tries again, the others that wait let it go first.
+            let is_waiting = claim.request.is_some_and(|it| !it.wants_answer(now));
+            let successor = is_waiting.then_some(self.me.member);
             let release = Body::Release {
                 acquired: attempt.ballot,
-                successor: None,
+                successor,
             };
             self.broadcast(now, resource, claim, release);
         }

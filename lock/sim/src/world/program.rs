@@ -121,12 +121,13 @@ impl GroupWorld {
             None => {
                 self.programs.insert((member, resource), Program::Waits);
                 let now = self.members[member].clock().read(self.now_ns);
+                let is_patient = self.is_calm || self.scenario.is_patient;
                 let wait_until = match self.rng.random_range(0..3) {
-                    0 if !self.is_calm => Time::ZERO,
-                    1 if !self.is_calm => Time(now.0 + self.draw_ns(3.0)),
+                    0 if !is_patient => Time::ZERO,
+                    1 if !is_patient => Time(now.0 + self.draw_ns(3.0)),
                     _ => Time::MAX,
                 };
-                if !self.is_calm && self.rng.random::<f64>() < 0.05 {
+                if !is_patient && self.rng.random::<f64>() < 0.05 {
                     // The program cancels its request, or releases a lease early.
                     let at_ns = self.now_ns + self.draw_ns(0.2);
                     let cancel = Happening::Program(member, run, resource);

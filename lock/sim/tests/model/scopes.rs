@@ -129,7 +129,7 @@ pub mod synchronised {
     }
 
     /// Returns a scope with a packet that arrives twice, in which no clock ticks. A request waits, so
-    /// that its READ gives way.
+    /// that its READ may not disturb an owner.
     pub fn duplicate() -> Scenario {
         let scenario = Scenario::synchronised("a packet arrives twice", SYNCHRONISED);
         scenario.requests(ONE, &[Wait(1)], 0).duplicate(1)

@@ -355,7 +355,12 @@ impl World {
                 if let Some(newest) = &mut self.newest {
                     newest.is_released |= usize::from(newest.owner) == member;
                 }
-                return self.step(group, member, MemberInput::Release { resource });
+                let successor = None;
+                let release = MemberInput::Release {
+                    resource,
+                    successor,
+                };
+                return self.step(group, member, release);
             }
             Request::Acquire => Time::ZERO,
             Request::Wait(ticks) => now + TICK * u32::from(ticks),
@@ -419,7 +424,7 @@ impl World {
 
     fn send(&mut self, group: &Group, mut packet: Packet, is_restarted: bool) {
         for (_, body) in &packet.messages {
-            if let Body::Release { acquired } = body {
+            if let Body::Release { acquired, .. } = body {
                 let released = &mut self.released[usize::from(packet.from.0)];
                 *released = acquired.fence().max(*released);
             }
@@ -541,6 +546,8 @@ impl World {
                 }
             }
             MemberEvent::Lost { .. } => group.reach(Milestone::Lost),
+            // No program asks for the owner.
+            MemberEvent::OwnerFound { .. } => {}
             MemberEvent::Released { ends: None, .. } => group.reach(Milestone::Released),
             MemberEvent::Released { .. } | MemberEvent::ReserveRounds { .. } => {}
             MemberEvent::ClocksDiffer { .. } => self.violation = Some(Violation::Clocks),
