@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint deny model mutants campaign chaos abuse power fuzz setup
+.PHONY: help demo test build lint deny model model-lock mutants campaign chaos abuse power fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -41,6 +41,9 @@ deny: setup ## Checks the packages that we are built from: licences, sources, ve
 
 model: setup ## Visits every state of small clusters, for hours; MODEL_STRATEGY=quorum for one strategy, MODEL_SCOPE=crash for some scopes
 	cargo test --release --locked -p leasehold-sim --test model -- --ignored --nocapture
+
+model-lock: setup ## Visits every state of small groups with exclusive leases, for minutes
+	cargo test --release --locked -p leasehold-lock-sim --test model -- --ignored --nocapture
 
 # Both parts are built with a feature that no program which serves can have.
 mutants: setup ## Switches off one safety rule after another: who notices, after how many seeds
