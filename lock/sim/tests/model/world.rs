@@ -182,7 +182,7 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// Creates a world whose members have been silent after their start, and are not any more.
+    /// Creates a world in which the silence of the members after their start is over.
     pub fn new(group: &Group) -> World {
         let scenario = &group.scenario;
         let wait = rules::restart_wait(&scenario.settings) + TICK;
