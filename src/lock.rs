@@ -244,7 +244,7 @@ fn ask(member: &RunningMember, request: &LockRequest) -> anyhow::Result<()> {
             }
         }
         LockAnswer::Taken { message } => return Err(OwnedByOther(message).into()),
-        LockAnswer::Refused { message } | LockAnswer::Lost { message } => bail!(message),
+        LockAnswer::Refused { message } | LockAnswer::Lost { message, .. } => bail!(message),
         LockAnswer::Held { .. } | LockAnswer::Valid { .. } => {
             bail!("the member has answered another request")
         }

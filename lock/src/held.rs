@@ -31,7 +31,7 @@ pub enum Check {
     /// The lease is valid.
     Valid {
         /// Time until the end of the lease, at least, if it is not renewed before. It can be too short
-        /// by a tenth of the term.
+        /// by a fifth of the term.
         left: Duration,
     },
     /// The lease is not valid any more.

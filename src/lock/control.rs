@@ -84,6 +84,8 @@ pub enum LockAnswer {
     Lost {
         /// The reason.
         message: String,
+        /// Whether the program must stop at once, because a clock is wrong.
+        is_clock_wrong: bool,
     },
     /// Nobody owns the resource.
     Free,

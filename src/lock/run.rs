@@ -130,7 +130,7 @@ impl RunLease {
 
     /// Asks the member for the end of the lease again and again. Returns the reason when the lease is
     /// lost or cannot be renewed any more.
-    async fn follow(&self, member: &mut ControlConnection) -> String {
+    async fn follow(&self, member: &mut ControlConnection) -> RunLoss {
         loop {
             if let Err(reason) = self.look(member).await {
                 return reason;
@@ -141,7 +141,7 @@ impl RunLease {
     }
 
     /// Asks the member for the end of the lease. Returns the reason if it is lost.
-    async fn look(&self, member: &mut ControlConnection) -> Result<(), String> {
+    async fn look(&self, member: &mut ControlConnection) -> Result<(), RunLoss> {
         // The remaining time of the answer counts from a moment after this one.
         let asked = leasehold_clock::now();
         match member.ask(&LockRequest::Check).await {
@@ -149,9 +149,31 @@ impl RunLease {
                 self.until.set(asked + Duration::from_millis(left_ms));
                 Ok(())
             }
-            Ok(LockAnswer::Lost { message }) => Err(message),
-            Ok(answer) => Err(format!("the member has answered {answer:?}")),
-            Err(error) => Err(format!("{error:#}")),
+            Ok(LockAnswer::Lost {
+                message,
+                is_clock_wrong,
+            }) => Err(RunLoss {
+                reason: message,
+                is_clock_wrong,
+            }),
+            Ok(answer) => Err(format!("the member has answered {answer:?}").into()),
+            Err(error) => Err(format!("{error:#}").into()),
+        }
+    }
+}
+
+/// Reason for the end of a lease.
+struct RunLoss {
+    reason: String,
+    /// Whether the end of the lease is unknown, because a clock is wrong.
+    is_clock_wrong: bool,
+}
+
+impl From<String> for RunLoss {
+    fn from(reason: String) -> RunLoss {
+        RunLoss {
+            reason,
+            is_clock_wrong: false,
         }
     }
 }
@@ -163,9 +185,10 @@ async fn run_while_owned(args: &LockRunArgs) -> anyhow::Result<()> {
         resource: args.resource.clone(),
         wait_ms: wait_ms(args.wait)?,
     };
+    let mut passed_on = PassedOn::new()?;
     let answer = tokio::select! {
         answer = member.ask(&hold) => answer?,
-        () = leasehold_node::terminated()? => {
+        _ = passed_on.next() => {
             let words = "interrupted; the command was not started".to_owned();
             return Err(Interrupted(words).into());
         }
@@ -181,28 +204,36 @@ async fn run_while_owned(args: &LockRunArgs) -> anyhow::Result<()> {
         LockAnswer::Refused { message } => bail!(message),
         answer => bail!("the member has answered {answer:?}"),
     };
-    if let Err(reason) = lease.look(&mut member).await {
-        return Err(lost(&lease, &reason));
+    if let Err(loss) = lease.look(&mut member).await {
+        release(&mut member, &lease).await;
+        return Err(lost(&lease, &loss.reason));
     }
-    let mut passed_on = PassedOn::new()?;
-    let mut child = start(args, &lease)?;
-    let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-    let group = group.context("the command has no process id")?;
+    let started = match lease.time_until(lease.warn) {
+        Duration::ZERO => Err(lost(&lease, "too little time is left of it")),
+        _ => start(args, &lease),
+    };
+    let (mut child, group) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            release(&mut member, &lease).await;
+            return Err(error);
+        }
+    };
 
-    let reason = {
+    let ended = {
         let mut follow = std::pin::pin!(lease.follow(&mut member));
         loop {
             tokio::select! {
                 status = child.wait() => break Ok(status?),
                 received = passed_on.next() => send(group, received),
-                reason = &mut follow => break Err(reason),
+                loss = &mut follow => break Err(loss),
                 () = lease.passed(lease.warn) => {
-                    break Err("the group has not renewed it in time".to_owned());
+                    break Err("the group has not renewed it in time".to_owned().into());
                 }
             }
         }
     };
-    match reason {
+    match ended {
         Ok(status) => {
             release(&mut member, &lease).await;
             match exit_code(status) {
@@ -210,12 +241,20 @@ async fn run_while_owned(args: &LockRunArgs) -> anyhow::Result<()> {
                 code => Err(CommandEnded(code).into()),
             }
         }
-        Err(reason) => {
+        Err(RunLoss {
+            reason,
+            is_clock_wrong,
+        }) => {
             note!(
                 "{}: {reason}; the command gets SIGTERM, and SIGKILL before the end of the lease",
                 lease.name
             );
-            end(&mut child, group, &lease).await?;
+            let time = if is_clock_wrong {
+                Duration::ZERO
+            } else {
+                lease.time_until(lease.warn / 4)
+            };
+            end(&mut child, group, &lease, time).await?;
             // It may still be valid. Otherwise there is nothing to release.
             let _ = timeout(RELEASE_MAX, member.ask(&LockRequest::ReleaseHeld)).await;
             Err(lost(&lease, &reason))
@@ -229,7 +268,7 @@ fn lost(lease: &RunLease, reason: &str) -> anyhow::Error {
 }
 
 /// Starts the command in a process group of its own. The kernel kills it if this process dies.
-fn start(args: &LockRunArgs, lease: &RunLease) -> anyhow::Result<Child> {
+fn start(args: &LockRunArgs, lease: &RunLease) -> anyhow::Result<(Child, Pid)> {
     let me = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(me);
     command
@@ -244,11 +283,20 @@ fn start(args: &LockRunArgs, lease: &RunLease) -> anyhow::Result<Child> {
         // A background process group may not read from the terminal.
         command.stdin(Stdio::null());
     }
-    command.spawn().context("starting the command")
+    let child = command.spawn().context("starting the command")?;
+    let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+    let group = group.context("the command has no process id")?;
+    Ok((child, group))
 }
 
-/// Ends the command before the end of its lease.
-async fn end(child: &mut Child, group: Pid, lease: &RunLease) -> anyhow::Result<()> {
+/// Ends the command before the end of its lease. It has `time` left, by each of two clocks: one may
+/// stand still.
+async fn end(
+    child: &mut Child,
+    group: Pid,
+    lease: &RunLease,
+    time: Duration,
+) -> anyhow::Result<()> {
     send(group, Signal::TERM);
     // A process that is stopped does not see SIGTERM otherwise.
     send(group, Signal::CONT);
@@ -257,6 +305,7 @@ async fn end(child: &mut Child, group: Pid, lease: &RunLease) -> anyhow::Result<
             status?;
         }
         () = lease.passed(lease.warn / 4) => {}
+        () = sleep(time) => {}
     }
     // The command may have left processes behind.
     send(group, Signal::KILL);
@@ -302,8 +351,12 @@ impl PassedOn {
             let kind = SignalKind::from_raw(number.as_raw());
             Ok((number, signal(kind)?))
         };
+        // `nohup` ignores SIGHUP, for the command too.
+        let ignored = ignored_signals();
+        let is_heeded = |number: &Signal| ignored >> (number.as_raw() - 1) & 1 == 0;
         PASSED_ON
             .into_iter()
+            .filter(is_heeded)
             .map(listen)
             .collect::<Result<_, _>>()
             .map(PassedOn)
@@ -321,6 +374,14 @@ impl PassedOn {
         })
         .await
     }
+}
+
+/// Returns the signals that this process ignores: bit 0 for signal 1, and so on.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default()
 }
 
 /// Replaces this process by a command that dies with its parent.

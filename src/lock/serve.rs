@@ -25,6 +25,8 @@ use crate::terminal::{escaped, is_unprintable, log, runtime, say};
 
 /// Interval between checks of a lease that is about to end.
 const LAST_CHECKS: Duration = Duration::from_millis(20);
+/// Reason for the end of leases and requests when the member ends.
+const ENDS: &str = "its member ends";
 /// Maximum number of connections of commands.
 const CONNECTIONS_MAX: usize = 1024;
 
@@ -147,15 +149,21 @@ impl Served {
         result
     }
 
-    /// Makes the commands end that use leases, and waits until they have.
+    /// Makes the commands end that use leases, and waits until they have, for a term at most: a command
+    /// may not react.
     async fn end_commands(&self) {
         self.is_stopping.set(true);
         let is_used = || self.leases.borrow().values().any(|it| it.is_of_connection);
         if is_used() {
             say!("waiting for the commands of `lock run` to end");
         }
-        while is_used() {
-            tokio::time::sleep(LAST_CHECKS).await;
+        let all_ended = async {
+            while is_used() {
+                tokio::time::sleep(LAST_CHECKS).await;
+            }
+        };
+        if tokio::time::timeout(self.term, all_ended).await.is_err() {
+            tracing::warn!("some commands of `lock run` have not ended");
         }
     }
 
@@ -201,7 +209,8 @@ impl Served {
                 LockRequest::Owner { resource } => self.owner(resource).await,
                 LockRequest::Check => match own {
                     Some(_) if self.is_stopping.get() => LockAnswer::Lost {
-                        message: "its member ends".to_owned(),
+                        message: ENDS.to_owned(),
+                        is_clock_wrong: false,
                     },
                     Some((_, view)) => check(view),
                     None => no_lease(),
@@ -213,6 +222,12 @@ impl Served {
                     Some((_, view)) => check(&view),
                     None => no_lease(),
                 },
+                LockRequest::Hold { .. } | LockRequest::Acquire { .. }
+                    if self.is_stopping.get() =>
+                {
+                    let message = ENDS.to_owned();
+                    LockAnswer::Refused { message }
+                }
                 LockRequest::Hold { .. } if own.is_some() => LockAnswer::Refused {
                     message: "this connection holds a lease already".to_owned(),
                 },
@@ -434,6 +449,7 @@ fn check(view: &LeaseView) -> LockAnswer {
         },
         Check::Lost(loss) => LockAnswer::Lost {
             message: loss.to_string(),
+            is_clock_wrong: loss == Loss::Clock,
         },
     }
 }

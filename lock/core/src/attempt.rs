@@ -43,9 +43,9 @@ impl MemberSet {
         self.members &= !(1 << member.0);
     }
 
-    /// Returns the first member of the set after `member`, in a circle.
+    /// Returns the first other member of the set after `member`, in a circle.
     pub fn next_after(self, member: MemberId) -> Option<MemberId> {
-        let mut after = (1..=16).map(|step| MemberId((member.0 + step) % 16));
+        let mut after = (1..16).map(|step| MemberId((member.0 + step) % 16));
         after.find(|it| self.contains(*it))
     }
 

@@ -47,6 +47,8 @@ pub struct AcquireRequest {
     /// the beginning of the first attempt. If a lease was found that its owner may still use, it is
     /// the next attempt.
     pub began: Option<Time>,
+    /// Moment before the newest READ; [`Time::ZERO`] before the first one.
+    pub asked: Time,
     /// Number of attempts that a higher ballot has ended, since the request began or since another
     /// owner was last found.
     pub conflicts: u32,
@@ -58,6 +60,7 @@ impl AcquireRequest {
         AcquireRequest {
             wait_until,
             began: None,
+            asked: Time::ZERO,
             conflicts: 0,
         }
     }

@@ -44,7 +44,7 @@ pub enum MemberInput {
         /// The resource.
         resource: Resource,
         /// Member that should own the resource next. If it waits for the resource, it begins before
-        /// the other waiting members. Otherwise, members that wait take turns.
+        /// the other waiting members. If there is none, members that wait take turns.
         successor: Option<MemberId>,
     },
     /// A query of the program for the owner. Its result is one [`MemberEvent::OwnerFound`]. A later
@@ -405,9 +405,8 @@ impl MemberMachine {
         };
         let acquired = holding.acquired();
         let register = self.registers.get(resource);
-        let successor = register
-            .and_then(|it| it.successor(self.me.member, successor))
-            .or(successor);
+        let next = register.and_then(|it| it.next_waiting(self.me.member));
+        let successor = successor.or(next);
         // A renewal may be half written.
         let written = attempt.and_then(Attempt::written_until);
         let until = written.unwrap_or(Time::ZERO);
@@ -469,7 +468,7 @@ impl MemberMachine {
                 let gives_way = waits || settings.has_timers();
                 let taken = || register.taken(settings, ballot, renews, now);
                 let blocking = gives_way.then(taken).flatten();
-                register.note_waiting(ballot.proposer.member, waits && blocking.is_some());
+                register.note_waiting(ballot.proposer.member, waits);
                 blocking
             }
             Body::Write { ballot, lease } if settings.has_timers() => {

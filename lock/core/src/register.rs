@@ -19,8 +19,9 @@ pub struct Register {
     lease: Option<Lease>,
     /// Last moment, by this member's clock, at which the lease may be valid for its owner.
     kept_until: Time,
-    /// Highest ballot that acquired a lease which was released.
-    released: AttemptBallot,
+    /// Ballots of the last two releases, the newest first. The attempt with this ballot has acquired the
+    /// lease, or was given up.
+    released: [AttemptBallot; 2],
     /// Members that wait for the resource, as far as their READs tell.
     waiting: MemberSet,
     /// Round of the last attempt of this member. Its own acceptor need not have promised it.
@@ -92,11 +93,10 @@ impl Register {
         }
     }
 
-    /// Returns the member that should own the resource after `owner`: the wanted member if it waits, or
-    /// else the next one that does, in the order of the members.
-    pub fn successor(&self, owner: MemberId, wanted: Option<MemberId>) -> Option<MemberId> {
-        let wanted = wanted.filter(|it| self.waiting.contains(*it));
-        wanted.or_else(|| self.waiting.next_after(owner))
+    /// Returns the member that should own the resource after `owner`: the next one in the order of the
+    /// members that waits for it.
+    pub fn next_waiting(&self, owner: MemberId) -> Option<MemberId> {
+        self.waiting.next_after(owner)
     }
 
     /// Returns the lease if it may not have ended.
@@ -111,9 +111,9 @@ impl Register {
         rules::may_report_free(settings, kept_until, silent_until, now)
     }
 
-    /// Whether this lease was released, and no later one.
+    /// Whether this lease was released, and at most one other one since.
     pub fn has_released(&self, acquired: AttemptBallot) -> bool {
-        self.released == acquired
+        self.released.contains(&acquired)
     }
 
     /// Reads the register. Returns the ballot and the lease of the last write. A repeated READ gets
@@ -153,7 +153,7 @@ impl Register {
         self.waiting.remove(ballot.proposer.member);
         self.kept_until = rules::kept_until(settings, lease, now);
         // A release may overtake a renewal. Its owner has stopped, so the resource is free.
-        self.lease = Some(lease).filter(|lease| lease.acquired != self.released);
+        self.lease = Some(lease).filter(|lease| !self.has_released(lease.acquired));
         Ok(())
     }
 
@@ -173,13 +173,14 @@ impl Register {
     /// ballots stay. A reader that also gets the lease from another acceptor, with the same ballot,
     /// knows that it was released.
     ///
-    /// `successor` begins at once if it waits, and does not count as waiting any more.
+    /// `successor` begins at once if it waits. Its READ says so; until then it does not count as waiting.
     pub fn release(&mut self, acquired: AttemptBallot, successor: Option<MemberId>) {
         if let Some(successor) = successor {
             self.waiting.remove(successor);
         }
-        // An old release may arrive late.
-        self.released = self.released.max(acquired);
+        if !self.has_released(acquired) {
+            self.released = [acquired, self.released[0]];
+        }
         self.lease
             .take_if(|lease| rules::is_released(*lease, acquired));
     }

@@ -165,6 +165,8 @@ pub struct GroupWorld {
     released_ns: Vec<Option<u64>>,
     /// Times from such a moment to the next owner, in ns.
     gaps_ns: Vec<u64>,
+    /// Number of leases that each member has acquired.
+    acquired_by: Vec<u64>,
     /// Round above all rounds that each member has used or promised. A member keeps it on its disk.
     floors: Vec<u64>,
     is_calm: bool,
@@ -193,6 +195,7 @@ impl GroupWorld {
             oracle: Oracle::default(),
             released_ns: vec![None; scenario.resources],
             gaps_ns: Vec::new(),
+            acquired_by: vec![0; n],
             floors: vec![0; n],
             is_calm: false,
             is_owned: false,
@@ -240,6 +243,11 @@ impl GroupWorld {
     /// Returns the trace of the run, or its end.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// Returns the number of leases that each member has acquired.
+    pub fn acquired_by(&self) -> &[u64] {
+        &self.acquired_by
     }
 
     /// Returns the times in ns from the confirmation of a release to the next owner, for each release of
@@ -430,6 +438,7 @@ impl GroupWorld {
         match event {
             MemberEvent::Acquired { resource, holding } => {
                 self.sums.acquired += 1;
+                self.acquired_by[member] += 1;
                 self.on_result(member, &resource)?;
                 let index = self.resource(&resource);
                 if let Some(released_ns) = self.released_ns[index].take() {

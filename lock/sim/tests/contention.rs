@@ -45,6 +45,16 @@ fn a_living_owner_never_loses_and_the_next_one_follows_a_release_at_once() {
             .unwrap_or_else(|violation| panic!("{violation}"));
         sums.merge(&run);
         gaps.extend_from_slice(world.gaps_ns());
+        // Members take turns.
+        let (least, most) = (
+            world.acquired_by().iter().min(),
+            world.acquired_by().iter().max(),
+        );
+        assert!(
+            most < least.map(|it| it * 2).as_ref(),
+            "{:?}",
+            world.acquired_by()
+        );
     }
     assert_eq!(
         (sums.expired, sums.no_majority, sums.unconfirmed),

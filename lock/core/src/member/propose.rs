@@ -14,6 +14,8 @@ use crate::rules;
 
 /// Number of conflicts after which the back-off does not grow any more.
 const CONFLICTS_MAX: u32 = 3;
+/// Number of terms after which a waiting member asks again, although it hears of the owner.
+const TERMS_UNASKED: u32 = 4;
 /// Upper bound of [`MemberMachine::spread`].
 const SPREAD_MAX: Duration = Duration::from_millis(8);
 
@@ -28,6 +30,7 @@ impl MemberMachine {
         let request = claim.request.as_mut();
         let waits = request.is_some_and(|request| {
             request.began.get_or_insert(now);
+            request.asked = now;
             !request.wants_answer(now)
         });
         let renews = claim.holding.map(Holding::acquired);
@@ -393,15 +396,27 @@ impl MemberMachine {
     }
 
     /// Handles a WRITE that this member's acceptor has accepted: a program that waits for the resource
-    /// need not ask before the end of this lease.
+    /// need not ask before the end of this lease. Still it asks now and then, so that the others know
+    /// that it waits.
     pub(super) fn on_owner_heard(&mut self, now: Time, resource: &Resource) {
         if !self.is_waiting(resource) {
             return;
         }
+        let request = self.claims.get(resource).and_then(|it| it.request);
+        if request.is_some_and(|it| it.wants_answer(now)) {
+            // The next attempt asks a majority for the owner.
+            return;
+        }
         let register = self.registers.get(resource);
-        if let Some(lease) = register.and_then(|it| it.held_lease(&self.settings, now)) {
+        let lease = register.and_then(|it| it.held_lease(&self.settings, now));
+        // Another member may have written back a lease of an attempt that this member gave up.
+        let lease = lease.filter(|it| !rules::is_own(*it, self.me));
+        if let Some(lease) = lease {
             self.change_claim(resource, |member, claim| {
                 member.wait_for_end(now, resource, claim, lease);
+                let asked = claim.request.map_or(now, |it| it.asked);
+                let again = now.max(asked + member.settings.term * TERMS_UNASKED);
+                claim.next_attempt = claim.next_attempt.min(again);
             });
         }
     }

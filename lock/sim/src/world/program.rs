@@ -111,7 +111,7 @@ impl GroupWorld {
             Some(_) if self.is_calm => Ok(()),
             Some(_) => {
                 let n = self.scenario.settings.members;
-                let is_heir = self.rng.random::<f64>() < 0.3;
+                let is_heir = self.rng.random::<f64>() < 0.3 && !self.scenario.is_patient;
                 let release = MemberInput::Release {
                     resource: name,
                     successor: is_heir.then(|| MemberId(self.rng.random_range(0..n))),
