@@ -366,9 +366,7 @@ impl Driver {
         wait: Wait,
         answer: oneshot::Sender<Result<Held, AcquireError>>,
     ) {
-        // A lease that has just ended does not count.
-        self.core.step(now.time, MemberInput::Tick);
-        self.take_events(now);
+        self.meet_deadlines(now);
         let interest = self.interests.entry(resource.clone()).or_default();
         let refusal = if !self.stopping.is_empty() {
             Some(AcquireError::Stopped)
@@ -396,6 +394,12 @@ impl Driver {
         self.core.step(now.time, input);
     }
 
+    /// Handles the losses of leases that have just ended. They do not count any more.
+    fn meet_deadlines(&mut self, now: ClockReadings) {
+        self.core.step(now.time, MemberInput::Tick);
+        self.take_events(now);
+    }
+
     /// Releases a lease, unless it was lost or released before. A later lease of the same resource
     /// has another fence token, and stays.
     fn release(
@@ -406,6 +410,7 @@ impl Driver {
         successor: Option<MemberId>,
         answer: Option<oneshot::Sender<Released>>,
     ) {
+        self.meet_deadlines(now);
         let interest = self.interests.get_mut(&resource);
         let held = interest.filter(|it| {
             it.lease
@@ -424,6 +429,7 @@ impl Driver {
     }
 
     fn stop(&mut self, now: ClockReadings, answer: oneshot::Sender<()>) {
+        self.meet_deadlines(now);
         self.stopping.push(answer);
         let mut resources: Vec<_> = self.interests.keys().cloned().collect();
         resources.sort();
